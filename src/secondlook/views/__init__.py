@@ -1,0 +1,38 @@
+"""Views: plausible versions of an image, as text, as values, and as pixels."""
+
+from typing import TYPE_CHECKING
+
+from secondlook.lazy import lazy_attributes
+from secondlook.views.presets import PRESETS, Preset
+from secondlook.views.steps import STEPS, Step, view_step
+from secondlook.views.view import View
+from secondlook.views.view_set import ViewSet, ViewWarning
+
+if TYPE_CHECKING:
+    from secondlook.views.engine import apply_view, apply_views, iter_views
+    from secondlook.views.sheet import contact_sheet
+
+__all__ = [
+    "PRESETS",
+    "STEPS",
+    "Preset",
+    "Step",
+    "View",
+    "ViewSet",
+    "ViewWarning",
+    "apply_view",
+    "apply_views",
+    "contact_sheet",
+    "iter_views",
+    "view_step",
+]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "apply_view": "secondlook.views.engine",
+        "apply_views": "secondlook.views.engine",
+        "iter_views": "secondlook.views.engine",
+        "contact_sheet": "secondlook.views.sheet",
+    },
+)

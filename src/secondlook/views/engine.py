@@ -1,0 +1,238 @@
+"""The CPU engine: every view of a batch of images, with as few passes over the pixels as the meaning allows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from secondlook.arrays import Array, Float32Array, Float64Array
+from secondlook.errors import ViewError
+from secondlook.views.operations import Copy, Filter, Operation, Reorder, Tone, Warp
+from secondlook.views.plan import computes_pixels, plan
+from secondlook.views.steps import Frame
+from secondlook.views.view import View
+from secondlook.views.view_set import ViewSet
+
+Views = ViewSet | str | Path | list[View | str]
+"""Whatever a `ViewSet` can be made of."""
+
+_FLOAT_BYTES_AT_ONCE = 8 * 2**20
+_NO_MEAN = np.float64(0.0)
+_BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
+
+
+def apply_views(images: Array, views: Views) -> Array:
+    """Return every view of every image. uint8 or float32 [N, H, W, C] -> [N, V, H, W, C] of the same dtype."""
+    view_set = views if isinstance(views, ViewSet) else ViewSet(views)
+    checked = check_images(images)
+    result = np.empty((len(checked), len(view_set), *checked.shape[1:]), dtype=checked.dtype)
+    for place, view in enumerate(view_set):
+        result[:, place] = _applied(checked, view)
+    return result
+
+
+def iter_views(images: Array, views: Views) -> Iterator[tuple[View, Array]]:
+    """Yield each view with its batch, one at a time. [N, H, W, C] -> (view, [N, H, W, C]) V times."""
+    view_set = views if isinstance(views, ViewSet) else ViewSet(views)
+    checked = check_images(images)
+    for view in view_set:
+        yield view, _applied(checked, view)
+
+
+def apply_view(images: Array, view: View | str) -> Array:
+    """Return one view of every image, in new memory. [N, H, W, C] -> [N, H, W, C]"""
+    return _applied(check_images(images), View.parse(view) if isinstance(view, str) else view)
+
+
+def check_images(images: Array) -> Array:
+    """Return the images in C order, or say what is wrong with them. uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]"""
+    if not isinstance(images, np.ndarray):
+        raise ViewError(f"images are a {type(images).__name__}, expected a NumPy array [N, H, W, C].")
+    if images.ndim != 4:
+        raise ViewError(f"images have shape {_shape(images)}, expected [N, H, W, C]; for one image pass image[None].")
+    if images.shape[3] not in (1, 3):
+        repair = "; move the channels to the end with np.moveaxis(images, 1, 3)" if images.shape[1] in (1, 3) else ""
+        raise ViewError(f"images have {images.shape[3]} channels (shape {_shape(images)}), expected 1 or 3{repair}.")
+    if 0 in images.shape[1:]:
+        raise ViewError(f"images of shape {_shape(images)} have no pixels, expected a height and width of at least 1.")
+    if images.dtype == np.float32:
+        _check_range(images)
+    elif images.dtype != np.uint8:
+        raise ViewError(f"images are {images.dtype}, expected uint8, or float32 in [0, 1]; convert with astype.")
+    return np.ascontiguousarray(images)
+
+
+def _check_range(images: Array) -> None:
+    if not images.size:
+        return
+    lowest, highest = float(images.min()), float(images.max())
+    if not (lowest >= 0.0 and highest <= 1.0):  # also true for NaN
+        raise ViewError(
+            f"float images run from {lowest:g} to {highest:g}, expected [0, 1]; divide by 255 or pass uint8."
+        )
+
+
+def _shape(images: Array) -> str:
+    return f"[{', '.join(map(str, images.shape))}]"
+
+
+def _applied(images: Array, view: View) -> Array:
+    operations = plan(view, Frame(*images.shape[1:]))
+    if not operations:
+        return images.copy()
+    if images.dtype == np.uint8 and not _rounds_once_at_most(operations):
+        return _through_float(images, view, operations)
+    for operation in operations:
+        images = _run(images, view, operation)
+    return images
+
+
+def _rounds_once_at_most(operations: tuple[Operation, ...]) -> bool:
+    computing = [operation for operation in operations if computes_pixels(operation)]
+    return len(computing) <= 1 and not any(isinstance(operation, Filter) for operation in computing)
+
+
+def _through_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
+    """Run a chain that would round more than once in float, a few images at a time, and round at its end."""
+    result = np.empty_like(images)
+    at_once = max(1, _FLOAT_BYTES_AT_ONCE // (4 * images[:1].size)) if len(images) else 1
+    for start in range(0, len(images), at_once):
+        part = images[start : start + at_once].astype(np.float32)
+        part *= np.float32(1 / 255)
+        for operation in operations:
+            part = _run(part, view, operation)
+        result[start : start + at_once] = np.rint(part * np.float32(255))
+    return result
+
+
+def _run(images: Array, view: View, operation: Operation) -> Array:
+    match operation:
+        case Copy():
+            return _copied(images, operation)
+        case Reorder():
+            return _reordered(images, operation)
+        case Tone():
+            return _toned_by_table(images, operation) if images.dtype == np.uint8 else _toned(images, operation)
+        case Warp():
+            return _warped(images, operation)
+        case Filter():
+            return _filtered(images, view, operation)
+
+
+def _copied(images: Array, copy: Copy) -> Array:
+    """Flip and shift all images with as few calls as possible; what comes from outside is blackened last."""
+    result = np.empty_like(images)
+    if len(images) and copy.y.start < copy.y.stop and copy.x.start < copy.x.stop:
+        if copy.y.sign > 0:
+            _copy_as_one_tall_picture(images, result, copy)
+        elif len(images) < images.shape[1]:
+            _copy_image_by_image(images, result, copy)
+        else:
+            _copy_row_by_row(images, result, copy)
+    result[:, : copy.y.start] = 0
+    result[:, copy.y.stop :] = 0
+    result[:, :, : copy.x.start] = 0
+    result[:, :, copy.x.stop :] = 0
+    return result
+
+
+def _copy_as_one_tall_picture(images: Array, result: Array, copy: Copy) -> None:
+    """Move the whole stack at once; the rows that a neighbour pushes in are those that will be black."""
+    (top, bottom), (left, right) = copy.y.source, copy.x.source
+    rows = len(images) * images.shape[1] - (images.shape[1] - (bottom - top))
+    target = _tall(result)[copy.y.start : copy.y.start + rows, copy.x.start : copy.x.stop]
+    _copy_rows(_tall(images)[top : top + rows, left:right], target, copy.x.sign)
+
+
+def _copy_image_by_image(images: Array, result: Array, copy: Copy) -> None:
+    (top, bottom), (left, right) = copy.y.source, copy.x.source
+    for source, target in zip(images, result, strict=True):
+        part = target[copy.y.start : copy.y.stop, copy.x.start : copy.x.stop]
+        _copy_rows(source[top:bottom, left:right][::-1], part, copy.x.sign)
+
+
+def _copy_row_by_row(images: Array, result: Array, copy: Copy) -> None:
+    """Copy one row of all images at a time: for many small images that is far fewer calls."""
+    left, right = copy.x.source
+    for row in range(copy.y.start, copy.y.stop):
+        target = result[:, row, copy.x.start : copy.x.stop]
+        _copy_rows(images[:, copy.y.sign * row + copy.y.offset, left:right], target, copy.x.sign)
+
+
+def _copy_rows(source: Array, target: Array, sign: int) -> None:
+    if sign > 0:
+        np.copyto(target, source)
+    else:
+        cv2.flip(source, 1, target)
+
+
+def _tall(images: Array) -> Array:
+    return images.reshape(-1, *images.shape[2:])
+
+
+def _reordered(images: Array, reorder: Reorder) -> Array:
+    result = np.empty_like(images)
+    pairs = [index for target, source in enumerate(reorder.order) for index in (source, target)]
+    if images.size:
+        cv2.mixChannels([_tall(images)], [_tall(result)], pairs)
+    return result
+
+
+def _toned(images: Float32Array, tone: Tone) -> Float32Array:
+    """Apply tone curves to float images; the mean is that of each image at that point of the chain."""
+    values: Array = images
+    for curve in tone.curves:
+        mean = values.mean(axis=(1, 2, 3), keepdims=True, dtype=np.float64) if tone.about_mean else _NO_MEAN
+        values = np.clip(curve(values, mean), 0.0, 1.0)
+    return values.astype(np.float32, copy=False)
+
+
+def _toned_by_table(images: Array, tone: Tone) -> Array:
+    """Apply tone curves to uint8 images by a table of 256 values: one for all, or one per image for its mean."""
+    result = np.empty_like(images)
+    if not images.size:
+        return result
+    flat, flat_result = images.reshape(len(images), -1), result.reshape(len(images), -1)
+    if not tone.about_mean:
+        cv2.LUT(flat, _table(np.ones(256), tone), flat_result)
+        return result
+    for image, target in zip(flat, flat_result, strict=True):
+        histogram = cv2.calcHist([image], [0], None, [256], [0, 256]).ravel()
+        cv2.LUT(image[None], _table(histogram, tone), target[None])
+    return result
+
+
+def _table(histogram: Array, tone: Tone) -> Array:
+    """Return the tone of each pixel value of an image with those counts. [256] -> uint8 [256]"""
+    values: Float64Array = np.arange(256) / 255.0
+    for curve in tone.curves:
+        mean = np.average(values, weights=histogram)
+        values = np.clip(curve(values, mean), 0.0, 1.0)
+    return np.rint(values * 255).astype(np.uint8)
+
+
+def _warped(images: Array, warp: Warp) -> Array:
+    result = np.empty_like(images)
+    size = (images.shape[2], images.shape[1])
+    options: dict[str, Any] = {
+        "flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        "borderMode": _BORDERS[warp.border],
+    }
+    matrix = warp.inverse_map
+    for source, target in zip(images, result, strict=True):
+        cv2.warpAffine(source, matrix, size, dst=target, **options)
+    return result
+
+
+def _filtered(images: Float32Array, view: View, operation: Filter) -> Float32Array:
+    result = np.asarray(operation.function(images.copy()))  # a user's function may work in place
+    if result.shape != images.shape:
+        raise ViewError(
+            f"a step of view {str(view)!r} gave shape {_shape(result)}, expected {_shape(images)} as it got."
+        )
+    if not np.isfinite(result).all():
+        raise ViewError(f"a step of view {str(view)!r} gave NaN or infinite pixels; check the function behind it.")
+    clipped: Float32Array = np.clip(result, 0.0, 1.0).astype(np.float32)
+    return clipped

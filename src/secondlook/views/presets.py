@@ -1,0 +1,139 @@
+"""The named sets of views: the paper's as printed and as its code ran them, and two for everyday use."""
+
+from dataclasses import dataclass
+
+from secondlook.errors import ViewError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named set of views with a sentence on what it is for; `views` is their text."""
+
+    name: str
+    summary: str
+    views: str
+    warning: str | None = None
+
+
+PRESETS: dict[str, Preset] = {}
+"""Every named set of views, in the order of registration."""
+
+
+def register(preset: Preset) -> None:
+    """Add a preset to the registry; a name is taken once only."""
+    if preset.name in PRESETS:
+        raise ViewError(f"preset {preset.name!r} is registered already; choose another name.")
+    PRESETS[preset.name] = preset
+
+
+_CIFAR10 = """
+identity
+hflip+shift:-2,1 hflip+shift:0,1 hflip+shift:0,-1 hflip+shift:1,2 hflip+shift:2,0 shift:-1,0 shift:-3,0 shift:-3,-1
+shift:0,1 shift:1,1 shift:1,0 shift:1,-1
+"""
+
+_CIFAR100 = """
+identity
+hflip hflip+shift:-3,0 hflip+shift:-5,3 hflip+shift:0,2 hflip+shift:0,3 hflip+shift:0,5 hflip+shift:0,-2
+hflip+shift:0,-5 hflip+shift:11,11 hflip+shift:12,-12 hflip+shift:14,-14 hflip+shift:1,3 hflip+shift:1,0
+hflip+shift:2,3 hflip+shift:2,0 hflip+shift:2,-1 hflip+shift:2,-2 hflip+shift:4,0 hflip+shift:4,-4 hflip+shift:5,11
+hflip+shift:5,5 hflip+shift:6,0 hflip+shift:7,0 rotate:3 shift:-11,9 shift:-1,1 shift:-1,2 shift:-1,0 shift:0,1
+shift:0,2 shift:0,3 shift:0,-1 shift:0,-5 shift:10,-10 shift:14,-14 shift:1,-2 shift:1,-3 shift:2,-1 shift:9,-11
+"""
+
+_SVHN = """
+identity
+shift:-3,5 shift:-5,3 shift:10,0 shift:10,-10 shift:11,0 shift:12,-12 shift:13,-13 shift:14,-14 shift:4,0 shift:5,0
+shift:5,-2 shift:5,-4 shift:8,0 shift:8,-8 shift:9,0 shift:9,-9
+"""
+
+_IMAGENET = """
+identity
+gamma:0.6 gamma:0.8 gamma:0.9 hflip+rotate:-10 hflip+shift:-1,-2 hflip+shift:-5,-1 hflip+shift:0,10 hflip+shift:0,-1
+hflip+shift:0,-10 hflip+shift:0,-5 hflip+shift:1,0 hflip+shift:2,0 hflip+zoom:1.1 rotate:1 rotate:4 rotate:5 rotate:7
+shift:-3,0 shift:0,10 shift:0,-1 shift:0,-2 zoom:1.1 zoom:1.1+gamma:0.8
+"""
+
+_STL10 = """
+identity
+gamma:0.6 gamma:0.8 hflip+gamma:0.6 hflip+rotate:-1 hflip+rotate:-7 hflip+rotate:1 hflip+shift:-3,-6 hflip+shift:-4,2
+hflip+shift:-4,-6 hflip+shift:0,-12 hflip+shift:12,0 hflip+shift:12,-12 hflip+shift:13,0 hflip+shift:14,0
+hflip+shift:19,0 hflip+shift:4,-1 hflip+shift:4,-6 hflip+shift:5,2 hflip+shift:5,-6 hflip+shift:6,3 hflip+shift:7,4
+hflip+shift:7,0 rotate:1 shift:-4,-6 shift:-6,-6 shift:-9,-9 shift:0,-10 shift:0,-12 shift:0,-14 shift:0,-18
+shift:0,-22 shift:14,-14 shift:22,-22
+"""
+
+_STL10_ELU = """
+identity
+gamma:1.2 hflip+shift:0,1 hflip+shift:0,5 hflip+shift:1,-1 hflip+zoom:1.1 rotate:5 shift:0,1 shift:0,5 shift:0,7
+shift:1,0 zoom:1.1 zoom:1.1+shift:0,-5
+"""
+
+_NATURAL = """
+identity
+hflip hflip+shift:3.125%,0 hflip+shift:-3.125%,0 hflip+shift:0,3.125% hflip+rotate:3
+shift:3.125%,0 shift:-3.125%,0 shift:0,3.125% shift:0,-3.125%
+rotate:-3 zoom:1.06 hflip+zoom:1.06 gamma:0.85
+"""
+
+_DIGITS = """
+identity
+shift:3.125%,0 shift:-3.125%,0 shift:0,3.125% shift:0,-3.125%
+shift:3.125%,3.125% shift:-3.125%,3.125% shift:3.125%,-3.125% shift:-3.125%,-3.125%
+rotate:4 rotate:-4 rotate:8 rotate:-8
+zoom:0.94 zoom:1.06 zoom:1.12
+"""
+
+_SVHN_WARNING = (
+    "this set is kept for the record only; its far shifts push the digit out of the picture and make the confidence "
+    "worse (AUROC of error detection 88.7 without them, 70.1 with them, on the right labels). Use 'digits'."
+)
+
+_EXACT_ZOOM = {
+    "imagenet": {"zoom:1.1": 1 / 0.92, "hflip+zoom:1.1": 1 / 0.90, "zoom:1.1+gamma:0.8": 1 / 0.95},
+    "stl10-elu": {"hflip+zoom:1.1": 1 / 0.95, "zoom:1.1": 1 / 0.95, "zoom:1.1+shift:0,-5": 1 / 0.95},
+}
+"""The factors behind the printed ×1.1 of each set."""
+
+
+def _released(name: str, views: str) -> str:
+    """Return a printed set as the authors' code ran it: up and down, and both turns, the other way; true zooms."""
+    return " ".join(_released_view(view, _EXACT_ZOOM.get(name, {}).get(view)) for view in views.split())
+
+
+def _released_view(view: str, exact_zoom: float | None) -> str:
+    return "+".join(_released_step(step, exact_zoom) for step in view.split("+"))
+
+
+def _released_step(step: str, exact_zoom: float | None) -> str:
+    name, _, arguments = step.partition(":")
+    match name:
+        case "shift":
+            dx, dy = arguments.split(",")
+            return f"shift:{dx},{-int(dy)}"
+        case "rotate":
+            return f"rotate:{-int(arguments)}"
+        case "zoom":
+            return f"zoom:{exact_zoom!r}"
+    return step
+
+
+for _name, _dataset, _views, _warning in [
+    ("cifar10", "CIFAR-10", _CIFAR10, None),
+    ("cifar100", "CIFAR-100", _CIFAR100, None),
+    ("svhn", "SVHN", _SVHN, _SVHN_WARNING),
+    ("imagenet", "ImageNet", _IMAGENET, None),
+    ("stl10", "STL-10 (Wide-ResNet)", _STL10, None),
+    ("stl10-elu", "STL-10 shrunk to 32x32 (ELU network)", _STL10_ELU, None),
+]:
+    register(Preset(_name, f"the paper's set for {_dataset}, as printed", _views, _warning))
+    register(
+        Preset(
+            f"{_name}-released",
+            f"the paper's set for {_dataset}, as the authors' released code ran it",
+            _released(_name, _views),
+            _warning,
+        )
+    )
+register(Preset("natural", "photographs of any size and any classifier of them: start here", _NATURAL))
+register(Preset("digits", "digits, letters and signs: small shifts, turns and zooms, no flips", _DIGITS))
