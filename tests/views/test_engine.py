@@ -118,6 +118,34 @@ def test_random_chains_equal_the_reference(reference: ModuleType, drawn: tuple[s
     assert largest_difference(apply_view(images, text), reference.view_of(images, text)) <= 1.0
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hflip+rotate:20",
+        "rotate:20+hflip",
+        "vflip+rotate:20",
+        "rotate:20+vflip",
+        "hflip+shift:0.5,1.25",
+        "hflip+crop:10,20,60,50",
+        "crop:10,20,60,50+vflip",
+        "shift:2,1+rotate:20",
+        "shift:2,1+zoom:0.5",
+        "gamma:0.5+shift:1,0+contrast:0.5+gray",
+    ],
+)
+def test_the_order_of_steps_counts(reference: ModuleType, text: str, dtype: str) -> None:
+    images = random_images(6, 9, 8, 3, dtype)
+    assert largest_difference(apply_view(images, text), reference.view_of(images, text)) <= 1.0
+
+
+@pytest.mark.parametrize("text", ["shift:0.5,0+gamma:0.3", "gamma:0.3+zoom:0.7+gamma:0.4", "blur:1+brightness:40"])
+def test_nothing_is_rounded_half_way(reference: ModuleType, text: str) -> None:
+    # Near black these steps make a rounding error of half a grey level many levels wide.
+    dark = random_images(7, 8, 8, 3, "uint8") // 64
+    assert largest_difference(apply_view(dark, text), reference.view_of(dark, text)) <= 1.0
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
