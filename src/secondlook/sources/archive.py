@@ -1,0 +1,104 @@
+"""`npz:FILE`: images, labels and class names in one NumPy archive."""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from secondlook.arrays import Array
+from secondlook.errors import SourceError
+from secondlook.sources.in_memory import ArraySource
+from secondlook.sources.schemes import scheme
+from secondlook.sources.source import ReadingRules
+from secondlook.sources.spec import Spec
+from secondlook.suggest import did_you_mean
+
+LOCAL_HEADER_BYTES = 30
+
+
+@scheme(
+    "npz",
+    form="npz:FILE.npz",
+    summary="a NumPy archive with the arrays images, and optionally labels, class_names and ids",
+    options={
+        "images": "the array of the images, if it is not called images",
+        "labels": "the array of the labels, if it is not called labels",
+        "class_names": "the array of the class names, if it is not called class_names",
+    },
+)
+def open_npz(spec: Spec, rules: ReadingRules) -> ArraySource:
+    """Open an archive; uncompressed images are mapped from the file, compressed ones are decompressed once."""
+    path = spec.path
+    with _opened_archive(path) as archive:
+        images = _read_array(path, archive, spec.options.get("images", "images"))
+        labels, class_names = (_read_optional(spec, archive, name) for name in ("labels", "class_names"))
+        ids = _read_optional(spec, archive, "ids")
+    return ArraySource(
+        images,
+        spec=str(spec),
+        ids=None if ids is None else [str(id_) for id_ in ids],
+        labels=labels,
+        class_names=class_names,
+        on_error=rules.on_error,
+    )
+
+
+@contextmanager
+def _opened_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    if not path.is_file():
+        raise SourceError(f"there is no file {str(path)!r}; give the path of an .npz file.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        raise SourceError(
+            f"{str(path)!r} cannot be read as a NumPy archive: {error}; save it with numpy.savez."
+        ) from error
+
+
+def _read_optional(spec: Spec, archive: zipfile.ZipFile, name: str) -> Array | None:
+    """Read an array that may be missing, unless the user named it."""
+    if name not in spec.options and f"{name}.npy" not in archive.namelist():
+        return None
+    return _read_array(spec.path, archive, spec.options.get(name, name))
+
+
+def _read_array(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
+    known = [member.removesuffix(".npy") for member in archive.namelist()]
+    if name not in known:
+        raise SourceError(
+            f"{str(path)!r} has no array {name!r}; it has: {', '.join(known) or 'none'}.{did_you_mean(name, known)}"
+        )
+    with archive.open(f"{name}.npy") as member:
+        shape, fortran_order, dtype = _read_header(member)
+        if dtype.hasobject:
+            raise SourceError(
+                f"array {name!r} of {str(path)!r} holds pickled Python objects, which are never loaded; save it again"
+                " with a plain dtype (numbers, or text such as '<U20')."
+            )
+        compressed = archive.getinfo(f"{name}.npy").compress_type != zipfile.ZIP_STORED
+        if not compressed and 0 not in shape:
+            start = _data_start(path, archive.getinfo(f"{name}.npy")) + member.tell()
+            return np.memmap(path, dtype, "r", start, shape, "F" if fortran_order else "C")
+    with archive.open(f"{name}.npy") as member:
+        return npy.read_array(member, allow_pickle=False)
+
+
+def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Read an array's header; the member then stands at its first value."""
+    version = npy.read_magic(member)
+    return npy.read_array_header_1_0(member) if version == (1, 0) else npy.read_array_header_2_0(member)
+
+
+def _data_start(path: Path, member: zipfile.ZipInfo) -> int:
+    """Return where a stored member's bytes begin: after its local header, whose length the directory does not tell."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset)
+        header = file.read(LOCAL_HEADER_BYTES)
+    name_length, extra_length = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    return member.header_offset + LOCAL_HEADER_BYTES + name_length + extra_length

@@ -1,0 +1,89 @@
+"""Laws that every scheme in the registry keeps."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secondlook.sources import SCHEMES, SELECTION_OPTIONS, open_source
+
+every_scheme = pytest.mark.parametrize("scheme", sorted(SCHEMES))
+
+
+@every_scheme
+def test_a_source_gives_every_image_once_in_order(scheme: str, samples: Callable[[str], str]) -> None:
+    source = open_source(samples(scheme))
+    assert len(source) == 7 == len(source.ids) == len(set(source.ids))
+    batches = list(source.batches(3))
+    assert [len(batch.images) for batch in batches] == [3, 3, 1]
+    assert np.concatenate([batch.indices for batch in batches]).tolist() == list(range(7))
+    assert batches[0].indices.dtype == np.int64
+    assert tuple(id_ for batch in batches for id_ in batch.ids) == tuple(source.ids)
+    for index, image in enumerate(image for batch in batches for image in batch.images):
+        assert image.dtype == np.uint8
+        assert image.flags.c_contiguous
+        assert image.flags.writeable
+        np.testing.assert_array_equal(image, source.read(index))
+
+
+@every_scheme
+def test_labels_are_class_indices(scheme: str, samples: Callable[[str], str]) -> None:
+    source = open_source(samples(scheme))
+    assert source.labels is not None
+    assert source.labels.dtype == np.int64
+    assert source.labels.shape == (7,)
+    if source.class_names is not None:
+        assert 0 <= source.labels.min() <= source.labels.max() < len(source.class_names)
+
+
+@every_scheme
+def test_its_text_opens_the_same_data_again(scheme: str, samples: Callable[[str], str]) -> None:
+    text = samples(scheme)
+    source = open_source(text)
+    assert open_source(source.spec).digest == source.digest
+    part = open_source(text, part="evaluation", count=3, seed=5, limit=2)
+    assert len(part) == 2
+    assert open_source(part.spec).digest == part.digest != source.digest
+
+
+@every_scheme
+def test_the_two_parts_are_disjoint_and_everything(scheme: str, samples: Callable[[str], str]) -> None:
+    text = samples(scheme)
+    parts = [open_source(text, part=part, fraction=0.4) for part in ("experimental", "evaluation")]
+    assert [len(part) for part in parts] == [3, 4]
+    assert sorted(id_ for part in parts for id_ in part.ids) == sorted(open_source(text).ids)
+
+
+@every_scheme
+def test_a_middle_range_is_the_same_images(scheme: str, samples: Callable[[str], str]) -> None:
+    source = open_source(samples(scheme))
+    batches = list(source.batches(2, start=2, stop=5))
+    assert [batch.indices.tolist() for batch in batches] == [[2, 3], [4]]
+    np.testing.assert_array_equal(batches[1].images[0], source.read(4))
+
+
+@every_scheme
+def test_the_registry_can_be_listed(scheme: str) -> None:
+    record = SCHEMES[scheme]
+    assert record.form.startswith(f"{scheme}:")
+    assert record.summary
+    assert not set(record.options) & set(SELECTION_OPTIONS)
+
+
+@every_scheme
+def test_the_documentation_names_every_scheme_and_option(scheme: str) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
+    record = SCHEMES[scheme]
+    assert f"`{record.form}`" in text
+    for option in record.options:
+        assert f"{option}=" in text
+
+
+def test_importing_the_room_loads_nothing_heavy() -> None:
+    heavy = "torch numba cv2 onnxruntime pyarrow sklearn plotly ray transformers datasets scipy PIL"
+    code = f"import sys, secondlook.sources; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
