@@ -1,0 +1,168 @@
+"""Loading a classifier from a text, a function, a model object, or a list of these."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any
+from urllib.parse import unquote
+
+from secondlook.classifiers import (
+    function,
+    huggingface,
+    onnx_file,
+    remote,
+    sklearn_estimator,
+    timm_model,
+    torch_model,
+    torchvision_model,
+)
+from secondlook.classifiers.answers import Output
+from secondlook.classifiers.classifier import Classifier
+from secondlook.classifiers.ensemble import Ensemble
+from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
+from secondlook.classifiers.schemes import SCHEMES, Scheme, Statement, checked_output
+from secondlook.errors import ClassifierError
+from secondlook.suggest import did_you_mean
+
+ADAPTERS = (onnx_file, torch_model, sklearn_estimator, huggingface, timm_model, torchvision_model, remote, function)
+"""The modules whose import registers the schemes."""
+
+SUFFIXES = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch", ".pth": "torch", ".joblib": "sklearn", ".pkl": "sklearn"}
+"""What a file without a scheme probably is, for the hint in the message."""
+
+
+def load_classifier(
+    spec: object,
+    *,
+    output: Output | None = None,
+    name: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    **options: Any,
+) -> Classifier:
+    """Return a classifier for a text, a function, a torch module, an estimator, or a list of these (an ensemble).
+
+    Parameters
+    ----------
+    spec
+        A text such as `onnx:FILE`, with options behind `?` where wanted (`onnx:m.onnx?output=logits&mean=.5&std=.5`); a
+        function from a uint8 batch [N, H, W, C] to an array [N, classes]; a torch module; an estimator with
+        `predict_proba`; a `Classifier`, returned as it is.
+    output
+        What the answers mean, 'logits' or 'probabilities', where the format does not say it itself.
+    name
+        A name for people; also the identity of a function or a remote model under which its answers are kept.
+    preprocessing
+        All preprocessing settings at once, instead of the classifier's own; what the model insists on (its input's
+        size, channels and number type) stays.
+    options
+        Single preprocessing settings (resize, crop, interpolation, scale, mean, std, colour, layout, grey, ...) and
+        the options of the scheme.
+    """
+    stated: dict[str, Any] = {"output": output, "preprocessing": preprocessing, **options}
+    if isinstance(spec, list | tuple):
+        return Ensemble([load_classifier(each, **stated) for each in spec], name=name)
+    if isinstance(spec, Classifier):
+        return _as_it_is(spec, {"name": name, **stated})
+    if isinstance(spec, str):
+        return _from_text(spec, {"name": name, **stated})
+    return _from_object(spec, {"name": name, **stated})
+
+
+def _as_it_is(classifier: Classifier, options: Mapping[str, object]) -> Classifier:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ClassifierError(
+            f"classifier {classifier.name!r} is loaded already, so {given[0]}= comes too late; "
+            "give it where the classifier is loaded."
+        )
+    return classifier
+
+
+def _from_text(text: str, keywords: Mapping[str, object]) -> Classifier:
+    scheme = _scheme_of(text)
+    address, _, query = text.partition("?")
+    target = address if scheme.name.startswith("http") else address.partition(":")[2]
+    in_text = _options_in(query, text, scheme)
+    given = {name: value for name, value in keywords.items() if value is not None}
+    for name in in_text.keys() & given.keys():
+        raise ClassifierError(f"{name}= is given twice, in {text!r} and as an argument; give it once.")
+    return _open(scheme, target, text, {**in_text, **given})
+
+
+def _scheme_of(text: str) -> Scheme:
+    name, colon, _ = text.partition(":")
+    if colon and name in SCHEMES:
+        return SCHEMES[name]
+    forms = ", ".join(scheme.form for scheme in SCHEMES.values())
+    suggested = SUFFIXES.get(Path(text.partition("?")[0]).suffix)
+    hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested and not colon else did_you_mean(name, SCHEMES)
+    raise ClassifierError(f"{text!r} does not name a classifier; known forms: {forms}.{hint}")
+
+
+def _from_object(target: object, options: Mapping[str, object]) -> Classifier:
+    # A function comes last, because many models can be called as well.
+    for scheme in sorted(SCHEMES.values(), key=lambda scheme: scheme.name == "function"):
+        if scheme.recognises is not None and scheme.recognises(target):
+            given = {name: value for name, value in options.items() if value is not None}
+            return _open(scheme, target, _described(target), given)
+    hint = f" Write it as a text with its scheme, such as 'onnx:{target}'." if isinstance(target, Path) else ""
+    raise ClassifierError(
+        f"{_described(target)} is not a classifier: it can neither be called on a batch nor has it predict_proba; "
+        f"give a text, a function, a torch module or an estimator.{hint}"
+    )
+
+
+def _described(target: object) -> str:
+    named = getattr(target, "__qualname__", None)
+    return f"{type(target).__module__}.{type(target).__qualname__}" if named is None else f"function {named}"
+
+
+def _open(scheme: Scheme, target: object, spec: str, options: Mapping[str, Any]) -> Classifier:
+    _check_names(options, scheme, spec)
+    statement = Statement(
+        spec=spec,
+        output=checked_output(options.get("output")),
+        name=options.get("name"),
+        settings={name: value for name, value in options.items() if name in SETTINGS},
+        replacement=options.get("preprocessing"),
+    )
+    own = {name: value for name, value in options.items() if name in scheme.options}
+    return scheme.open(target, statement, **own)
+
+
+def _check_names(options: Mapping[str, object], scheme: Scheme, spec: str) -> None:
+    known = ["output", "name", "preprocessing", *scheme.options, *SETTINGS]
+    for name in options:
+        if name not in known:
+            raise ClassifierError(
+                f"unknown option {name!r} for {spec!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
+            )
+
+
+def _options_in(query: str, spec: str, scheme: Scheme) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for part in filter(None, query.split("&")):
+        name, equals, value = part.partition("=")
+        if not equals or name in options:
+            raise ClassifierError(f"{part!r} in {spec!r} is not one option=value of its own; join options with '&'.")
+        is_text = name in ("output", "name") or _takes_text(scheme.options.get(name))
+        options[name] = unquote(value) if is_text else _value_of(unquote(value))
+    return options
+
+
+def _takes_text(hint: object) -> bool:
+    return hint is str or (isinstance(hint, UnionType) and set(hint.__args__) == {str, type(None)})
+
+
+def _value_of(text: str) -> object:
+    """Return a number, true or false, a tuple where there are commas, or the text itself."""
+    if "," in text:
+        return tuple(_value_of(part) for part in text.split(","))
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,21 @@
+"""The tiny network as a runtime of MLServer; the server imports this file in its own environment."""
+
+import time
+from pathlib import Path
+
+from mlserver import MLModel  # type: ignore[import-not-found]
+from mlserver.codecs import NumpyCodec  # type: ignore[import-not-found]
+from mlserver.types import InferenceRequest, InferenceResponse  # type: ignore[import-not-found]
+from tiny_network import TinyNetwork  # type: ignore[import-not-found]
+
+
+class TinyRuntime(MLModel):  # type: ignore[misc]
+    async def load(self) -> bool:
+        self.network = TinyNetwork.load(Path(self.settings.parameters.uri))
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        images = NumpyCodec.decode_input(payload.inputs[0])
+        time.sleep(float(self.settings.parameters.extra["seconds"]))
+        output = NumpyCodec.encode_output("scores", self.network.logits(images))
+        return InferenceResponse(model_name=self.name, model_version=self.version, outputs=[output])

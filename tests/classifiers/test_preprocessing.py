@@ -1,0 +1,196 @@
+"""Preprocessing: settings, fitting and normalising, against slow and obvious versions."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from secondlook.classifiers import Preprocessing
+from secondlook.errors import ClassifierError
+
+Array = np.ndarray[Any, Any]
+
+
+def picture(height: int, width: int, channels: int = 3, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def obvious_input(image: Array, preprocessing: Preprocessing) -> Array:
+    """One image, one channel at a time, in float64. [H, W, C] -> [C, H, W]"""
+    pixels = image.astype(np.float64) * (255 if image.dtype == np.float32 else 1)
+    order = [2, 1, 0] if preprocessing.colour == "BGR" else [0, 1, 2]
+    mean, std = (np.broadcast_to(np.array(each), 3) for each in (preprocessing.mean, preprocessing.std))
+    planes = [(pixels[..., c] * preprocessing.scale - mean[i]) / std[i] for i, c in enumerate(order)]
+    return np.stack(planes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    mean=st.tuples(*[st.floats(-2, 2)] * 3) | st.floats(-2, 2).map(lambda value: (value,)),
+    std=st.tuples(*[st.floats(0.1, 3)] * 3) | st.floats(0.1, 3).map(lambda value: (value,)),
+    scale=st.sampled_from([1 / 255, 1.0, 1 / 127.5]),
+    colour=st.sampled_from(["RGB", "BGR"]),
+    layout=st.sampled_from(["NCHW", "NHWC"]),
+    as_float=st.booleans(),
+)
+def test_normalise_is_the_formula(
+    mean: tuple[float, ...], std: tuple[float, ...], scale: float, colour: Any, layout: Any, as_float: bool
+) -> None:
+    preprocessing = Preprocessing(mean=mean, std=std, scale=scale, colour=colour, layout=layout)
+    images = np.stack([picture(4, 5), picture(4, 5, seed=1)])
+    if as_float:
+        images = (images / 255).astype(np.float32)
+    inputs = preprocessing.normalise(images)
+    assert inputs.dtype == np.float32
+    assert inputs.flags.c_contiguous
+    planes = inputs if layout == "NCHW" else inputs.transpose(0, 3, 1, 2)
+    for image, found in zip(images, planes, strict=True):
+        np.testing.assert_allclose(found, obvious_input(image, preprocessing), rtol=1e-4, atol=1e-3)
+
+
+def test_float_and_byte_images_give_the_same_input() -> None:
+    preprocessing = Preprocessing(scale=1.0, mean=(120.0,), std=(60.0,))
+    images = picture(3, 3)[None]
+    as_float = (images / 255).astype(np.float32)
+    np.testing.assert_allclose(preprocessing.normalise(as_float), preprocessing.normalise(images), atol=1e-4)
+
+
+def test_bytes_go_in_as_they_are() -> None:
+    preprocessing = Preprocessing(input_dtype="uint8", layout="NHWC")
+    images = picture(3, 3)[None]
+    np.testing.assert_array_equal(preprocessing.normalise(images), images)
+    np.testing.assert_array_equal(preprocessing.normalise((images / 255).astype(np.float32)), images)
+
+
+def test_half_precision_is_made_last() -> None:
+    assert Preprocessing(input_dtype="float16").normalise(picture(2, 2)[None]).dtype == np.float16
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (33, 33), (17, 90), (32, 32)])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+def test_fit_is_pillows_resize_and_a_centre_crop(height: int, width: int, interpolation: Any) -> None:
+    image = picture(height, width)
+    short = 32 / min(height, width)
+    size = (max(32, int(width * short + 1e-9)), max(32, int(height * short + 1e-9)))
+    resized = np.asarray(Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()]))
+    top, left = round((resized.shape[0] - 28) / 2), round((resized.shape[1] - 28) / 2)
+    found = Preprocessing(resize=32, crop=28, interpolation=interpolation).fit([image])
+    np.testing.assert_array_equal(found[0], resized[top : top + 28, left : left + 28])
+
+
+def test_fit_takes_images_of_any_size_and_kind() -> None:
+    preprocessing = Preprocessing(resize=(6, 9))
+    assert preprocessing.fit([picture(20, 10), picture(3, 4)]).shape == (2, 6, 9, 3)
+    assert preprocessing.fit([picture(20, 10, 1)]).shape == (1, 6, 9, 1)
+    as_float = (picture(20, 10) / 255).astype(np.float32)
+    close = preprocessing.fit([as_float])[0] * 255
+    np.testing.assert_allclose(close, preprocessing.fit([picture(20, 10)])[0], atol=1.01)
+
+
+def test_a_margin_of_three_is_cut_as_torchvision_or_as_transformers() -> None:
+    image = np.arange(5, dtype=np.uint8).reshape(1, 5, 1)
+    assert Preprocessing(crop=(1, 2)).fit([image]).ravel().tolist() == [2, 3]
+    assert Preprocessing(crop=(1, 2), crop_rounding="down").fit([image]).ravel().tolist() == [1, 2]
+
+
+def test_what_a_crop_lacks_is_black() -> None:
+    cropped = Preprocessing(crop=5).fit([np.full((2, 3, 1), 9, dtype=np.uint8)])[0, ..., 0]
+    assert cropped.tolist() == [[0] * 5, [0, 9, 9, 9, 0], [0, 9, 9, 9, 0], [0] * 5, [0] * 5]
+
+
+def test_a_batch_of_the_right_size_is_not_copied() -> None:
+    images = np.stack([picture(8, 8)] * 2)
+    assert Preprocessing(resize=8, crop=8).fit(images) is images
+    assert Preprocessing(size=8).fit(images) is images
+
+
+def test_grey_images_for_a_colour_model() -> None:
+    grey = picture(4, 4, 1)
+    repeated = Preprocessing(channels=3, grey="repeat").fit([grey])
+    assert (repeated == grey).all()
+    with pytest.raises(ClassifierError, match=r"have 1 channel\(s\), but the classifier takes 3; pass grey='repeat'"):
+        Preprocessing(channels=3).fit([grey])
+    with pytest.raises(ClassifierError, match="pass grey='repeat'"):
+        Preprocessing(mean=(0, 0, 0)).normalise(grey[None])
+
+
+def test_colour_images_for_a_grey_model() -> None:
+    colour = picture(4, 4)
+    grey = Preprocessing(channels=1, grey="luminance").fit([colour])
+    np.testing.assert_array_equal(grey[0, ..., 0], np.asarray(Image.fromarray(colour).convert("L")))
+    as_float = Preprocessing(channels=1, grey="luminance").fit([(colour / 255).astype(np.float32)])
+    np.testing.assert_allclose(as_float * 255, grey, atol=0.51)
+    with pytest.raises(ClassifierError, match="pass grey='luminance'"):
+        Preprocessing(channels=1).fit([colour])
+
+
+def test_images_of_several_sizes_need_a_size() -> None:
+    with pytest.raises(ClassifierError, match=r"differ in shape .* set resize=\(height, width\)"):
+        Preprocessing().fit([picture(3, 4), picture(4, 3)])
+
+
+def test_images_of_the_wrong_size_are_said() -> None:
+    with pytest.raises(ClassifierError, match=r"are 3 x 4 pixels, but the classifier takes 8 x 8; set resize=\(8, 8\)"):
+        Preprocessing(size=8).fit([picture(3, 4)])
+
+
+def test_no_images_are_said() -> None:
+    with pytest.raises(ClassifierError, match="no images to fit"):
+        Preprocessing().fit([])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"resize": 0}, "resize=0 is not a size"),
+        ({"crop": (1, 2, 3)}, r"crop=\(1, 2, 3\) is not a size"),
+        ({"crop": True}, "crop=True is not a size"),
+        ({"interpolation": "bicubik"}, "interpolation='bicubik' is unknown; .* Did you mean 'bicubic'"),
+        ({"mean": (1, 2)}, r"mean=\(1, 2\) must be one finite number or one for each of three"),
+        ({"std": "half"}, "std='half' must be one finite number"),
+        ({"std": (1, 0, 1)}, "must be positive"),
+        ({"scale": float("nan")}, "scale=nan must be one finite"),
+        ({"layout": "CHW"}, "layout='CHW' is unknown; allowed: 'NCHW', 'NHWC'"),
+        ({"colour": "rgb"}, "colour='rgb' is unknown"),
+        ({"channels": 4}, "channels=4 is unknown"),
+        ({"input_dtype": "uint8", "mean": (0.5,)}, "takes uint8 pixels as they are"),
+        ({"size": 8, "crop": 9}, r"takes images of 8 x 8 pixels, but resize and crop make 9 x 9; set crop=\(8, 8\)"),
+        ({"reszie": 8}, "unknown preprocessing setting 'reszie'.*Did you mean 'resize'"),
+    ],
+)
+def test_wrong_settings_are_said(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ClassifierError, match=message):
+        Preprocessing.from_dict(wrong)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    resize=st.none() | st.integers(1, 500) | st.tuples(st.integers(1, 500), st.integers(1, 500)),
+    mean=st.floats(-9, 9),
+    grey=st.sampled_from([None, "repeat", "luminance"]),
+)
+def test_it_survives_json(resize: Any, mean: float, grey: Any) -> None:
+    preprocessing = Preprocessing(resize=resize, crop=3, mean=(mean,), grey=grey)
+    again = Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict())))
+    assert again == preprocessing
+    assert hash(again) == hash(preprocessing)
+    assert again.digest == preprocessing.digest
+
+
+def test_every_setting_changes_the_digest() -> None:
+    changes: list[dict[str, object]] = [
+        {"resize": 9}, {"crop": 9}, {"interpolation": "box"}, {"crop_rounding": "down"}, {"size": 9}, {"channels": 3},
+        {"grey": "repeat"}, {"scale": 1.0}, {"mean": 0.5}, {"std": 0.5}, {"colour": "BGR"}, {"layout": "NHWC"},
+        {"input_dtype": "uint8"},
+    ]  # fmt: skip
+    digests = {Preprocessing.from_dict(change).digest for change in [{}, *changes]}
+    assert len(digests) == len(Preprocessing().to_dict()) + 1
+
+
+def test_it_prints_what_differs_from_plain_pixels() -> None:
+    assert str(Preprocessing()) == "pixels / 255, RGB, NCHW"
+    assert str(Preprocessing(resize=256, crop=224, std=(0.5,))) == "resize=256, crop=(224, 224), std=(0.5)"

@@ -1,0 +1,65 @@
+"""The same network through every adapter gives the same probabilities."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook.classifiers import Classifier, load_classifier
+
+torch = pytest.importorskip("torch")
+Array = np.ndarray[Any, Any]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Load = Callable[..., Classifier]
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    """Loader with the same settings for all; what can be closed is closed."""
+    loaded = []
+
+    def with_settings(spec: object) -> Classifier:
+        loaded.append(load_classifier(spec, output="logits", mean=MEAN, std=STD))
+        return loaded[-1]
+
+    yield with_settings
+    for classifier in loaded:
+        getattr(classifier, "close", lambda: None)()
+
+
+@pytest.fixture
+def expected(network: Any, images: Array) -> Array:
+    def function(pixels: Array) -> Array:
+        logits: Array = network.logits(((pixels / 255 - MEAN) / STD).transpose(0, 3, 1, 2).astype(np.float32))
+        return logits
+
+    return load_classifier(function, output="logits").probabilities(images)
+
+
+def test_onnx(load: Load, make_onnx: Any, network: Any, expected: Array, images: Array, tmp_path: Path) -> None:
+    file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
+    np.testing.assert_allclose(load(f"onnx:{file}").probabilities(images), expected, atol=1e-4)
+
+
+def test_torch(load: Load, torch_module: Any, expected: Array, images: Array) -> None:
+    np.testing.assert_allclose(load(torch_module).probabilities(images), expected, atol=1e-4)
+
+
+def test_exported(load: Load, torch_module: Any, expected: Array, images: Array, tmp_path: Path) -> None:
+    example = (torch.zeros(7, 3, 8, 8),)
+    torch.export.save(torch.export.export(torch_module.eval(), example), tmp_path / "m.pt2")
+    np.testing.assert_allclose(load(f"torch:{tmp_path / 'm.pt2'}").probabilities(images), expected, atol=1e-4)
+
+
+def test_torch_script(load: Load, torch_module: Any, expected: Array, images: Array, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(torch_module), tmp_path / "m.pt")
+    np.testing.assert_allclose(load(f"torch:{tmp_path / 'm.pt'}").probabilities(images), expected, atol=1e-4)
+
+
+def test_remote(load: Load, server: Any, expected: Array, images: Array) -> None:
+    np.testing.assert_allclose(load(f"{server.address}/v2/models/tiny").probabilities(images), expected, atol=1e-4)
