@@ -65,9 +65,15 @@ def test_an_output_is_chosen_by_name(make_onnx: Write, network: Any, images: Arr
 
 
 def test_the_output_must_be_stated(make_onnx: Write, network: Any, tmp_path: Path) -> None:
-    file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
+    file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8), extra=True)
     with pytest.raises(ClassifierError, match=r"nothing says what the answers of .* pass output='logits' or"):
-        load_classifier(f"onnx:{file}")
+        load_classifier(f"onnx:{file}", output_name="shares")
+
+
+def test_an_output_named_logits_says_what_it_is(make_onnx: Write, network: Any, tmp_path: Path) -> None:
+    file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
+    assert load_classifier(f"onnx:{file}").output == "logits"
+    assert load_classifier(f"onnx:{file}", output="probabilities").output == "probabilities"
 
 
 def test_a_wrong_statement_is_caught(make_onnx: Write, network: Any, images: Array, tmp_path: Path) -> None:

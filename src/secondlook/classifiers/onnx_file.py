@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from secondlook.arrays import Array
+from secondlook.classifiers.answers import Output
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of_files, digest_with, existing_file, external_data_files
 from secondlook.classifiers.preprocessing import InputType
@@ -18,6 +19,9 @@ INPUT_TYPES: dict[str, InputType] = {
     "tensor(float16)": "float16",
     "tensor(uint8)": "uint8",
 }
+SAID_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
+"""Names of outputs that say what the output is: whoever exported the model stated it there."""
+
 PREFERRED_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
 
@@ -36,7 +40,7 @@ class OnnxClassifier(Classifier):
             digest=digest_with(
                 digest_of_files([file, *external_data_files(file)]), output_name=output.name if several else None
             ),
-            output=statement.stated_output(),
+            output=statement.output or SAID_BY_NAME.get(output.name) or statement.stated_output(),
             preprocessing=statement.preprocessing(self._input.preprocessing(statement.layout, statement.spec)),
             n_classes=n_classes if isinstance(n_classes, int) else None,
         )
@@ -66,7 +70,11 @@ class OnnxClassifier(Classifier):
         return scores
 
 
-@classifier_scheme("onnx", form="onnx:FILE", says="ONNX file, run by ONNX Runtime; output= must be stated")
+@classifier_scheme(
+    "onnx",
+    form="onnx:FILE",
+    says="ONNX file, run by ONNX Runtime; output= must be stated unless the model's output is named so",
+)
 def open_onnx(
     target: str,
     statement: Statement,
@@ -90,7 +98,6 @@ def open_onnx(
     threads
         Threads within one operation; all cores by default.
     """
-    statement.stated_output()
     file = existing_file(target, statement.spec)
     return OnnxClassifier(_session(file, statement.spec, providers, threads), file, statement, output_name)
 
