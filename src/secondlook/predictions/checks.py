@@ -1,0 +1,171 @@
+"""What is checked before numbers may call themselves predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from secondlook.arrays import Array, IntArray
+from secondlook.errors import PredictionsError
+from secondlook.predictions.table import OutputKind, rows_per_block
+from secondlook.views import ViewSet
+
+if TYPE_CHECKING:
+    from secondlook.predictions.predictions import Predictions
+
+SUM_TOLERANCE = 1e-3
+"""How far the probabilities of one view may be from summing to 1 (a classifier in half precision needs this much)."""
+
+
+def checked_answers(values: object, kind: OutputKind, views: Sequence[str]) -> Array:
+    """Return `values` as float32 or float64 [N, V, C], or say which number of which image is wrong."""
+    answers = np.asarray(values)
+    if answers.dtype.kind not in "fiu":
+        raise PredictionsError(f"{kind} has dtype {answers.dtype}; expected floating-point numbers.")
+    _check_shape(answers, kind, len(views))
+    if answers.dtype not in (np.float32, np.float64):
+        answers = answers.astype(np.float32)
+    images, _, classes = answers.shape
+    rows = rows_per_block(len(views), classes)
+    for start in range(0, images, rows):
+        check_numbers(answers[start : start + rows], kind, views, start)
+    return answers
+
+
+def _check_shape(answers: Array, kind: OutputKind, views: int) -> None:
+    if answers.ndim != 3:
+        hint = " For one view add an axis: values[:, None, :]." if answers.ndim == 2 else ""
+        raise PredictionsError(
+            f"{kind} has shape {list(answers.shape)}; expected [images, views, classes], three axes.{hint}"
+        )
+    if answers.shape[1] != views:
+        raise PredictionsError(
+            f"{kind} has shape {list(answers.shape)}, so {answers.shape[1]} views, but views= names {views}; "
+            "give one name for each view, the identity first."
+        )
+    if answers.shape[0] == 0 or answers.shape[2] == 0:
+        raise PredictionsError(
+            f"{kind} has shape {list(answers.shape)}; expected at least one image and at least one class."
+        )
+
+
+def check_numbers(answers: Array, kind: OutputKind, views: Sequence[str], first_image: int = 0) -> None:
+    """Refuse answers [n, V, C] that are not finite and, as probabilities, negative or not summing to 1."""
+    _refuse_where(~np.isfinite(answers).all(axis=2), answers, "are not finite", kind, views, first_image)
+    if kind == "probabilities":
+        hint = "; if the classifier gives logits, pass logits= (or output='logits')"
+        _refuse_where((answers < 0).any(axis=2), answers, "are negative in places", kind, views, first_image, hint)
+        off = np.abs(answers.sum(axis=2, dtype=np.float64) - 1) > SUM_TOLERANCE
+        _refuse_where(off, answers, "do not sum to 1", kind, views, first_image, hint)
+
+
+def _refuse_where(
+    bad: Any, answers: Array, what: str, kind: OutputKind, views: Sequence[str], first_image: int, hint: str = ""
+) -> None:
+    if not np.any(bad):
+        return
+    image, view = (int(i) for i in np.argwhere(bad)[0])
+    row = answers[image, view]
+    raise PredictionsError(
+        f"the {kind} of image {first_image + image}, view {views[view]!r} {what} "
+        f"(sum {row.sum(dtype=np.float64):.6g}, least {row.min():.6g}, greatest {row.max():.6g}){hint}."
+    )
+
+
+def checked_labels(labels: object, images: int, classes: int) -> IntArray:
+    """Return `labels` as int64 [N], each a class index."""
+    values = np.asarray(labels)
+    if values.shape != (images,):
+        raise PredictionsError(
+            f"labels has shape {list(values.shape)}; expected [{images}], one class index for each image."
+        )
+    if values.dtype.kind not in "iu":
+        raise PredictionsError(f"labels has dtype {values.dtype}; expected integers, the class index of each image.")
+    outside = np.flatnonzero((values < 0) | (values >= classes))
+    if len(outside):
+        raise PredictionsError(
+            f"labels[{outside[0]}] is {values[outside[0]]}; expected a class index from 0 to {classes - 1}."
+        )
+    return values.astype(np.int64)
+
+
+def checked_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
+    """Return one unique id for each image; zero-padded positions where none are given."""
+    if ids is None:
+        width = len(str(images - 1))
+        return tuple(f"{image:0{width}d}" for image in range(images))
+    given = tuple(str(name) for name in ids)
+    if len(given) != images:
+        raise PredictionsError(f"ids has {len(given)} entries; expected {images}, one for each image.")
+    seen: dict[str, int] = {}
+    for position, name in enumerate(given):
+        if seen.setdefault(name, position) != position:
+            raise PredictionsError(
+                f"ids[{seen[name]}] and ids[{position}] are both {name!r}; expected a different id for each image."
+            )
+    return given
+
+
+def checked_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str, ...] | None:
+    """Return one name for each class, or None where there are none."""
+    if class_names is None:
+        return None
+    names = tuple(str(name) for name in class_names)
+    if len(names) != classes:
+        raise PredictionsError(f"class_names has {len(names)} entries; expected {classes}, one for each class.")
+    return names
+
+
+def checked_k(k: int, classes: int) -> int:
+    """Return how many leading classes count as the answer, at least one and at most all."""
+    if not 1 <= k <= classes:
+        raise PredictionsError(f"k is {k}; expected the number of leading classes, from 1 to {classes}.")
+    return k
+
+
+def chosen_images(images: object, count: int) -> IntArray:
+    """Return the positions int64 that an index array or a mask bool [N] chooses of `count` images."""
+    chosen = np.asarray(images)
+    if chosen.dtype.kind == "b":
+        if chosen.shape != (count,):
+            raise PredictionsError(f"images is a mask of shape {list(chosen.shape)}; expected [{count}].")
+        chosen = np.flatnonzero(chosen)
+    elif chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+        raise PredictionsError(
+            f"images has shape {list(chosen.shape)} and dtype {chosen.dtype}; expected a list of positions or a mask."
+        )
+    if chosen.size == 0:
+        raise PredictionsError("images chooses no image; expected at least one.")
+    return _checked_positions(chosen.astype(np.int64), count)
+
+
+def _checked_positions(positions: IntArray, count: int) -> IntArray:
+    outside = positions[(positions < -count) | (positions >= count)]
+    if len(outside):
+        raise PredictionsError(f"images asks for position {outside[0]}; expected positions from 0 to {count - 1}.")
+    positions = np.where(positions < 0, positions + count, positions)
+    unique, times = np.unique(positions, return_counts=True)
+    if (times > 1).any():
+        raise PredictionsError(f"images asks for position {unique[times > 1][0]} twice; expected each at most once.")
+    return positions
+
+
+def check_members_agree(members: tuple[Predictions, ...], views: ViewSet) -> None:
+    """Refuse members of an ensemble that differ in views, classes or images."""
+    first = members[0]
+    for number, member in enumerate(members):
+        if member.views.texts != views.texts:
+            raise PredictionsError(
+                f"members[{number}] has the views {', '.join(member.views.texts)}; expected {', '.join(views.texts)}."
+            )
+        if member.n_classes != first.n_classes:
+            raise PredictionsError(
+                f"members[{number}] has {member.n_classes} classes; expected {first.n_classes}, as members[0]."
+            )
+        if tuple(member.ids) != tuple(first.ids):
+            raise PredictionsError(
+                f"members[{number}] has other images ({member.n_images}) than members[0] ({first.n_images}); "
+                "expected the same ids in the same order."
+            )

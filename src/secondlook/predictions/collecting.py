@@ -1,0 +1,156 @@
+"""`collect`: show a classifier every view of every image, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from secondlook.errors import PredictionsError
+from secondlook.predictions.asked_views import AskedViews, as_view_set
+from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
+from secondlook.predictions.division import Division
+from secondlook.predictions.flow import Job, first_image, run_flow
+from secondlook.predictions.images_file import keep_images
+from secondlook.predictions.keeping import InMemory, OnDisk
+from secondlook.predictions.manifest import (
+    ENSEMBLE_FILE,
+    EnsembleManifest,
+    ensemble_name,
+    manifest_of,
+    run_name,
+    write_manifest,
+)
+from secondlook.predictions.opening import open_run
+from secondlook.predictions.predictions import Predictions
+from secondlook.predictions.store import Run
+from secondlook.progress import progress_bar
+
+if TYPE_CHECKING:
+    from secondlook.classifiers import Classifier
+    from secondlook.sources import Source
+
+UNIT = "images x views"
+
+
+def collect(
+    classifier: Any,
+    data: Any,
+    views: AskedViews,
+    *,
+    store: str | Path | None = None,
+    labels: Any = None,
+    batch_size: BatchSize = "auto",
+    progress: bool = True,
+    on_error: Literal["fail", "skip"] | None = None,
+) -> Predictions:
+    """Return what `classifier` answers to all `views` of all images of `data`.
+
+    Parameters
+    ----------
+    classifier
+        Whatever `load_classifier` takes: a text, a model, or a function from images to probabilities.
+    data
+        An array uint8 or float32 [N, H, W, C], the text of a source, or a source.
+    views
+        A set of views, a preset's name, or views as text.
+    store
+        A folder to keep the predictions in. What is in there already is not computed again, and a job that was killed
+        goes on where it was. Without it they are kept in memory only.
+    labels
+        The right class of each image, int [N], where the source does not know it.
+    batch_size
+        Images per call of the classifier; halved whenever memory runs out.
+    progress
+        Whether to draw a progress bar, where standard error is a terminal.
+    on_error
+        What to do with an image that cannot be read: "fail" (unless the source says otherwise), or "skip" it and
+        record it.
+    """
+    from secondlook.classifiers import load_classifier
+    from secondlook.sources import open_source
+
+    loaded = load_classifier(classifier)
+    source = open_source(data, labels=labels, on_error=on_error)
+    collecting = _Collecting(source, as_view_set(views), batch_size, progress)
+    if store is None:
+        return collecting.in_memory(loaded)
+    return collecting.on_disk(loaded, Path(store))
+
+
+class _Collecting:
+    """What stays the same for all members of an ensemble."""
+
+    def __init__(self, source: Source, views: AskedViews, batch_size: BatchSize, progress: bool) -> None:
+        self._source = source
+        self._views = as_view_set(views)
+        self._batch_size = batch_size
+        self._progress = progress
+
+    def in_memory(self, classifier: Classifier) -> Predictions:
+        """Collect into arrays."""
+        if classifier.members:
+            return self._ensemble([self.in_memory(member) for member in classifier.members])
+        job, source = self._job(classifier), self._source
+        keeper = InMemory(len(source), len(self._views))
+        self._run(job, keeper)
+        indices, answers = keeper.finished()
+        labels = None if source.labels is None else source.labels[indices]
+        ids = [source.ids[index] for index in indices]
+        predictions = Predictions(
+            **{classifier.output: answers}, views=self._views, labels=labels, ids=ids, class_names=source.class_names
+        )
+        predictions.skipped = tuple((image.id, image.reason) for image in source.skipped)
+        return predictions
+
+    def on_disk(self, classifier: Classifier, store: Path) -> Predictions:
+        """Collect into the parts of a run, and read them from there."""
+        if classifier.members:
+            members = [self.on_disk(member, store) for member in classifier.members]
+            self._keep_ensemble(classifier, store)
+            return self._ensemble(members)
+        job = self._job(classifier)
+        run = Run.begin(self._folder(classifier, store), manifest_of(job))
+        with run.being_collected():
+            self._fill(run, job)
+        if run.manifest.skipped and self._source.on_error == "fail":
+            raise PredictionsError(run.skipped_sentence())
+        return open_run(run, self._views)
+
+    def _fill(self, run: Run, job: Job) -> None:
+        keep_images(run.folder, self._source.ids, self._source.labels)
+        run.remove_damaged_parts(self._views.texts)
+        with OnDisk(run, self._views.texts).writing() as keeper:
+            self._run(job, keeper)
+        run.finish()
+
+    def _run(self, job: Job, keeper: InMemory | OnDisk) -> None:
+        lacking = sum(
+            len(job.division.indices_of(number))
+            for number in job.division.numbers
+            for place in range(len(job.views))
+            if keeper.lacks(place, number)
+        )
+        with progress_bar(job.classifier.name, lacking, UNIT, enabled=self._progress) as advance:
+            run_flow(job, keeper, advance)
+
+    def _job(self, classifier: Classifier) -> Job:
+        image = first_image(classifier, self._source)
+        batch_size = chosen_batch_size(self._batch_size, image)
+        return Job(classifier, self._source, self._views, batch_size, Division(len(self._source), rows_per_part(image)))
+
+    def _folder(self, classifier: Classifier, store: Path) -> Path:
+        if not classifier.digest:
+            raise PredictionsError(
+                f"classifier {classifier.name!r} has no name to keep its answers under; "
+                "load it with load_classifier(..., name='...'), or leave store= out."
+            )
+        return store / run_name(classifier, self._source)
+
+    def _keep_ensemble(self, ensemble: Classifier, store: Path) -> None:
+        members = tuple(run_name(member, self._source) for member in ensemble.members)
+        folder = store / ensemble_name(members)
+        folder.mkdir(exist_ok=True)
+        write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
+
+    def _ensemble(self, members: list[Predictions]) -> Predictions:
+        return Predictions(members=members, views=self._views)

@@ -1,0 +1,62 @@
+"""A small data set, and a classifier that counts what it is asked."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.predictions import batching
+
+CLASSES = 4
+
+
+class CountingFunction:
+    """Logits that depend on every pixel of the image and on nothing else, and the number of images asked for."""
+
+    def __init__(self, classes: int = CLASSES) -> None:
+        self.classes = classes
+        self.images = 0
+        self.batch_sizes: list[int] = []
+
+    def __call__(self, batch: Array) -> Array:
+        self.images += len(batch)
+        self.batch_sizes.append(len(batch))
+        weights = np.random.default_rng(0).normal(size=(batch[0].size, self.classes)) / 64
+        return np.asarray(np.stack([image.reshape(-1) @ weights for image in batch.astype(np.float64)]))
+
+    def loaded(self, name: str = "counting") -> Classifier:
+        return load_classifier(self, name=name, output="logits")
+
+
+@pytest.fixture
+def counting() -> CountingFunction:
+    return CountingFunction()
+
+
+@pytest.fixture
+def another() -> CountingFunction:
+    return CountingFunction()
+
+
+@pytest.fixture
+def images() -> Array:
+    """Pixels uint8 [50, 6, 6, 3]: four parts of at most 16."""
+    return np.random.default_rng(0).integers(0, 256, (50, 6, 6, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def labels() -> Array:
+    return np.random.default_rng(1).integers(0, CLASSES, 50)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 16 images, the smallest there are."""
+    monkeypatch.setattr(batching, "PART_BYTES", 1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"

@@ -1,0 +1,79 @@
+"""Batch sizes, part sizes, and what happens when memory runs out."""
+
+import numpy as np
+import pytest
+
+from secondlook.arrays import Array
+from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.predictions import batching
+from secondlook.predictions.batching import HalvingBatches, chosen_batch_size, is_out_of_memory, rows_per_part
+
+
+def image(side: int) -> Array:
+    return np.zeros((side, side, 3), dtype=np.uint8)
+
+
+def test_automatic_batches_go_by_the_pixels() -> None:
+    assert [chosen_batch_size("auto", image(side)) for side in (1, 32, 224, 384, 5000)] == [256, 256, 64, 16, 8]
+
+
+def test_parts_hold_a_bounded_number_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "PART_BYTES", 64 * 2**20)
+    assert [rows_per_part(image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 16]
+    assert rows_per_part(image(224).astype(np.float32)) == 64
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+ERRORS = [
+    MemoryError(),
+    OutOfMemoryError("CUDA out of memory"),
+    RuntimeError(
+        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 1"
+    ),
+    RuntimeError("BFCArena::AllocateRawInternal Available memory of 1 is smaller than requested bytes of 2"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:40])
+def test_a_batch_that_does_not_fit_is_halved_for_good(error: Exception) -> None:
+    sizes: list[int] = []
+
+    def classify(batch: Array) -> Array:
+        sizes.append(len(batch))
+        if len(batch) > 3:
+            raise error
+        return batch.reshape(len(batch), -1)[:, :1].astype(np.float32)
+
+    images = np.arange(13, dtype=np.uint8).reshape(13, 1, 1, 1)
+    classifier = HalvingBatches(classify, 13)
+    assert classifier(images)[:, 0].tolist() == list(range(13))
+    assert sizes == [13, 6, 3, 3, 3, 3, 1]
+    assert classifier(images[:4])[:, 0].tolist() == [0, 1, 2, 3]
+    assert sizes[7:] == [3, 1]
+
+
+def test_a_single_image_that_does_not_fit_gets_a_sentence() -> None:
+    def classify(batch: Array) -> Array:
+        raise MemoryError
+
+    with pytest.raises(PredictionsError, match=r"ran out of memory on a single image .*a smaller input size"):
+        HalvingBatches(classify, 4)(np.zeros((4, 1, 1, 1), dtype=np.uint8))
+
+
+def test_the_cause_of_an_error_counts_and_other_errors_are_not_retried() -> None:
+    wrapped = ClassifierError("the classifier failed")
+    wrapped.__cause__ = MemoryError()
+    assert is_out_of_memory(wrapped)
+    assert not is_out_of_memory(ClassifierError("the classifier failed"))
+    calls: list[int] = []
+
+    def classify(batch: Array) -> Array:
+        calls.append(len(batch))
+        raise ValueError("something else")
+
+    with pytest.raises(ValueError, match="something else"):
+        HalvingBatches(classify, 4)(np.zeros((4, 1, 1, 1), dtype=np.uint8))
+    assert calls == [4]

@@ -1,0 +1,142 @@
+"""A collecting process killed at any moment, and started again, ends with the same bytes as one never killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+KILLS = 25
+LONGEST_LIFE_SECONDS = 0.06  # after the first file is begun
+
+# Everything is imported once; each line then asks for one collecting process, forked, so that a life may be short.
+PARENT = """
+import os, sys, time
+import numpy as np, pyarrow.parquet
+from secondlook.classifiers import load_classifier
+from secondlook.predictions import batching, collect
+from secondlook.sources import Source, UnreadableImageError
+from secondlook.views import apply_view
+
+class Images(Source):
+    def __init__(self):
+        super().__init__("test:images", [f"{i:03d}" for i in range(150)], labels=np.arange(150) % 3, on_error="skip")
+    def read(self, index):
+        if index in (5, 37, 38):
+            raise UnreadableImageError(self.ids[index], "it is broken")
+        return np.random.default_rng(index).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+
+def slow_logits(batch):
+    time.sleep(0.001)
+    return batch.reshape(len(batch), -1)[:, :3].astype(np.float32)
+
+def slow_fsync(descriptor, fsync=os.fsync):
+    os.write(begun, b".")
+    time.sleep(0.002)
+    fsync(descriptor)
+
+os.fsync = slow_fsync  # a slow disk: many a life ends while a file is being written
+batching.PART_BYTES = 1
+for line in sys.stdin:
+    store, views = line.strip().split(" ", 1)
+    awaited, begun = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(awaited)
+        classifier = load_classifier(slow_logits, name="slow", output="logits")
+        collect(classifier, Images(), views, store=store, batch_size=8, progress=False)
+        os._exit(0)
+    os.close(begun)
+    os.read(awaited, 1)  # until it writes its first file, or ends
+    print(pid, flush=True)
+    print(os.waitpid(pid, 0)[1], flush=True)
+    os.close(awaited)
+"""
+VIEWS = "identity hflip shift:1,0 shift:0,1 vflip"
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks processes")
+
+
+class Collectors:
+    """Starts collecting processes and tells how they ended."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def start(self, store: Path, views: str = VIEWS) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{store} {views}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> int:
+        return os.waitstatus_to_exitcode(self._answer())
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+@contextmanager
+def collectors() -> Iterator[Collectors]:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Collectors(process)
+
+
+def all_bytes(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+
+
+def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    with collectors() as collecting:
+        collecting.start(tmp_path / "never-killed")
+        assert collecting.end() == 0
+        expected = all_bytes(tmp_path / "never-killed")
+        kills, kills_while_writing, store = 0, 0, tmp_path / "killed-0"
+        while kills < KILLS:
+            pid = collecting.start(store)
+            time.sleep(random.uniform(0, LONGEST_LIFE_SECONDS))
+            os.kill(pid, signal.SIGKILL)
+            if collecting.end() == -signal.SIGKILL:
+                kills += 1
+                kills_while_writing += any(store.rglob("*.tmp"))
+            else:  # it was faster: its bytes are compared, and the next one begins anew
+                assert all_bytes(store) == expected
+                store = tmp_path / f"killed-{kills}"
+        collecting.start(store)
+        assert collecting.end() == 0
+    assert all_bytes(store) == expected
+    assert kills_while_writing > 0
+    assert len(expected) == 5 * 10 + 4, "ten parts of five views, the manifest, the images and two locks"
+
+
+def test_two_processes_on_one_store_do_not_spoil_it(tmp_path: Path) -> None:
+    with collectors() as one, collectors() as two:
+        one.start(tmp_path / "alone")
+        assert one.end() == 0
+        for collecting in (one, two):
+            collecting.start(tmp_path / "shared")
+        assert [one.end(), two.end()] == [0, 0]
+    assert all_bytes(tmp_path / "shared") == all_bytes(tmp_path / "alone")
+
+
+def test_two_processes_with_other_views_both_keep_theirs(tmp_path: Path) -> None:
+    from secondlook.predictions import Predictions
+
+    with collectors() as one, collectors() as two:
+        one.start(tmp_path / "shared", "identity hflip shift:1,0")
+        two.start(tmp_path / "shared", "identity vflip shift:0,1")
+        assert [one.end(), two.end()] == [0, 0]
+    opened = Predictions.open(tmp_path / "shared")
+    assert set(opened.views.texts) == set(VIEWS.split())
+    assert opened.shape == (147, 5, 3)
+    assert [name for name, _ in opened.skipped] == ["005", "037", "038"]
