@@ -1,0 +1,75 @@
+"""`confidence`: one number per image, by the name of a method, from predictions alone."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from secondlook.arrays import Float64Array
+from secondlook.errors import ConfidenceError
+from secondlook.estimators import black_box, bootstrap, distance, dropout, responses  # noqa: F401 -- they register
+from secondlook.estimators.logits import has_logits
+from secondlook.estimators.registry import METHODS, Method, Need, check_options, find_method
+from secondlook.predictions.checks import checked_k
+from secondlook.predictions.predictions import By, Predictions
+
+__all__ = ["METHODS", "check_question", "confidence"]
+
+
+def confidence(preds: Predictions, name: str = "mean", *, by: By = "x", k: int = 1, **options: object) -> Float64Array:
+    """Return how sure each predicted class is, float64 [N]; higher is surer, never NaN.
+
+    `by="x"` is about the class predicted from the image itself, `by="D"` about that from the mean over all views;
+    with k > 1 the answer is the k leading classes. `METHODS` holds the names, docs/estimators.md the formulas.
+    """
+    check_question(preds, by, k)
+    found, parameter = find_method(name)
+    check_options(found, options)
+    _check_needs(preds, found, options)
+    return _checked_values(found.compute(preds, *parameter, by=by, k=k, **options), found, preds.n_images)
+
+
+def check_question(preds: Predictions, by: By, k: int) -> None:
+    """Refuse what is no predictions, and a `by` or a `k` that does not exist."""
+    if not isinstance(preds, Predictions):
+        raise ConfidenceError(
+            f"a confidence is computed from Predictions, got {type(preds).__name__}; "
+            "wrap arrays [images, views, classes] as Predictions(probabilities=..., views=...)."
+        )
+    if by not in ("x", "D"):
+        raise ConfidenceError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+    checked_k(k, preds.n_classes)
+
+
+def _check_needs(preds: Predictions, found: Method, options: Mapping[str, object]) -> None:
+    missing: dict[Need, str] = {}
+    if not has_logits(preds):
+        missing["logits"] = "logits; collect from a classifier that gives them, with output='logits'"
+    if not preds.members:
+        missing["members"] = "the members of an ensemble; collect with Ensemble([...]) or give Predictions(members=...)"
+    if max(len(preds.members), 1) * preds.n_views < 2:
+        missing["two views"] = (
+            "at least two views to draw from, and these predictions have one; collect with more views"
+        )
+    if options.get("passes") is None:
+        missing["passes"] = "passes=, which mc_dropout_passes(classifier, images) makes"
+    if any(options.get(name) is None for name in ("embeddings", "train_embeddings", "train_labels")):
+        missing["embeddings"] = (
+            "embeddings=, train_embeddings= and train_labels=; embeddings(classifier, images, layer=...) makes them"
+        )
+    for need in found.needs:
+        if need in missing:
+            raise ConfidenceError(f"confidence {found.form!r} needs {missing[need]}.")
+
+
+def _checked_values(values: Float64Array, found: Method, n_images: int) -> Float64Array:
+    if values.shape != (n_images,) or values.dtype != np.float64:
+        raise ConfidenceError(
+            f"confidence {found.form!r} computed {values.dtype} {list(values.shape)}, expected float64 [{n_images}]; "
+            "repair the method."
+        )
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise ConfidenceError(
+            f"confidence {found.form!r} of image {wrong[0]} is {values[wrong[0]]}; look at what was given to it."
+        )
+    return values

@@ -1,0 +1,137 @@
+"""Resampling, the ranking BS(D), and the percentile interval."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook.arrays import Array
+from secondlook.errors import ConfidenceError
+from secondlook.estimators import bootstrap_confidences, confidence, interval, number_of_resamplings
+from secondlook.estimators.bootstrap import BLOCK_BYTES
+from secondlook.estimators.plurality import plurality_order
+from secondlook.estimators.resampling import resampling_counts
+from secondlook.estimators.shares import doubts_of_views, shares_of_views
+from secondlook.predictions import Predictions
+
+Maker = Callable[..., Predictions]
+
+
+@pytest.mark.parametrize(
+    ("views", "members", "expected"),
+    [(2, 1, 100), (10, 1, 100), (11, 1, 352), (12, 1, 1000), (500, 1, 1000), (1, 5, 500), (6, 2, 1352), (34, 5, 5000)],
+)
+def test_number_of_resamplings_follows_the_paper(views: int, members: int, expected: int) -> None:
+    assert number_of_resamplings(views, members) == expected
+
+
+def test_counts_are_seeded_and_each_resampling_draws_as_many_as_there_are() -> None:
+    counts = resampling_counts(13, 1000, seed=3)
+    assert counts.shape == (13, 1000)
+    assert (counts.sum(axis=0) == 13).all()
+    np.testing.assert_array_equal(counts, resampling_counts(13, 1000, seed=3))
+    assert not np.array_equal(counts, resampling_counts(13, 1000, seed=4))
+    np.testing.assert_allclose(counts.mean(axis=1), 1, atol=0.2)
+
+
+@pytest.mark.parametrize("kind", [{}, {"members": 3}, {"logits": False}])
+@pytest.mark.parametrize("by", ["x", "D"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_shares_and_doubts_of_each_view_and_member(predictions: Maker, kind: dict[str, Any], by: Any, k: int) -> None:
+    preds = predictions(**kind)
+    tables = preds.members or (preds,)
+    outputs = np.concatenate([np.concatenate([b for _, b in table.blocks()]) for table in tables], axis=1)
+    classes = preds.predicted(by=by, k=k).reshape(-1, k)
+    expected = [[row[chosen].sum() for row in image] for image, chosen in zip(outputs, classes, strict=True)]
+    np.testing.assert_allclose(shares_of_views(preds, by, k), expected, rtol=1e-12)
+    np.testing.assert_allclose(doubts_of_views(preds, by, k), 1 - np.array(expected), atol=1e-12)
+
+
+def test_the_matrix_is_the_mean_of_the_drawn_views(predictions: Maker) -> None:
+    preds = predictions(n=10, v=3)
+    shares, counts = shares_of_views(preds, "x", 1), resampling_counts(3, 20, seed=7)
+    drawn = [[np.repeat(image, counts[:, b]).mean() for b in range(20)] for image in shares]
+    pieces = list(bootstrap_confidences(preds, seed=7, resamplings=20, rows=4))
+    assert [rows for rows, _ in pieces] == [slice(0, 4), slice(4, 8), slice(8, 10)]
+    np.testing.assert_allclose(np.concatenate([block for _, block in pieces]), drawn)
+
+
+def test_the_matrix_comes_in_bounded_pieces(predictions: Maker) -> None:
+    preds = predictions(n=300)
+    sizes = [block.nbytes for _, block in bootstrap_confidences(preds, resamplings=20_000)]
+    assert len(sizes) > 1
+    assert max(sizes) <= BLOCK_BYTES
+    with pytest.raises(ConfidenceError, match="rows is 0"):
+        list(bootstrap_confidences(preds, rows=0))
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_interval_is_made_of_percentiles(predictions: Maker, members: int) -> None:
+    preds = predictions(members=members)
+    whole = np.concatenate([block for _, block in bootstrap_confidences(preds, seed=1, by="D", k=2)])
+    low, high = interval(preds, 0.8, seed=1, by="D", k=2)
+    np.testing.assert_allclose(low, np.percentile(whole, 10, axis=1))
+    np.testing.assert_allclose(high, np.percentile(whole, 90, axis=1))
+    assert (low < high).all()
+    np.testing.assert_array_equal(low, confidence(preds, "bootstrap-lower", level=0.8, seed=1, by="D", k=2))
+    middle = confidence(preds, "mean", by="D", k=2)
+    assert ((low <= middle) & (middle <= high)).all()
+
+
+def test_interval_of_equal_views_is_a_point() -> None:
+    same = Predictions(probabilities=np.tile([0.7, 0.3], (2, 5, 1)), views=EQUAL_VIEWS)
+    low, high = interval(same)
+    np.testing.assert_allclose([low, high], 0.7)
+
+
+EQUAL_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
+
+
+@pytest.mark.parametrize("members", [0, 2])
+@pytest.mark.parametrize("by", ["x", "D"])
+def test_bootstrap_ranks_the_doubts(predictions: Maker, members: int, by: Any) -> None:
+    preds = predictions(members=members)
+    counts = resampling_counts(4 * max(members, 1), number_of_resamplings(4, max(members, 1)), seed=2)
+    order = plurality_order(doubts_of_views(preds, by, 1), counts)
+    values = confidence(preds, "bootstrap", seed=2, by=by)
+    np.testing.assert_array_equal(np.argsort(-values), order)
+    np.testing.assert_allclose(np.sort(values), np.linspace(0, 1, preds.n_images))
+
+
+def test_bootstrap_agrees_with_the_mean_where_views_agree() -> None:
+    generator = np.random.default_rng(0)
+    sure = generator.uniform(0.6, 1, 50)
+    views = sure[:, None] + generator.normal(scale=1e-6, size=(50, 5))
+    preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=EQUAL_VIEWS)
+    order = np.argsort(confidence(preds, "mean"))
+    assert np.array_equal(np.argsort(confidence(preds, "bootstrap")), order)
+
+
+def test_one_image_alone_has_the_top_rank(predictions: Maker) -> None:
+    one = predictions(n=1)
+    assert confidence(one, "bootstrap").tolist() == [1.0]
+    assert 0 < confidence(one, "bootstrap-lower")[0] < 1
+
+
+def coverage(n_views: int, draw: Callable[[np.random.Generator, tuple[int, int]], Array], true_mean: float) -> float:
+    """Share of 3,000 images whose 95 % interval holds the true mean; the drawn shares are above 1/2: class 0 leads."""
+    shares = draw(np.random.default_rng(0), (3000, n_views))
+    views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
+    low, high = interval(Predictions(probabilities=np.stack([shares, 1 - shares], axis=2), views=views), 0.95)
+    return float(((low <= true_mean) & (true_mean <= high)).mean())
+
+
+KNOWN = {
+    "uniform": (lambda g, shape: g.uniform(0.5, 1, shape), 0.75),
+    "beta(2, 5)": (lambda g, shape: 0.5 + 0.5 * g.beta(2, 5, shape), 0.5 + 0.5 * 2 / 7),
+    "beta(5, 2)": (lambda g, shape: 0.5 + 0.5 * g.beta(5, 2, shape), 0.5 + 0.5 * 5 / 7),
+    "two values": (lambda g, shape: g.choice([0.6, 0.9], shape), 0.75),
+}
+
+
+@pytest.mark.parametrize("name", list(KNOWN))
+@pytest.mark.parametrize(("n_views", "at_least"), [(20, 0.90), (40, 0.93)])
+def test_the_interval_covers_the_true_mean_of_independent_views(name: str, n_views: int, at_least: float) -> None:
+    draw, true_mean = KNOWN[name]
+    assert coverage(n_views, draw, true_mean) >= at_least

@@ -1,0 +1,53 @@
+"""Real images, a real classifier and the paper's views: the whole way from pixels to confidence, on a small part."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from secondlook.arrays import Array
+from secondlook.classifiers import load_classifier
+from secondlook.estimators import confidence
+from secondlook.predictions import Predictions, collect
+from secondlook.views import ViewSet
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+N_IMAGES = 600
+
+pytestmark = pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
+
+
+@pytest.fixture(scope="module")
+def preds() -> Predictions:
+    with np.load(SHARED / "cifar10" / "test.npz") as test:
+        images, labels = test["images"][:N_IMAGES], test["labels"][:N_IMAGES]
+    path = SHARED / "cifar10" / "resnet20.onnx"
+    model = load_classifier(f"onnx:{path}", output="logits", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    return collect(model, images, ViewSet("cifar10"), labels=labels, progress=False)
+
+
+def measured(correct: Array, surety: Array) -> tuple[float, float, float]:
+    errors = ~correct[np.argsort(-surety, kind="stable")]
+    risk = np.cumsum(errors) / np.arange(1, len(errors) + 1)
+    return (
+        100 * roc_auc_score(~correct, -surety),
+        100 * average_precision_score(~correct, -surety),
+        1000 * float(risk.mean()),
+    )
+
+
+# Computed apart from this library: numpy slices as views, the ONNX session, softmax in float64, scikit-learn.
+EXPECTED = {"msr": (92.770, 54.807, 10.211), "mean": (95.755, 76.071, 7.377)}
+
+
+@pytest.mark.parametrize("name", list(EXPECTED))
+def test_the_figures_of_an_independent_computation(preds: Predictions, name: str) -> None:
+    values = measured(preds.correct(), confidence(preds, name))
+    np.testing.assert_allclose(values, EXPECTED[name], atol=0.05)
+
+
+def test_a_second_look_helps_and_the_bootstrap_is_near_the_mean(preds: Predictions) -> None:
+    auroc = {name: measured(preds.correct(), confidence(preds, name))[0] for name in ("msr", "mean", "bootstrap")}
+    assert auroc["mean"] > auroc["msr"]
+    assert abs(auroc["bootstrap"] - auroc["mean"]) < 1.0
