@@ -1,0 +1,35 @@
+"""Bootstrap over images without sorting again: a resampling only changes how often each image counts."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.metrics import Ranking
+
+
+class SortedImages:
+    """Images sorted by confidence once, to be ranked again under any counts."""
+
+    def __init__(self, correct: BoolArray, confidence: Float64Array) -> None:
+        self._order = np.argsort(-confidence, kind="stable")
+        sure = confidence[self._order]
+        self._is_wrong = ~correct[self._order]
+        is_last = np.append(sure[1:] != sure[:-1], True)
+        self._block_ends = np.flatnonzero(is_last)
+        self._confidences = sure[self._block_ends]
+
+    def ranking(self, counts: IntArray) -> Ranking:
+        """Rank the images, each taken as often as it is counted; blocks that nothing is left of disappear. int64 [N]"""
+        taken = counts[self._order]
+        accepted = np.cumsum(taken)[self._block_ends]
+        errors = np.cumsum(taken * self._is_wrong)[self._block_ends]
+        kept = np.diff(accepted, prepend=0) > 0
+        return Ranking(self._confidences[kept], accepted[kept], errors[kept])
+
+
+def resampling_counts(n_images: int, resamples: int, seed: int) -> Iterator[IntArray]:
+    """Yield how often each image is drawn when N are drawn with replacement. int64 [N] each"""
+    rng = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield np.bincount(rng.integers(n_images, size=n_images), minlength=n_images)
