@@ -80,8 +80,8 @@ _DIGITS = """
 identity
 shift:3.125%,0 shift:-3.125%,0 shift:0,3.125% shift:0,-3.125%
 shift:3.125%,3.125% shift:-3.125%,3.125% shift:3.125%,-3.125% shift:-3.125%,-3.125%
-rotate:4 rotate:-4 rotate:8 rotate:-8
-zoom:0.94 zoom:1.06 zoom:1.12
+rotate:3 rotate:-3 rotate:5 rotate:-5
+zoom:0.94 zoom:1.06
 """
 
 _SVHN_WARNING = (

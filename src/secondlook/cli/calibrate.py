@@ -1,0 +1,62 @@
+"""`secondlook calibrate`: a threshold with a promise, from the predictions of a run, as a policy file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secondlook.cli import options
+from secondlook.cli.config import Config
+from secondlook.errors import DecisionError
+
+
+def calibrate(
+    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="A run of labelled images.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the policy goes.")] = Path("policy.json"),
+    risk: Annotated[float | None, typer.Option(help="Most errors among the accepted, such as 0.01.")] = None,
+    delta: Annotated[float, typer.Option(help="How improbable it must be that the promise fails.")] = 0.001,
+    coverage: Annotated[float | None, typer.Option(help="Accept this share instead; promises nothing.")] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="The confidence to decide by.")] = "mean",
+    by: options.By = "x",
+    top_k: options.TopK = 1,
+    config: Config = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Choose an operating point.
+
+    Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
+    """
+    from secondlook.cli.run_folder import RunFolder
+    from secondlook.selective import Policy, certify, threshold_for
+
+    if (risk is None) == (coverage is None):
+        raise DecisionError("say either --risk (with a promise) or --coverage (without one), not both or neither.")
+    folder = RunFolder.open(run)
+    preds = folder.predictions
+    if risk is not None:
+        rule = certify(preds, method, risk=risk, delta=delta, by=by, k=top_k)  # type: ignore[arg-type]
+        if not rule.certified:
+            raise DecisionError(f"{rule.shortfall}.")
+    else:
+        rule = threshold_for(preds, method, coverage=coverage or 0.0, by=by, k=top_k)  # type: ignore[arg-type]
+    record = folder.record
+    policy = Policy.of(
+        rule,
+        classifier=record.classifier,
+        views=record.views,
+        data=record.data.spec,
+        data_digest=record.data.digest,
+    )
+    try:
+        policy.save(out)
+    except OSError as error:
+        raise DecisionError(
+            f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
+        ) from None
+    if as_json:
+        typer.echo(policy.model_dump_json())
+    elif not quiet:
+        typer.echo(
+            f"{policy}\n\nKept in {out}. Next: secondlook score --policy {out} --data folder:new/ --out scores.parquet"
+        )

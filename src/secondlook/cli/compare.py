@@ -1,0 +1,60 @@
+"""`secondlook compare`: methods and classifiers of several runs side by side, paired on the same images."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from secondlook.arrays import BoolArray, Float64Array
+from secondlook.cli import options
+from secondlook.cli.config import Config
+from secondlook.errors import MetricError
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same images.")],
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="A confidence; several may be given.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")
+    ] = None,
+    by: options.By = "x",
+    top_k: options.TopK = 1,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    resamples: Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")] = 500,
+    seed: options.Seed = 0,
+    config: Config = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare runs; every difference is to the first line.
+
+    Example: secondlook compare run-a/ run-b/ --metric auroc
+    """
+    from secondlook.cli.run_folder import RunFolder
+    from secondlook.estimators import confidence
+    from secondlook.evaluation.across import compare as compare_entries
+
+    folders = [RunFolder.open(path) for path in runs]
+    ids = [tuple(folder.predictions.ids) for folder in folders]
+    shared = [name for name in ids[0] if all(name in set(of_run) for of_run in ids[1:])]
+    if not shared:
+        raise MetricError("the runs have no image in common; compare runs of the same data.")
+    entries: dict[str, tuple[BoolArray, Float64Array]] = {}
+    for path, folder, names in zip(runs, folders, ids, strict=True):
+        place = {name: position for position, name in enumerate(names)}
+        preds = folder.predictions.select(images=np.array([place[name] for name in shared]))
+        correct = preds.correct(by=by, k=top_k)  # type: ignore[arg-type]  # checked there, with a sentence
+        for name in method or ["msr", "mean"]:
+            sure = confidence(preds, name, by=by, k=top_k)  # type: ignore[arg-type]
+            entries[f"{path} {name}"] = (correct, sure)
+    result = compare_entries(
+        entries, metric or ["accuracy", "auroc", "aurc", "risk_at:0.8"], level=level, resamples=resamples, seed=seed
+    )
+    if as_json:
+        typer.echo(json.dumps({"images": len(shared), **result.to_dict()}, ensure_ascii=False))
+        return
+    typer.echo(f"{len(shared):,} images in all {len(runs)} runs")
+    typer.echo(str(result))

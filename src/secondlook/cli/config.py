@@ -1,0 +1,78 @@
+"""Options from a TOML file: `--config FILE` gives the defaults of a command, and options on the line override them."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from secondlook.errors import SecondLookError
+from secondlook.suggest import did_you_mean
+
+NOT_SETTINGS = ("config", "as_json", "quiet", "no_progress")
+"""What changes how a command speaks, not what it does."""
+
+
+def use_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the command's table of the file as defaults of its options."""
+    if path is None or context.resilient_parsing:
+        return path
+    command = context.command.name or ""
+    table = _read(path)
+    if not isinstance(table.get(command), dict):
+        raise SecondLookError(
+            f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}. "
+            f"Options of this command go under [{command}]."
+        )
+    options = {parameter.name or "" for parameter in context.command.params} - {*NOT_SETTINGS}
+    given = {name.replace("-", "_"): value for name, value in table[command].items()}
+    for name in given:
+        if name not in options:
+            raise SecondLookError(
+                f"{str(path)!r} sets {name!r} in [{command}], which is no option of it; known: "
+                f"{', '.join(sorted(options))}.{did_you_mean(name, options)}"
+            )
+    context.default_map = given
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SecondLookError(f"the settings {str(path)!r} cannot be read: {error}.") from None
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        callback=use_config,
+        is_eager=True,
+        metavar="FILE",
+        help="Take options from this TOML file; those given here come first.",
+    ),
+]
+
+
+def settings_of(context: typer.Context) -> dict[str, Any]:
+    """Return every option that decides what a command does, as it was used, in the order of the command."""
+    names = [parameter.name or "" for parameter in context.command.params if parameter.name not in NOT_SETTINGS]
+    used = {name: _plain(context.params.get(name)) for name in names}
+    return {name: value for name, value in used.items() if value is not None and value != []}
+
+
+def toml_text(command: str, settings: Mapping[str, Any]) -> str:
+    """Return settings as a file that `--config` takes."""
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
+    return "\n".join([f"[{command}]", *lines, ""])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value

@@ -1,0 +1,110 @@
+"""`secondlook evaluate`: how well does this classifier know when it is wrong, and how much does a second look help?"""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from secondlook.cli import options
+from secondlook.cli.config import Config, settings_of
+from secondlook.errors import SourceError
+from secondlook.evaluation import Evaluation
+
+
+def evaluate(
+    context: typer.Context,
+    model: options.Models,
+    data: options.Data,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the run; what is there is used again.")],
+    views: options.Views = "natural",
+    output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    model_options: options.ModelOptions = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="A confidence; several may be given.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")
+    ] = None,
+    by: options.By = "x",
+    top_k: options.TopK = 1,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Give every number for each true class too.")] = False,
+    ood: Annotated[
+        str | None, typer.Option("--ood", metavar="SPEC", help="Images of no class at all; they count as errors.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    resamples: Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")] = 500,
+    seed: options.Seed = 0,
+    batch_size: options.BatchSize = None,
+    on_error: options.OnError = "fail",
+    config: Config = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Evaluate confidences on labelled images.
+
+    Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --views natural --out run/
+    """
+    from secondlook.cli.run_folder import PREDICTIONS, record_of, write_run
+    from secondlook.evaluation import evaluate as evaluate_predictions
+    from secondlook.evaluation.comparing import METRICS
+    from secondlook.predictions import collect
+    from secondlook.search import warn_of_harmful_views
+    from secondlook.sources import open_source
+    from secondlook.views import ViewSet
+
+    classifier = options.load_models(
+        model, output=output, mean=mean, std=std, resize=resize, crop=crop, model_options=model_options
+    )
+    unreadable: Any = None if on_error == "fail" else on_error  # checked where it is used, with a sentence
+    source = open_source(data, on_error=unreadable)
+    if source.labels is None:
+        raise SourceError(
+            f"{source.spec!r} has no labels, and without them nothing can be evaluated; "
+            "give a folder per class, or a table with a label column."
+        )
+    others = None if ood is None else open_source(ood, on_error=unreadable)
+    view_set = ViewSet(views)
+    store = options.path_in(out, PREDICTIONS)
+    progress = not (quiet or no_progress)
+    preds = collect(classifier, source, view_set, store=store, batch_size=batch_size or "auto", progress=progress)
+    elsewhere = None
+    if others is not None:
+        elsewhere = collect(
+            classifier, others, view_set, store=out / "ood", batch_size=batch_size or "auto", progress=progress
+        )
+    harmful = tuple(warn_of_harmful_views(preds))
+    if not quiet:
+        for sentence in harmful:
+            warnings.warn(sentence, stacklevel=1)
+    result = evaluate_predictions(
+        preds,
+        method or None,
+        metric or METRICS,
+        by=by,  # type: ignore[arg-type]  # checked there, with a sentence
+        k=top_k,
+        groups="class" if per_class else None,
+        ood=elsewhere,
+        level=level,
+        resamples=resamples,
+        seed=seed,
+    )
+    record = record_of(settings_of(context), classifier, source, view_set.texts, harmful)
+    write_run(out, record, result.to_dict())
+    _tell(result, out, len(preds.skipped), as_json=as_json, quiet=quiet)
+
+
+def _tell(result: Evaluation, out: Path, skipped: int, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
+    elif not quiet:
+        typer.echo(str(result))
+        if skipped:
+            typer.echo(f"\n{skipped} image(s) could not be read and were left out; secondlook info {out} lists them.")
+        typer.echo(f"\nKept in {out}. Next: secondlook report {out}, or secondlook calibrate --run {out} --risk 0.01")

@@ -1,0 +1,87 @@
+"""`secondlook score`: decide about new images by a policy, and hand the rejected ones to people."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secondlook.cli import options
+from secondlook.cli.config import Config
+
+if TYPE_CHECKING:
+    from secondlook.predictions import Predictions
+
+
+def score(
+    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="What secondlook calibrate wrote.")],
+    data: options.Data,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .parquet, .csv or .jsonl file.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="SPEC", help="The policy's classifier, where it lies elsewhere now."),
+    ] = None,
+    answers: Annotated[bool, typer.Option("--answers", help="Tell what each view is taken for, too.")] = False,
+    rejected: Annotated[
+        Path | None, typer.Option("--rejected", metavar="DIR", help="Put rejected images there, by predicted class.")
+    ] = None,
+    link: Annotated[bool, typer.Option("--link", help="Link rejected images instead of copying them.")] = False,
+    export: Annotated[
+        list[str] | None,
+        typer.Option("--export", metavar="SCHEME:FILE", help="label-studio:FILE or fiftyone:FILE, of the rejected."),
+    ] = None,
+    export_all: Annotated[bool, typer.Option("--export-all", help="Export accepted images, too.")] = False,
+    image_prefix: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Label Studio finds an image there, followed by its id."),
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    seed: options.Seed = 0,
+    batch_size: options.BatchSize = None,
+    on_error: options.OnError = "fail",
+    allow_mismatch: Annotated[
+        bool, typer.Option("--allow-mismatch", help="Take another classifier than the policy's; no promise then.")
+    ] = False,
+    config: Config = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Decide about new images. Started again after a kill, it goes on where it was.
+
+    Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
+    """
+    from secondlook.selective.scoring import score as score_images
+
+    summary = score_images(
+        policy,
+        data,
+        out,
+        classifier=None if not model else options.load_models(model),
+        answers=answers,
+        level=level,
+        seed=seed,
+        rejected=rejected,
+        link=link,
+        exports=export or [],
+        export_all=export_all,
+        image_prefix=image_prefix,
+        batch_size=batch_size or "auto",
+        progress=not (quiet or no_progress),
+        allow_mismatch=allow_mismatch,
+        # The text of the source may say it as well, so only what differs from the default is passed on.
+        on_error=None if on_error == "fail" else on_error,  # type: ignore[arg-type]  # checked there, with a sentence
+        look=None if quiet else _warn_of_harmful_views,
+    )
+    if as_json:
+        typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
+    elif not quiet:
+        typer.echo(str(summary))
+
+
+def _warn_of_harmful_views(preds: "Predictions") -> None:
+    from secondlook.search import warn_of_harmful_views
+
+    for sentence in warn_of_harmful_views(preds):
+        warnings.warn(sentence, stacklevel=1)

@@ -1,0 +1,120 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from secondlook.cli import app, demo
+from secondlook.cli.demo_digits import digit_images, seen_and_unseen
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def secondlook(tmp_path: Path) -> Command:
+    """Run the real command in a process of its own, in an empty folder."""
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        program = Path(sys.executable).with_name("secondlook")
+        environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1"}
+        return subprocess.run(
+            [program, *arguments], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
+
+    return run
+
+
+@pytest.fixture
+def here(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ended]]:
+    """Run the command line in this process, in a folder of its own with a model, labelled and new images."""
+    for item in digits.iterdir():
+        (tmp_path / item.name).symlink_to(item)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = app.warnings.showwarning
+    handler = signal.getsignal(signal.SIGINT)
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["secondlook", *arguments])
+        with _as_in_a_process(), pytest.raises(SystemExit) as ended:
+            app.main()
+        written = capfd.readouterr()
+        return Ended(int(ended.value.code or 0), written.out, written.err)
+
+    yield run
+    app.warnings.showwarning = shown
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a user has it: model.onnx and m.onnx, val/ with a folder per class, new/ without, photo.jpg."""
+    folder = tmp_path_factory.mktemp("digits")
+    images, labels = digit_images()
+    unseen = seen_and_unseen()[1]
+    write_colour_model(folder / "model.onnx")
+    shutil.copy(folder / "model.onnx", folder / "m.onnx")
+    for place in unseen[:400]:
+        target = folder / "val" / f"{labels[place]}" / f"{place:04d}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[place, :, :, 0]).save(target)
+    (folder / "new").mkdir()
+    for place in unseen[400:440]:
+        Image.fromarray(images[place, :, :, 0]).save(folder / "new" / f"{place:04d}.png")
+    photo = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    Image.fromarray(photo).save(folder / "photo.jpg")
+    return folder
+
+
+def write_colour_model(path: Path) -> None:
+    """Write the demo's network so that it takes colour images, as files give them, and averages their channels."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(MODEL)
+    graph = model.graph
+    for node in graph.node:
+        node.input[:] = ["grey" if name == "images" else name for name in node.input]
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "channels"))
+    graph.node.insert(0, helper.make_node("ReduceMean", ["images", "channels"], ["grey"], keepdims=1))
+    del graph.input[:]
+    graph.input.append(helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 16, 16]))
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+class _as_in_a_process:  # noqa: N801 -- read as words where it is used
+    """Let warnings be shown, as they are outside of the tests, instead of raised."""
+
+    def __enter__(self) -> None:
+        self.before = app.warnings.filters[:]
+        app.warnings.simplefilter("default")
+
+    def __exit__(self, *_: object) -> None:
+        app.warnings.filters[:] = self.before

@@ -1,0 +1,298 @@
+"""The commands from a model to a policy, as a user runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+
+Here = Callable[..., Any]
+LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"
+EVALUATE = LINE.split()
+
+
+@pytest.fixture
+def run(here: Here) -> Path:
+    """A finished run."""
+    done = here(*EVALUATE, "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    return Path("run")
+
+
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_evaluate_tells_the_numbers_of_the_library(here: Here) -> None:
+    done = here(*EVALUATE, "--json")
+    assert done.code == 0, done.err
+    told = {(row["method"], row["metric"]): row["value"] for row in done.json["rows"]}
+    preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
+    for method in ("msr", "mean"):
+        expected = sl.metrics.auroc(preds.correct(), sl.confidence(preds, method))
+        assert told[method, "auroc"] == pytest.approx(expected, abs=1e-12)
+    assert json.loads(Path("run/evaluation.json").read_text()) == done.json
+
+
+def test_evaluate_prints_a_table_and_what_comes_next(here: Here) -> None:
+    done = here(*EVALUATE, "--metric", "auroc", "--method", "msr", "--method", "mean")
+    assert done.out.startswith("all images: 400 images")
+    assert "auroc ↑  msr" in done.out
+    assert "bootstrap" not in done.out
+    assert "secondlook calibrate --run run" in done.out
+
+
+def test_the_written_settings_give_the_same_bytes(here: Here, run: Path) -> None:
+    first = bytes_below(run)
+    for path in sorted(run.rglob("*"), reverse=True):
+        if path.name != "run.toml":
+            path.rmdir() if path.is_dir() else path.unlink()
+    done = here("evaluate", "--config", "run/run.toml", "--quiet")
+    assert done.code == 0, done.err
+    assert bytes_below(run) == first
+
+
+def test_options_come_before_the_file(here: Here) -> None:
+    Path("settings.toml").write_text('[evaluate]\nmodel = ["onnx:model.onnx"]\nviews = "identity"\nresamples = 5\n')
+    done = here(
+        "evaluate", "--config", "settings.toml", "--data", "folder:val/", "--out", "run", "--json", "--seed", "3"
+    )
+    assert (done.json["views"], done.json["resamples"], done.json["seed"]) == (1, 5, 3)
+    done = here(*EVALUATE, "--config", "settings.toml", "--json")
+    assert (done.json["views"], done.json["resamples"]) == (15, 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[evaluate]\nmodle = 'x'\n", "sets 'modle' in [evaluate], which is no option of it"),
+        ("[score]\nout = 'x'\n", "has no table [evaluate]; it has: score"),
+        ("[evaluate", "cannot be read"),
+    ],
+)
+def test_bad_settings_are_named(here: Here, text: str, sentence: str) -> None:
+    Path("settings.toml").write_text(text)
+    done = here("evaluate", "--config", "settings.toml")
+    assert done.code == 2
+    assert sentence in done.err
+
+
+def test_calibrate_makes_a_policy_that_info_explains(here: Here, run: Path) -> None:
+    done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
+    assert done.code == 0, done.err
+    assert "promise: at most 5 % errors" in done.out
+    policy = sl.Policy.load("policy.json")
+    preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
+    assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05).threshold
+    told = here("info", "policy.json", "--json").json
+    assert told["what"] == "a policy"
+    assert told["classifier digest"] == policy.classifier.digest
+    assert "5 % errors" in here("info", "policy.json").out
+
+
+def test_calibrate_by_coverage_promises_nothing(here: Here, run: Path) -> None:
+    done = here("calibrate", "--run", "run", "--coverage", "0.8", "--json")
+    assert done.json["promise"]["certified"] is False
+    assert done.json["calibration"]["accepted"] >= 320
+
+
+def test_info_about_a_run_and_a_model(here: Here, run: Path) -> None:
+    told = here("info", "run", "--json").json
+    assert told["predictions"] == "400 images x 15 views x 10 classes"
+    assert told["again"] == "secondlook evaluate --config run/run.toml"
+    model = here("info", "onnx:model.onnx", "--json").json
+    assert (model["answers"], model["classes"]) == ("logits", 10)
+    assert here("info", "model.onnx", "--json").json["digest"] == model["digest"]
+
+
+def test_compare_pairs_runs_on_the_same_images(here: Here, run: Path) -> None:
+    other = [word if word != "run" else "ensemble" for word in EVALUATE]
+    assert here(*other, "--model", "onnx:m.onnx", "--quiet").code == 0
+    done = here("compare", "run", "ensemble", "--metric", "auroc", "--method", "mean", "--resamples", "20", "--json")
+    first, second = done.json["rows"]
+    assert (first["method"], second["method"]) == ("run mean", "ensemble mean")
+    # An ensemble of a model with itself is that model.
+    assert second["difference"] == pytest.approx(0.0, abs=1e-9)
+    assert done.json["images"] == 400
+
+
+def test_search_chooses_from_a_pool(here: Here) -> None:
+    assert here("views", "candidates", "digits", "--image-size", "16", "-n", "14", "-o", "pool.txt").code == 0
+    pool = [word if word != "digits" else "pool.txt" for word in EVALUATE]
+    assert here(*pool, "--quiet").code == 0
+    done = here("search", "--run", "run", "--budget", "4", "--out", "views.txt", "--no-progress")
+    assert done.code == 0, done.err
+    assert len(sl.ViewSet("views.txt")) == 4
+    assert Path("views.png").stat().st_size > 1000
+    assert "On images that the views were not chosen on" in done.out
+    assert here("search", "--run", "run", "--budget", "400").code == 2
+
+
+def test_report_writes_a_page(here: Here, run: Path) -> None:
+    done = here("report", "run")
+    assert done.code == 0, done.err
+    assert done.out == "The report is in run/report.html\n"
+    assert "<title>" in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_report_without_the_images_says_so(here: Here, run: Path) -> None:
+    Path("val").unlink()
+    done = here("report", "run")
+    assert done.code == 0
+    assert "No pictures in the report" in done.out
+
+
+def test_ood_images_count_as_errors(here: Here) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
+    np.savez("noise.npz", images=noise)
+    done = here(*EVALUATE, "--ood", "npz:noise.npz", "--metric", "auroc", "--json")
+    assert done.code == 0, done.err
+    assert {row["part"]: row["images"] for row in done.json["rows"]}["all images"] == 420
+
+
+def test_harmful_views_are_warned_of(here: Here) -> None:
+    harmful = [word if word != "digits" else "identity hflip shift:1,0" for word in EVALUATE]
+    done = here(*harmful, "--metric", "auroc")
+    assert done.code == 0
+    assert "warning: view 'hflip' is likely to make the confidence worse" in done.err
+    assert "shift:1,0" not in done.err
+    told = here("info", "run", "--json").json
+    assert "hflip" in told["warnings"][0]
+
+
+BAD = [
+    ("evaluate --model onnx:absent.onnx --data folder:val/ --out x", "'absent.onnx', which does not exist"),
+    ("evaluate --model model.onnx --data folder:val/ --out x", "Did you mean 'onnx:model.onnx'?"),
+    ("evaluate --model onnx:photo.jpg --data folder:val/ --out x", "cannot be opened by ONNX Runtime"),
+    ("evaluate --model onnx:model.onnx --data folder:empty --out x", "no images"),
+    ("evaluate --model onnx:model.onnx --data folder:absent --out x", "'absent' is no folder"),
+    ("evaluate --model onnx:model.onnx --data fodler:val/ --out x", "Did you mean 'folder'?"),
+    ("evaluate --model onnx:model.onnx --data folder:new/ --out x", "has no labels"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --views digitz", "Did you mean 'digits'?"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --by z --views identity", "by is 'z'"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --metric aurok --views identity", "'auroc'?"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --method meen --views identity", "'mean'?"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --on-error maybe", "on_error='maybe'"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --output words", "output='words' is unknown"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --model-option threads", "is not NAME=VALUE"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out photo.jpg/x", "cannot be made"),
+    ("calibrate --run absent --risk 0.1", "'absent' is not the folder of a run: nothing is there"),
+    ("calibrate --run empty --risk 0.1", "it has no run.json"),
+    ("calibrate --run damaged --risk 0.1", "is damaged"),
+    ("report absent", "is not the folder of a run"),
+    ("compare absent", "is not the folder of a run"),
+    ("info absent.json", "is neither the folder of a run"),
+    ("info damaged/run.json", "cannot be used"),
+    ("search --run absent", "is not the folder of a run"),
+    ("reproduce table9 --data-root .", "table9"),
+    ("reproduce table2 --data-root absent", "where there is nothing"),
+    ("reproduce table2 --data-root empty", "cifar-10"),
+    ("views candidates nature", "Did you mean 'natural'?"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), BAD, ids=[line for line, _ in BAD])
+def test_bad_input_is_a_sentence_and_exit_code_2(here: Here, line: str, sentence: str) -> None:
+    Path("empty").mkdir()
+    Path("damaged").mkdir()
+    Path("damaged/run.json").write_text('{"format": "secondlook run", "version": 7}')
+    done = here(*line.split())
+    assert done.code == 2, done.err
+    assert sentence in done.err
+    assert done.err.startswith("error: ")
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--risk 0.1 --coverage 0.5", "either --risk (with a promise) or --coverage"),
+        ("", "either --risk (with a promise) or --coverage"),
+        ("--risk 7", "risk is 7.0, expected a number between 0 and 1"),
+        ("--risk 0.0001", "no threshold allows at most 0.01 % errors"),
+        ("--risk 0.1 --method bootstrap", "use 'bootstrap-lower' or 'mean'"),
+        ("--risk 0.1 --out absent/policy.json", "cannot be written to 'absent/policy.json'"),
+    ],
+)
+def test_a_policy_that_cannot_be_made(here: Here, run: Path, line: str, sentence: str) -> None:
+    done = here("calibrate", "--run", "run", *line.split())
+    assert done.code == 2
+    assert sentence in done.err
+
+
+def test_a_damaged_part_of_a_run_is_named(here: Here, run: Path) -> None:
+    part = next(run.rglob("part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-40])
+    done = here("calibrate", "--run", "run", "--risk", "0.05")
+    assert done.code == 2
+    assert "is damaged" in done.err
+
+
+def test_a_full_disk_is_a_sentence(digits: Path, tmp_path: Path) -> None:
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
+    limited += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limited += "from secondlook.cli.app import main; main()"
+    arguments = [word.replace("model.onnx", str(digits / "model.onnx")) for word in EVALUATE]
+    arguments = [word.replace("folder:val/", f"folder:{digits}/val") for word in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+SLOW_CLASSIFIER = """
+import time
+import numpy as np
+
+def answer(images):
+    time.sleep(0.05)
+    return np.full((len(images), 10), 0.1) + np.eye(10)[images[:, 0, 0, 0] % 10] * 0
+"""
+
+
+def test_ctrl_c_says_how_to_go_on(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_CLASSIFIER)
+    program = Path(sys.executable).with_name("secondlook")
+    line = [program, "evaluate", "--model", "function:slow:answer?name=slow", "--data", f"folder:{digits}/val"]
+    line += ["--out", "run", "--batch-size", "4", "--views", "digits", "--resamples", "10"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as started:
+        waited_until = time.monotonic() + 60
+        while not list(tmp_path.rglob("part-*.parquet")) and time.monotonic() < waited_until:
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "give the same command again to go on from there" in err
+    assert "Traceback" not in err
+
+
+def test_every_command_has_an_example(here: Here) -> None:
+    listed = here("--help").out
+    for command in ("demo", "evaluate", "calibrate", "score", "report", "compare", "info", "search", "reproduce"):
+        assert command in listed
+        assert f"Example: secondlook {command}" in here(command, "--help").out
+    for command in ("list", "show", "candidates"):
+        assert f"Example: secondlook views {command}" in here("views", command, "--help").out
+
+
+def test_the_version(here: Here) -> None:
+    assert here("--version").out == f"secondlook {sl.__version__}\n"
+
+
+def test_shell_completion(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_SECONDLOOK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "secondlook ev")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert "evaluate" in here().out
