@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 # Two test workers on two cores; each leaves the other its core.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test check lint types bench docs clean
+.PHONY: demo test test-browser check lint types bench docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
 
 test: $(VENV)/ready-dev
 	$(BIN)/pytest -n $(TEST_WORKERS)
+
+# The report in a real browser; Debian's Chromium is installed where there is none (CHROMIUM=PATH names another).
+test-browser: $(VENV)/ready-browser
+	$(BIN)/pytest tests_browser
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
@@ -38,4 +42,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/ready-dev: $(VENV)/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/ready-browser: $(VENV)/ready-dev
+	test -n "$(CHROMIUM)" || command -v chromium > /dev/null || { apt-get update -qq && apt-get install --yes -qq chromium; }
 	touch $@

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from circumstances import ROOT, write_results
 from rich.console import Console
 from rich.table import Table
 
+from circumstances import ROOT, write_results
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.predictions import Predictions, collect

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from circumstances import write_results
 from scipy.stats import binom
 
+from circumstances import write_results
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence
@@ -28,6 +28,7 @@ Rate = Callable[[Float64Array], Float64Array]
 
 WORLDS: dict[str, tuple[Rate, Rate]] = {
     # name: error rate of the image at quantile u (0 is the surest), and risk of accepting all up to u
+    "risk 0.1 u": (lambda u: 0.2 * u, lambda u: 0.1 * u),
     "risk 0.2 u^3": (lambda u: 0.8 * u**3, lambda u: 0.2 * u**3),
     "risk 0.1 u^2": (lambda u: 0.3 * u**2, lambda u: 0.1 * u**2),
     "risk 0.08 u^6": (lambda u: 0.56 * u**6, lambda u: 0.08 * u**6),

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from circumstances import write_results
 
+from circumstances import write_results
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.metrics import Measure, known_metrics, measure
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from circumstances import write_results
 
+from circumstances import write_results
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.estimators.plurality import plurality_order
 from secondlook.estimators.resampling import resampling_counts

@@ -6,14 +6,15 @@ Run: python benchmarks/views.py
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
-from circumstances import write_results
 from PIL import Image
 
+from circumstances import write_results
 from secondlook.arrays import Array
 from secondlook.views import View, apply_view
 from secondlook.views.operations import Warp
@@ -86,7 +87,7 @@ def copy_rows(images: Array) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for text in COPIES + TONES:
         view = View.parse(text)
-        copying, taken = seconds(images.copy, lambda view=view: apply_view(images, view))
+        copying, taken = seconds(images.copy, partial(apply_view, images, view))
         rows.append(
             row(images, text, "secondlook", taken, "copying the bytes", copying, 3.0 if text in COPIES else None)
         )
@@ -108,10 +109,10 @@ def warp_rows(images: Array) -> list[dict[str, object]]:
     for text in WARPS:
         view, warp = View.parse(text), warp_of(text, images)
         bare, ours, pillow, pytorch = seconds(
-            lambda warp=warp: bare_opencv(images, warp),
-            lambda view=view: apply_view(images, view),
-            lambda warp=warp: through_pillow(images, warp),
-            lambda warp=warp: through_torch(images, warp),
+            partial(bare_opencv, images, warp),
+            partial(apply_view, images, view),
+            partial(through_pillow, images, warp),
+            partial(through_torch, images, warp),
         )
         for name, taken, bound in (("secondlook", ours, 1.2), ("Pillow", pillow, None), ("PyTorch", pytorch, None)):
             rows.append(row(images, text, name, taken, "bare cv2.warpAffine", bare, bound))
@@ -139,7 +140,11 @@ def main() -> None:
     rng = np.random.default_rng(0)
     small = rng.integers(0, 256, (10_000, 32, 32, 3), dtype=np.uint8)
     large = rng.integers(0, 256, (256, 224, 224, 3), dtype=np.uint8)
-    write_results(Path(__file__).parent / "results" / "views.csv", copy_rows(small) + warp_rows(large))
+    rows = copy_rows(small) + warp_rows(large)
+    columns = ("images", "view", "by", "milliseconds", "floor", "ratio", "at_most")
+    for row_ in rows:
+        print("".join(f"{row_[name]!s:<20}" for name in columns))
+    write_results(Path(__file__).parent / "results" / "views.csv", rows)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,10 @@ def train(images: Array, labels: IntArray, seed: int = 0) -> nn.Module:
     model, inputs, targets = network(), pixels(images), torch.from_numpy(labels)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(EPOCHS):
-        for batch in torch.randperm(len(inputs), generator=generator).split(32):
+        for batch in torch.split(torch.randperm(len(inputs), generator=generator), 32):
             optimiser.zero_grad()
-            nn.functional.cross_entropy(model(jittered(inputs[batch], generator)), targets[batch]).backward()
+            loss = nn.functional.cross_entropy(model(jittered(inputs[batch], generator)), targets[batch])
+            torch.autograd.backward(loss)
             optimiser.step()
     return model.eval()
 

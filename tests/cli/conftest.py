@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,18 +58,20 @@ def here(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setenv("NO_COLOR", "1")
-    shown = app.warnings.showwarning
+    shown = warnings.showwarning
     handler = signal.getsignal(signal.SIGINT)
 
     def run(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["secondlook", *arguments])
-        with _as_in_a_process(), pytest.raises(SystemExit) as ended:
-            app.main()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            with pytest.raises(SystemExit) as ended:
+                app.main()
         written = capfd.readouterr()
         return Ended(int(ended.value.code or 0), written.out, written.err)
 
     yield run
-    app.warnings.showwarning = shown
+    warnings.showwarning = shown
     signal.signal(signal.SIGINT, handler)
 
 
@@ -107,14 +110,3 @@ def write_colour_model(path: Path) -> None:
     graph.input.append(helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 16, 16]))
     onnx.checker.check_model(model)
     onnx.save(model, path)
-
-
-class _as_in_a_process:  # noqa: N801 -- read as words where it is used
-    """Let warnings be shown, as they are outside of the tests, instead of raised."""
-
-    def __enter__(self) -> None:
-        self.before = app.warnings.filters[:]
-        app.warnings.simplefilter("default")
-
-    def __exit__(self, *_: object) -> None:
-        app.warnings.filters[:] = self.before

@@ -264,7 +264,7 @@ def answer(images):
 def test_ctrl_c_says_how_to_go_on(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_CLASSIFIER)
     program = Path(sys.executable).with_name("secondlook")
-    line = [program, "evaluate", "--model", "function:slow:answer?name=slow", "--data", f"folder:{digits}/val"]
+    line = [str(program), "evaluate", "--model", "function:slow:answer?name=slow", "--data", f"folder:{digits}/val"]
     line += ["--out", "run", "--batch-size", "4", "--views", "digits", "--resamples", "10"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as started:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-KILLS = 25
+KILLS = 21
 LONGEST_LIFE_SECONDS = 0.06  # after the first file is begun
 
 # Everything is imported once; each line then asks for one collecting process, forked, so that a life may be short.

@@ -288,6 +288,16 @@ def test_damaged_parts_and_strange_folders(
         score(policy, images, tmp_path / "b.csv", classifier=classifier)
 
 
+def test_what_a_kill_left_aside_is_cleared_away(
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
+    left, kept = tmp_path / f".scores.csv.{'0f' * 16}.tmp", tmp_path / ".scores.csv.notes.tmp"
+    left.touch()
+    kept.touch()
+    score(policy, images, tmp_path / "scores.csv", classifier=classifier)
+    assert sorted(tmp_path.iterdir()) == [kept, tmp_path / "scores.csv"]
+
+
 def test_another_classifier_loses_the_promise(policy: Policy, images: Array, tmp_path: Path, brightness: Any) -> None:
     darkness = load_classifier(brightness, name="darkness")
     out = tmp_path / "scores.csv"

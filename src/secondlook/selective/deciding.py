@@ -39,7 +39,7 @@ class Deciding:
         self._views = views
         self._class_names = class_names
         self._look = look
-        self._answers: list[Float32Array] = []
+        self._answers: Float32Array = np.empty((0, len(views), 1), dtype=np.float32)
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="secondlook-decide")
 
@@ -49,11 +49,12 @@ class Deciding:
 
     def keep(self, view: int, number: int, part: Part) -> None:
         """Take the answers to one view; the last one completes the part."""
-        self._answers.append(part.answers)
+        if view == 0:
+            self._answers = np.empty((len(part.indices), len(self._views), part.answers.shape[1]), dtype=np.float32)
+        self._answers[:, view] = part.answers
         if view < len(self._views) - 1:
             return
-        answers, self._answers = np.stack(self._answers, axis=1), []
-        preds = self._predictions(part, answers)
+        preds = self._predictions(part, self._answers)
         if self._look is not None and preds is not None:
             self._look(preds)
             self._look = None

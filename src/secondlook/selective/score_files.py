@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from secondlook.errors import DecisionError
-from secondlook.predictions.whole_file import write_whole_file
+from secondlook.predictions.whole_file import TEMPORARY_SUFFIX, write_whole_file
 from secondlook.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ def format_of(path: Path) -> ScoreFormat:
 def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
     """Write the tables as one file, whole or not at all."""
     with written("the scores", path):
-        write_whole_file(path, lambda file: format_of(path).write(file, schema, tables))
+        rewrite_file(path, lambda file: format_of(path).write(file, schema, tables))
+
+
+def rewrite_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file, whole or not at all, and clear away what a killed process left aside when it tried."""
+    for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 32}{TEMPORARY_SUFFIX}"):
+        left.unlink(missing_ok=True)
+    write_whole_file(path, write)
 
 
 @contextmanager

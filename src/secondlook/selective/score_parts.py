@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -70,7 +69,6 @@ class ScoreParts:
                 stack.enter_context(_held(folder))
                 _check_job(folder, job)
                 remove_unfinished_files(folder)
-                remove_unfinished_file(out)
                 _write_text(folder / JOB, job.model_dump_json(indent=2) + "\n")
             parts = cls(folder, job)
             try:
@@ -136,12 +134,6 @@ class ScoreParts:
         (self.folder / JOB).unlink()
         # Windows does not remove the lock while it is held; an empty folder stays there.
         shutil.rmtree(self.folder, ignore_errors=os.name == "nt")
-
-
-def remove_unfinished_file(path: Path) -> None:
-    """Remove what a killed process left aside while it wrote the file `path`."""
-    for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 32}{TEMPORARY_SUFFIX}"):
-        left.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def contact_sheet(image: Array, views: Views, *, columns: int | None = None) -> 
 
 
 def _tile_size(width: int, height: int) -> tuple[int, int]:
-    """Return the size of a tile: small images grow by a whole factor, so that pixels stay squares; large ones shrink."""
+    """Return the size of a tile: small images grow by a whole factor, so that pixels stay square; large ones shrink."""
     longest = max(width, height)
     scale = max(1, _TILE // longest) if longest <= _TILE else _TILE / longest
     return max(1, round(width * scale)), max(1, round(height * scale))

@@ -4,16 +4,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from secondlook.predictions.whole_file import write_whole_file
 from secondlook.selective.review.exports import export
 from secondlook.selective.review.pictures import Pictures
 from secondlook.selective.review.review_queue import Doubtful, ReviewQueue
+from secondlook.selective.score_files import rewrite_file
 
 
 @export("fiftyone", "labels of a FiftyOneImageClassificationDataset, with confidence and interval", reads_files=True)
 def write_fiftyone(path: Path, queue: ReviewQueue, pictures: Pictures) -> None:
     """Write the labels, the least sure first; they refer to the pictures where they are."""
-    write_whole_file(path, lambda file: file.writelines(_lines(queue, pictures)))
+    rewrite_file(path, lambda file: file.writelines(_lines(queue, pictures)))
 
 
 def _lines(queue: ReviewQueue, pictures: Pictures) -> Iterator[bytes]:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from secondlook.predictions.whole_file import write_whole_file
 from secondlook.selective.review.exports import export
 from secondlook.selective.review.pictures import Pictures
 from secondlook.selective.review.review_queue import Doubtful, ReviewQueue
+from secondlook.selective.score_files import rewrite_file
 
 CHOICES_SHOWN = 20
 """More classes than this go into a list to choose from."""
@@ -20,8 +20,8 @@ CHOICES_SHOWN = 20
 def write_label_studio(path: Path, queue: ReviewQueue, pictures: Pictures) -> None:
     """Write a JSON list of tasks, the least sure first, and the labelling interface beside it."""
     config = interface_of(queue.class_names).encode()
-    write_whole_file(path.with_name(f"{path.stem}-config.xml"), lambda file: file.write(config))
-    write_whole_file(path, lambda file: file.writelines(_lines(queue, pictures)))
+    rewrite_file(path.with_name(f"{path.stem}-config.xml"), lambda file: file.write(config))
+    rewrite_file(path, lambda file: file.writelines(_lines(queue, pictures)))
 
 
 def interface_of(class_names: tuple[str, ...]) -> str:

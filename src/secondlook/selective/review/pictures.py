@@ -26,10 +26,11 @@ class Pictures:
         """Refuse an export of images that are nowhere to be found as files."""
         if has_files(self.source) or (self.rejected is not None and not everything):
             return
-        what = "accepted ones are no files even with --rejected" if everything and self.rejected else "give --rejected"
+        repair = "give --rejected DIR, where they become PNG files"
+        if self.rejected is not None:
+            repair = "leave --export-all out, since only rejected ones become files"
         raise DecisionError(
-            f"the export {asked!r} needs images that are files, and those of {self.source.spec!r} are not; {what}"
-            + ("; leave --export-all out." if everything and self.rejected else " DIR, where they become PNG files.")
+            f"the export {asked!r} needs images that are files, and those of {self.source.spec!r} are not; {repair}."
         )
 
     def path_of(self, image: Doubtful) -> Path:

@@ -1,0 +1,71 @@
+"""Running a study of BS(D): how many resamplings are enough, and how much the window matters."""
+
+import numpy as np
+
+from secondlook.estimators import number_of_resamplings
+from secondlook.estimators.bootstrap import bootstrap
+from secondlook.experiments.bench import Bench
+from secondlook.experiments.experiment import Column, ResamplingStudy, views_needed
+from secondlook.experiments.findings import Findings, Row
+from secondlook.experiments.grid import Grid, ends, percent
+from secondlook.experiments.needed import Missing
+from secondlook.experiments.paper_tables import MEAN
+from secondlook.experiments.plots import curves_picture
+from secondlook.metrics import aorc_joint
+from secondlook.predictions import Predictions
+
+
+def run_resampling_study(study: ResamplingStudy, bench: Bench) -> Findings:
+    """Return for each number of resamplings, and for each window, the mean AORC over seeds and its range."""
+    rows: list[Row] = []
+    missing: list[Missing] = []
+    for column in study.columns:
+        lacking = bench.missing_for(column)
+        missing += lacking
+        if not lacking:
+            rows += _rows(study, column, bench)
+    head = ("column", "varied", "at", "AORC x100, mean over seeds", "least to greatest over seeds")
+    grid = Grid(study.title, head, tuple(_grid_row(row) for row in rows))
+    pictures = tuple(
+        curves_picture(f"{study.name}-{varied}", f"{study.title} ({varied})", varied, chosen, logarithmic=True)
+        for varied in ("resamplings", "window")
+        if (chosen := [row for row in rows if row.method == f"BS(D), {varied}"])
+    )
+    return Findings(study.title, tuple(rows), (grid,) if rows else (), pictures, tuple(missing))
+
+
+def _rows(study: ResamplingStudy, column: Column, bench: Bench) -> list[Row]:
+    preds = bench.predictions(column, study.part, views_needed(column, (MEAN,)))
+    default = number_of_resamplings(preds.n_views, max(1, len(preds.members)))
+    counts = [_row(study, column, preds, "resamplings", count, count, count) for count in study.resamplings]
+    windows = [_row(study, column, preds, "window", window, default, window) for window in study.windows]
+    return [*counts, *windows]
+
+
+def _row(
+    study: ResamplingStudy, column: Column, preds: Predictions, varied: str, at: int, resamplings: int, window: int
+) -> Row:
+    correct = preds.correct(k=column.k)
+    values = [
+        aorc_joint(correct, bootstrap(preds, by="x", k=column.k, resamplings=resamplings, window=window, seed=seed))
+        for seed in study.seeds
+    ]
+    return Row(
+        piece=study.name,
+        column=column.title,
+        part=study.part,
+        images=preds.n_images,
+        errors=int((~correct).sum()),
+        by="x",
+        k=column.k,
+        method=f"BS(D), {varied}",
+        metric="aorc_joint",
+        value=float(np.mean(values)),
+        low=min(values),
+        high=max(values),
+        at=float(at),
+    )
+
+
+def _grid_row(row: Row) -> tuple[str, ...]:
+    return row.column, row.method.removeprefix("BS(D), "), f"{row.at:g}", percent(row.value), ends(row.low, row.high)

@@ -1,0 +1,16 @@
+"""What was found, as one page that a person can read, try and show to a colleague, with tables and plots beside it."""
+
+from typing import TYPE_CHECKING
+
+from secondlook.lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from secondlook.report.writing import write_report
+
+__all__ = ["write_report"]
+
+__getattr__ = lazy_attributes(__name__, {"write_report": "secondlook.report.writing"})
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,94 @@
+"""How much a found set gains on images it was not chosen on, and how sure that is."""
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array
+from secondlook.errors import MetricError
+from secondlook.evaluation.estimate import Interval, percentile_interval
+from secondlook.evaluation.resampled import SortedImages, resampling_counts
+from secondlook.metrics import Measure
+
+LEVEL = 0.95
+RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The found set compared with something else on the same images; a positive gain is better."""
+
+    over: str
+    value: float
+    """The objective of what it is compared with."""
+    gain: float
+    interval: Interval | None
+    """Of the gain, over resamplings of the images; None where too few resamplings have a value."""
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "unclear"]:
+        """'unclear' where the interval holds zero, or where there is none."""
+        if self.interval is None or self.interval.low <= 0 <= self.interval.high:
+            return "unclear"
+        return "better" if self.interval.low > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The objective with that many views, and the gain over the image itself."""
+
+    views: int
+    value: float
+    gain: Gain
+
+
+class Judge:
+    """One objective on one set of images; every comparison sees the same resamplings of them."""
+
+    def __init__(self, metric: Measure, correct: BoolArray, seed: int) -> None:
+        self._metric = metric
+        self._correct = correct
+        self._sign = 1 if metric.metric.better == "higher" else -1
+        self._counts = list(islice(resampling_counts(len(correct), RESAMPLES, seed), RESAMPLES))
+
+    def value(self, confidence: Float64Array) -> float:
+        """Return the objective. float64 [N]"""
+        return self._metric.metric(self._correct, confidence, *self._metric.arguments)
+
+    def resampled(self, confidence: Float64Array) -> Float64Array:
+        """Return the objective on each resampling, NaN where it has no meaning. float64 [N] -> [R]"""
+        images = SortedImages(self._correct, confidence)
+        values = np.full(RESAMPLES, np.nan)
+        for draw, counts in enumerate(self._counts):
+            try:
+                values[draw] = self._metric.of(images.ranking(counts))
+            except MetricError:  # a resampling without errors; the interval leaves it out, or there is none
+                continue
+        return values
+
+    def gain(self, over: str, found: Float64Array, other: Float64Array) -> Gain:
+        """Compare two confidences of the same images. float64 [N] each"""
+        differences = self._sign * (self.resampled(found) - self.resampled(other))
+        value = self.value(other)
+        gained = self._sign * (self.value(found) - value)
+        return Gain(over, value, gained, percentile_interval(differences, LEVEL))
+
+    def curve(self, confidences: Float64Array) -> tuple[tuple[CurvePoint, ...], int]:
+        """Return the curve over the number of views, and where to stop. float64 [budget, N]
+
+        To stop: the fewest views that are not worse than the best point by more than one standard error of the
+        difference.
+        """
+        values = np.array([self.value(row) for row in confidences])
+        resampled = self._sign * np.stack([self.resampled(row) for row in confidences])
+        points = []
+        for n, value in enumerate(values.tolist()):
+            interval = percentile_interval(resampled[n] - resampled[0], LEVEL)
+            gain = Gain("the image itself", values[0].item(), self._sign * (value - values[0].item()), interval)
+            points.append(CurvePoint(n + 1, value, gain))
+        best = int(np.argmax(self._sign * values))
+        errors = np.nan_to_num(np.nanstd(resampled[best] - resampled, axis=1))
+        near = self._sign * (values[best] - values) <= errors
+        return tuple(points), int(np.argmax(near)) + 1

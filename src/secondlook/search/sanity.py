@@ -1,0 +1,63 @@
+"""Which views of a pool may be chosen: what breaks the classifier is set aside, what weakens it is taken last."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, IntArray
+from secondlook.search.agreement import agreement_of, reason_of_disagreement
+from secondlook.search.pool import Pool
+
+MOST_ACCURACY_LOST = 0.25
+"""A view that turns more than this share of the right answers wrong breaks the classifier."""
+CLEAR_LOSS = 2.0
+"""Standard errors by which the accuracy must be below that on the image itself to count as weaker."""
+
+
+@dataclass(frozen=True)
+class Sanity:
+    """Whether a view breaks the classifier (`reason`) or measurably weakens it (`weakness`), and by how much."""
+
+    reason: str | None
+    weakness: str | None
+    loss: float
+    """Accuracy lost, in standard errors of the difference; 0 without labels."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the view neither breaks nor weakens the classifier."""
+        return self.reason is None and self.weakness is None
+
+
+def sanity_of(pool: Pool, place: int) -> Sanity:
+    """Look at one view of the pool; the identity is always sound."""
+    if place == 0:
+        return Sanity(None, None, 0.0)
+    reason = reason_of_disagreement(agreement_of(pool, place))
+    if pool.right is None:
+        return Sanity(reason, None, 0.0)
+    before, after = float(pool.right[0].mean()), float(pool.right[place].mean())
+    fall = f"the accuracy falls from {100 * before:.1f} % to {100 * after:.1f} %."
+    loss = _loss_in_standard_errors(pool.right[0], pool.right[place])
+    if reason is None and before - after > MOST_ACCURACY_LOST * before and loss > CLEAR_LOSS:
+        reason = fall
+    return Sanity(reason, fall if reason is None and loss > CLEAR_LOSS else None, loss)
+
+
+def worth_choosing(pool: Pool, budget: int) -> IntArray:
+    """Return the sound views; where these are fewer than the budget, also the least weak of the others. int64 [n]
+
+    The identity comes first, the others in their order.
+    """
+    sanity = [sanity_of(pool, place) for place in range(len(pool.views))]
+    sound = [place for place, one in enumerate(sanity) if one.is_sound]
+    weak = [place for place, one in enumerate(sanity) if one.reason is None and one.weakness is not None]
+    least_weak = sorted(weak, key=lambda place: sanity[place].loss)[: max(0, budget - len(sound))]
+    return np.array(sorted([*sound, *least_weak]))
+
+
+def _loss_in_standard_errors(right: BoolArray, right_of_view: BoolArray) -> float:
+    """Compare two accuracies on the same images. bool [N] each"""
+    lost = right.astype(np.float64) - right_of_view
+    deviation = float(lost.std())
+    return 0.0 if deviation == 0 else float(lost.mean()) / deviation * len(lost) ** 0.5

@@ -1,0 +1,81 @@
+"""A real headless Chromium, and reports to open in it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from secondlook.predictions import Predictions
+from secondlook.report import write_report
+from secondlook.views import ViewSet
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+CLASSES = ("cat", "dog", "bird", '<img src="x" onerror="alert(1)">')
+
+
+def made_predictions(n_images: int) -> Predictions:
+    """Make images of which about one in seven is answered wrongly, and less surely in further views."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, n_images)
+    logits = rng.normal(size=(n_images, 4, 4))
+    logits[np.arange(n_images), :, labels] += rng.exponential(3.0, n_images)[:, None] + 1.0
+    logits += rng.normal(size=(n_images, 1, 4)) * 0.8
+    views = ViewSet(["identity", "hflip", "shift:1,0", "rotate:5"])
+    return Predictions(logits=logits.astype(np.float32), views=views, labels=labels, class_names=CLASSES)
+
+
+@pytest.fixture(scope="session")
+def preds() -> Predictions:
+    return made_predictions(2000)
+
+
+@pytest.fixture(scope="session")
+def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    noise = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    return write_report(
+        preds,
+        tmp_path_factory.mktemp("report") / "report.html",
+        title="Cats, dogs and birds",
+        image=lambda index: np.roll(noise, index, axis=1),
+        notes=["made up for this test"],
+        command="secondlook report run/",
+        delta=0.01,
+        artefacts=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "report.html"
+    return write_report(made_predictions(10_000), path, title="Ten thousand images", artefacts=False)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert chromium, "Chromium is not installed: apt-get install chromium, or set CHROMIUM to where it is"
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    """Open the report; whatever the console says, and any request but for the page itself, fails the test."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith("data:") else said.append(request.url))
+    opened.goto(report.as_uri())
+    yield opened
+    opened.close()
+    assert said == [report.as_uri()]
