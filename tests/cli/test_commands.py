@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from secondlook.cli.report import short_name
 
 Here = Callable[..., Any]
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"
@@ -296,3 +297,17 @@ def test_shell_completion(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_WORDS", "secondlook ev")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert "evaluate" in here().out
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("onnx:../models/resnet56.onnx?mean=.5&std=.5", "resnet56.onnx"),
+        ("folder:val/", "val"),
+        ("onnx:a.onnx | onnx:b/c.onnx?output=logits", "a.onnx + c.onnx"),
+        ("function:package.module:answer?name=mine", "answer"),
+        ("array:[10, 8, 8, 3]", "[10, 8, 8, 3]"),
+    ],
+)
+def test_the_title_of_a_report_is_short(text: str, name: str) -> None:
+    assert short_name(text) == name

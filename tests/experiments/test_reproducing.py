@@ -172,6 +172,7 @@ def test_the_circumstances_stand_beside_the_numbers(
     facts = json.loads(text)
     assert facts["seed"] == 3
     assert {"date", "commit", "machine", "versions", "digests"} <= set(facts)
+    assert facts["predictions"]["svhn-vgg8 on svhn, evaluation"]["numpy"] == np.__version__
     assert str(tmp_path) not in text
 
 

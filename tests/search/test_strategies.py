@@ -1,7 +1,5 @@
 """Strategies: laws over all of them, and the greedy ones against a slow version."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 
@@ -50,13 +48,18 @@ def test_greedy_takes_what_helps_most(seed: int) -> None:
     assert STRATEGIES["greedy"].choose(question).places.tolist() == chosen
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_swaps_never_lose_and_end_where_no_single_swap_helps(seed: int) -> None:
-    question = made_question(seed, 4)
-    plain, swapped = (STRATEGIES[name].choose(question).places for name in ("greedy", "swap"))
-    assert value_of(question, swapped) >= value_of(question, plain) - 1e-12
-    best = max(value_of(question, [0, *rest]) for rest in combinations(range(1, VIEWS), 3))
-    assert value_of(question, swapped) <= best + 1e-12
+def test_swaps_end_where_no_single_swap_helps() -> None:
+    helped = 0
+    for seed in range(8):
+        question = made_question(seed, 4)
+        plain, swapped = (STRATEGIES[name].choose(question).places.tolist() for name in ("greedy", "swap"))
+        value = value_of(question, swapped)
+        assert value >= value_of(question, plain) - 1e-12
+        helped += value > value_of(question, plain) + 1e-9
+        for place in range(1, 4):
+            for other in set(range(VIEWS)) - set(swapped):
+                assert value_of(question, [*swapped[:place], other, *swapped[place + 1 :]]) <= value + 1e-9
+    assert helped > 0, "greedy is not always the end"
 
 
 def test_taking_a_good_view_again_gives_it_weight() -> None:

@@ -1,6 +1,7 @@
 """`secondlook demo`: the whole way from a model to a decision, without data, model or network of one's own."""
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,7 @@ def demo(
     from secondlook.cli.app import app
 
     write_digits(out)
+    shutil.rmtree(out / "asked", ignore_errors=True)  # of an earlier demo; scoring does not write among other files
     if not quiet:
         typer.echo(
             "A small network, trained on 200 handwritten digits, reads 1,597 others. When is it wrong?\n"

@@ -11,9 +11,6 @@ from secondlook.errors import ClassifierError
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
 
-BETWEEN_MODELS = " | "
-"""Joins the texts of an ensemble's members into its name, from which it can be loaded again."""
-
 Models = Annotated[
     list[str],
     typer.Option("--model", metavar="SPEC", help="The classifier, such as onnx:model.onnx; several make an ensemble."),
@@ -57,6 +54,7 @@ def load_models(
 ) -> "Classifier":
     """Load a classifier, or an ensemble, with its options written into its text: it can be loaded again from there."""
     from secondlook.classifiers import load_classifier
+    from secondlook.selective.asked_classifier import BETWEEN_MEMBERS
 
     named = {"output": output, "mean": mean, "std": std, "resize": resize, "crop": crop}
     given = [f"{name}={quote(value, safe=',/:')}" for name, value in named.items() if value is not None]
@@ -67,7 +65,7 @@ def load_models(
     texts = [_with_options(model, given) for model in models]
     if len(texts) == 1:
         return load_classifier(texts[0])
-    return load_classifier([load_classifier(text) for text in texts], name=BETWEEN_MODELS.join(texts))
+    return load_classifier([load_classifier(text) for text in texts], name=BETWEEN_MEMBERS.join(texts))
 
 
 def _with_options(model: str, given: list[str]) -> str:

@@ -15,6 +15,8 @@ from secondlook.experiments.data_sets import DATA_SETS
 from secondlook.experiments.experiment import Column, PartName
 from secondlook.experiments.needed import Missing
 from secondlook.predictions import Predictions, collect
+from secondlook.predictions.manifest import run_name
+from secondlook.predictions.store import Run
 from secondlook.sources import Source, Subset, open_source
 from secondlook.sources.selection import Part
 from secondlook.sources.subset import read_indices
@@ -56,6 +58,7 @@ class Bench:
         self._wholes: dict[str, Source] = {}
         self._sources: dict[tuple[str, PartName], Source] = {}
         self._classifiers: dict[str, Classifier] = {}
+        self._versions: dict[str, dict[str, str]] = {}
 
     def missing_for(self, column: Column) -> tuple[Missing, ...]:
         """Return what a column needs and cannot have; what it can have is open afterwards."""
@@ -73,13 +76,16 @@ class Bench:
         return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)
 
     def _table(self, classifier: str, data_set: str, part: PartName, views: ViewSet) -> Predictions:
-        parts = [
-            collect(
-                self.classifier(classifier), self.source(data_set, one), views, store=self.store, progress=self.progress
-            )
-            for one in PARTS[part]
-        ]
+        parts = [self._collected(classifier, data_set, one, views) for one in PARTS[part]]
         return parts[0] if len(parts) == 1 else _one_after_the_other(parts[0], parts[1])
+
+    def _collected(self, classifier: str, data_set: str, part: PartName, views: ViewSet) -> Predictions:
+        model, source = self.classifier(classifier), self.source(data_set, part)
+        preds = collect(model, source, views, store=self.store, progress=self.progress)
+        self._versions[f"{classifier} on {data_set}, {part}"] = Run.open(
+            self.store / run_name(model, source)
+        ).manifest.versions
+        return preds
 
     def experimental_images(self, column: Column, part: PartName) -> int:
         """Return how many images of a part are experimental ones; they come first."""
@@ -121,6 +127,10 @@ class Bench:
         """Return what the data sets and classifiers used so far are, by key."""
         parts = {f"{key}, {part}": source.digest for (key, part), source in self._sources.items()}
         return parts | {key: classifier.digest for key, classifier in self._classifiers.items()}
+
+    def versions(self) -> dict[str, dict[str, str]]:
+        """Return under which versions the predictions used so far were begun, which may have been elsewhere."""
+        return dict(self._versions)
 
     def _plan(self, key: str) -> ClassifierPlan | Classifier:
         return self.plans.get(key, CLASSIFIERS[key])

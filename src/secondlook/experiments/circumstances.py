@@ -12,9 +12,12 @@ import secondlook
 PACKAGES = ("numpy", "scipy", "numba", "opencv-python-headless", "onnxruntime", "pyarrow", "matplotlib", "torch")
 
 
-def circumstances(experiment: str, seed: int, limit: int | None, digests: dict[str, str]) -> dict[str, object]:
+def circumstances(
+    experiment: str, seed: int, limit: int | None, digests: dict[str, str], predictions: dict[str, dict[str, str]]
+) -> dict[str, object]:
     """Return machine, versions, commit, seed, date and the digests of data and classifiers, as JSON can hold them.
 
+    `predictions` says under which versions each run in the store was begun: a store may have been filled elsewhere.
     Neither the name of the machine nor any path is in it.
     """
     return {
@@ -26,6 +29,7 @@ def circumstances(experiment: str, seed: int, limit: int | None, digests: dict[s
         "machine": {"system": platform.system(), "processor": _processor(), "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "secondlook": secondlook.__version__, **_versions()},
         "digests": digests,
+        "predictions": predictions,
     }
 
 

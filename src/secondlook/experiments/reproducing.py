@@ -101,7 +101,7 @@ def reproduce(
     for experiment in experiments:
         found = findings[experiment.name] = run_experiment(experiment, bench)
         if any(one.has_run for one in found):
-            facts = circumstances(experiment.name, seed, limit, bench.digests())
+            facts = circumstances(experiment.name, seed, limit, bench.digests(), bench.versions())
             write_findings(target / experiment.name, experiment, found, facts)
     return Reproduction(target, experiments, findings)
 
