@@ -23,7 +23,7 @@ from secondlook.views.steps import Frame
 
 COPIES = ["hflip", "vflip", "shift:2,-1", "hflip+shift:-2,1", "channels:bgr"]
 WARPS = ["rotate:7", "hflip+rotate:-10", "zoom:1.1", "zoom:0.9", "shift:0.5,0.5"]
-TONES = ["gamma:0.8", "contrast:1.2"]
+OTHERS = ["vflip+shift:1,2", "vflip+hflip", "channels:gbr", "gamma:0.8", "contrast:1.2"]
 BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
 ROUNDS = 15
 
@@ -85,7 +85,7 @@ def through_torch(images: Array, warp: Warp) -> Array:
 def copy_rows(images: Array) -> list[dict[str, object]]:
     """Measure the views that only move pixels, and the tone curves, against a copy of the same bytes."""
     rows: list[dict[str, object]] = []
-    for text in COPIES + TONES:
+    for text in COPIES + OTHERS:
         view = View.parse(text)
         copying, taken = seconds(images.copy, partial(apply_view, images, view))
         rows.append(

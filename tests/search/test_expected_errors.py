@@ -1,17 +1,17 @@
-"""The model of errors that labels are shrunk towards."""
+"""The model of errors against a logistic regression, and at its ends."""
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from secondlook.search.expected_errors import fit_error_model, log_odds, logistic, shrunk_wrong
+from secondlook.search.expected_errors import fit_error_model, log_odds, logistic
 
 
 def test_the_fit_is_that_of_a_logistic_regression() -> None:
     generator = np.random.default_rng(0)
     confidence = generator.uniform(0.2, 0.999, 20_000)
     wrong = generator.random(20_000) < logistic(-0.9 * log_odds(confidence) + 0.3)
-    model = fit_error_model(confidence, wrong)
+    model = fit_error_model(confidence, ~wrong)
     reference = LogisticRegression(C=np.inf, tol=1e-8).fit(log_odds(confidence)[:, None], wrong)
     # Platt's step towards one half moves the fit by about one image.
     assert model.slope == pytest.approx(reference.coef_[0, 0], abs=2e-3)
@@ -20,7 +20,7 @@ def test_the_fit_is_that_of_a_logistic_regression() -> None:
 
 def test_perfect_separation_and_certainty_stay_finite() -> None:
     confidence = np.array([0.0, 0.1, 0.9, 1.0])
-    chance = fit_error_model(confidence, np.array([True, True, False, False])).chance(confidence)
+    chance = fit_error_model(confidence, np.array([False, False, True, True])).chance(confidence)
     assert np.isfinite(chance).all()
     assert (np.diff(chance) < 0).all()
 
@@ -28,16 +28,5 @@ def test_perfect_separation_and_certainty_stay_finite() -> None:
 def test_a_confidence_that_misleads_says_nothing() -> None:
     confidence = np.linspace(0.1, 0.9, 40)
     wrong = confidence > 0.5
-    chance = fit_error_model(confidence, wrong).chance(confidence)
+    chance = fit_error_model(confidence, ~wrong).chance(confidence)
     np.testing.assert_allclose(chance, 0.5)
-
-
-def test_shrinkage_goes_from_the_labels_to_the_expectation() -> None:
-    generator = np.random.default_rng(0)
-    confidence, correct = generator.random(300), generator.random(300) < 0.9
-    np.testing.assert_array_equal(shrunk_wrong(confidence, correct, 0.0), ~correct)
-    expected = fit_error_model(confidence, ~correct).chance(confidence)
-    np.testing.assert_allclose(shrunk_wrong(confidence, correct, 1.0), expected)
-    half = shrunk_wrong(confidence, correct, 0.5)
-    np.testing.assert_allclose(half, (expected + ~correct) / 2)
-    assert half.sum() == pytest.approx((~correct).sum(), abs=1.0)

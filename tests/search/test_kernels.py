@@ -5,42 +5,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook.arrays import Float64Array
+from secondlook.arrays import BoolArray, Float64Array
 from secondlook.metrics import auroc
-from secondlook.search.kernels import auroc_with_each, weighted_auroc
+from secondlook.search.kernels import auroc_of, auroc_with_each
 
 
-def pairs_one_by_one(confidence: Float64Array, right: Float64Array, wrong: Float64Array) -> float:
-    """Every pair of an image as right and an image as wrong, by its weights."""
-    in_order = all_pairs = 0.0
-    for sure, weight_right in zip(confidence, right, strict=True):
-        for other, weight_wrong in zip(confidence, wrong, strict=True):
-            all_pairs += weight_right * weight_wrong
-            in_order += weight_right * weight_wrong * (1.0 if sure > other else 0.5 if sure == other else 0.0)
-    return in_order / all_pairs
+def pairs_one_by_one(confidence: Float64Array, wrong: BoolArray) -> float:
+    """Look at every pair of a right and a wrong image."""
+    pairs = [(sure, other) for sure in confidence[~wrong] for other in confidence[wrong]]
+    return sum(1.0 if sure > other else 0.5 if sure == other else 0.0 for sure, other in pairs) / len(pairs)
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.01, 0.99)), min_size=1, max_size=12))
-def test_weighted_auroc_counts_pairs_by_weight(images: list[tuple[int, float]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=12))
+def test_auroc_counts_pairs(images: list[tuple[int, bool]]) -> None:
+    images = [*images, (2, True), (2, False)]  # at least one of each kind
     confidence = np.array([sure for sure, _ in images], dtype=np.float64)  # few values, so there are ties
-    wrong = np.array([weight for _, weight in images])
-    expected = pairs_one_by_one(confidence, 1 - wrong, wrong)
-    assert weighted_auroc(confidence, 1 - wrong, wrong) == pytest.approx(expected, abs=1e-12)
-
-
-def test_hard_labels_give_the_metric() -> None:
-    generator = np.random.default_rng(0)
-    correct = generator.random(200) < 0.8
-    confidence = np.round(generator.random(200), 1)
-    ours = weighted_auroc(confidence, correct.astype(float), (~correct).astype(float))
-    assert ours == pytest.approx(auroc(correct, confidence), abs=1e-12)
+    wrong = np.array([is_wrong for _, is_wrong in images])
+    assert auroc_of(confidence, wrong) == pytest.approx(pairs_one_by_one(confidence, wrong), abs=1e-12)
+    assert auroc_of(confidence, wrong) == auroc(~wrong, confidence)
 
 
 def test_each_candidate_is_joined_alone() -> None:
     generator = np.random.default_rng(1)
-    shares, wrong = generator.random((4, 50)), generator.random(50)
+    shares, wrong = generator.random((4, 50)), generator.random(50) < 0.3
     values, candidates = np.empty(2), np.array([3, 1])
-    auroc_with_each(shares[0], shares, candidates, 1 - wrong, wrong, values)
-    expected = [pairs_one_by_one(shares[0] + shares[one], 1 - wrong, wrong) for one in candidates]
+    auroc_with_each(shares[0], shares, candidates, wrong, values)
+    expected = [pairs_one_by_one(shares[0] + shares[one], wrong) for one in candidates]
     np.testing.assert_allclose(values, expected, atol=1e-12)

@@ -1,40 +1,66 @@
-"""Objectives against the metrics themselves, and labels drawn by weight."""
+"""The objective: the metric itself without shrinkage, the distance to the pool's mean with all of it."""
+
+import math
 
 import numpy as np
 import pytest
 
+from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import SearchError
 from secondlook.metrics import known_metrics
-from secondlook.search.objective import DRAWS, LIKE_AUROC, DrawnLabels, PairsInOrder, objective_measure, objective_of
+from secondlook.search.objective import LEAST_GAIN, Objective, objective_measure
 
 PARAMETERS = {"risk_at": ":0.8", "coverage_at": ":0.1"}
 OBJECTIVES = [one.name + PARAMETERS.get(one.name, "") for one in known_metrics() if one.name != "accuracy"]
+OTHERS = np.arange(1, 7)
+
+
+def made_shares() -> tuple[BoolArray, Float64Array]:
+    """Return right answers and what six views hold of them."""
+    generator = np.random.default_rng(0)
+    correct = generator.random(120) < 0.8
+    return correct, np.clip(0.55 + 0.25 * correct + generator.normal(0, 0.25, (7, 120)), 0, 1)
 
 
 @pytest.mark.parametrize("text", OBJECTIVES)
-def test_with_plain_labels_every_objective_orders_as_its_metric(text: str) -> None:
-    generator = np.random.default_rng(0)
-    correct = generator.random(120) < 0.8
-    shares = np.clip(0.55 + 0.25 * correct + generator.normal(0, 0.25, (6, 120)), 0, 1)
+def test_without_shrinkage_every_objective_orders_as_its_metric(text: str) -> None:
+    correct, shares = made_shares()
     metric = objective_measure(text)
-    ours = objective_of(metric, (~correct).astype(float), seed=0).with_each(shares[0], shares, np.arange(1, 6), 2)
+    ours = Objective(metric, correct, shares, shrinkage=0.0).with_each(shares[0], shares, OTHERS, 2)
     sign = 1 if metric.metric.better == "higher" else -1
-    theirs = [sign * metric.metric(correct, (shares[0] + one) / 2, *metric.arguments) for one in shares[1:]]
-    if metric.metric.name in LIKE_AUROC:
-        assert np.argsort(ours).tolist() == np.argsort(theirs).tolist()
-    else:
-        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+    theirs = [sign * metric.metric(correct, (shares[0] + shares[one]) / 2, *metric.arguments) for one in OTHERS]
+    assert np.argsort(ours, kind="stable").tolist() == np.argsort(np.round(theirs, 12), kind="stable").tolist()
 
 
-def test_drawn_labels_agree_with_their_weights_on_average() -> None:
-    wrong = np.array([0.0, 0.125, 0.25, 0.5, 0.875, 1.0])
-    draws = DrawnLabels(objective_measure("aurc"), wrong, seed=3)._draws
-    np.testing.assert_allclose(np.mean(draws, axis=0), wrong, atol=1 / DRAWS)
+def test_the_value_is_the_formula() -> None:
+    correct, shares = made_shares()
+    metric = objective_measure("aurc")
+    anchor, errors = shares.mean(axis=0), int((~correct).sum())
+    value = Objective(metric, correct, shares, shrinkage=50.0).with_each(shares[0], shares, np.array([4, 2]), 2)
+
+    def written_out(confidence: Float64Array) -> float:
+        gain = abs(metric.metric(correct, anchor) - metric.metric(correct, shares[0]))
+        distance = np.mean((confidence - anchor) ** 2) / np.mean((shares[0] - anchor) ** 2)
+        return float(-metric.metric(correct, confidence) / max(gain, LEAST_GAIN) - 50.0 / errors * distance)
+
+    assert value == pytest.approx([written_out((shares[0] + shares[one]) / 2) for one in (4, 2)])
 
 
-def test_the_like_of_auroc_are_compiled() -> None:
-    for name in LIKE_AUROC:
-        assert isinstance(objective_of(objective_measure(name), np.array([0.1, 0.9]), 0), PairsInOrder)
+def test_with_all_shrinkage_only_the_distance_counts() -> None:
+    correct, shares = made_shares()
+    objective = Objective(objective_measure("auroc"), correct, shares, shrinkage=math.inf)
+    ours = objective.with_each(shares[0], shares, OTHERS, 2)
+    distances = [np.mean(((shares[0] + shares[one]) / 2 - shares.mean(axis=0)) ** 2) for one in OTHERS]
+    assert np.argsort(ours).tolist() == np.argsort(distances)[::-1].tolist()
+
+
+def test_a_pool_of_one_and_the_same_view_is_no_division_by_zero() -> None:
+    correct = np.array([True, False, True])
+    shares = np.tile([0.9, 0.4, 0.6], (3, 1))
+    values = Objective(objective_measure("auroc"), correct, shares, 100.0).with_each(
+        shares[0], shares, np.array([1]), 2
+    )
+    assert np.isfinite(values).all()
 
 
 @pytest.mark.parametrize(

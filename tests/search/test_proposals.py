@@ -33,7 +33,8 @@ def test_shifts_go_in_all_directions() -> None:
     pool = candidates("natural", 32, 100)
     for x in (-1, 0, 1):
         for y in (-1, 0, 1):
-            assert View.parse(f"shift:{x},{y}") in pool
+            for distance in (1, 2, 3, 4):
+                assert View.parse(f"hflip+shift:{distance * x},{distance * y}") in pool
 
 
 def test_shifts_grow_with_the_image() -> None:
@@ -54,8 +55,8 @@ def test_the_insane_ones_are_there_to_be_found() -> None:
     [
         (("naturel", 32, 10), "unknown kind of candidates 'naturel'.*Did you mean 'natural'"),
         (("natural", 0, 10), "image_size is 0"),
-        (("natural", 32, 1), "n is 1; expected 2 to 80"),
-        (("natural", 32, 100_000), "n is 100000; expected 2 to 80"),
+        (("natural", 32, 1), "n is 1; expected 2 to 242"),
+        (("natural", 32, 100_000), "n is 100000; expected 2 to 242"),
     ],
 )
 def test_bad_pools_are_refused(arguments: tuple[str, int, int], sentence: str) -> None:

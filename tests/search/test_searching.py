@@ -124,7 +124,7 @@ def test_a_run_is_searched_written_and_drawn(tmp_path: Path) -> None:
         ({"objective": "aurok"}, "unknown objective 'aurok'.*Did you mean 'auroc'"),
         ({"strategy": "gready"}, "unknown strategy 'gready'.*Did you mean 'greedy'"),
         ({"folds": 1}, "folds is 1; expected at least 2"),
-        ({"shrinkage": 1.5}, "shrinkage is 1.5"),
+        ({"shrinkage": -1.0}, "shrinkage is -1.0"),
         ({"preset": "cifar10"}, "of the 13 views of 'cifar10' are not in the pool, such as"),
     ],
 )

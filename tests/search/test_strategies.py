@@ -7,7 +7,7 @@ from secondlook.arrays import IntArray
 from secondlook.errors import SearchError
 from secondlook.metrics import auroc
 from secondlook.search import STRATEGIES, Choice, Question, strategy
-from secondlook.search.objective import PairsInOrder
+from secondlook.search.objective import Objective, objective_measure
 from secondlook.search.strategies import find_strategy
 
 VIEWS, IMAGES = 9, 150
@@ -15,13 +15,13 @@ VIEWS, IMAGES = 9, 150
 
 def made_question(seed: int, budget: int) -> Question:
     generator = np.random.default_rng(seed)
-    wrong = (generator.random(IMAGES) < 0.2).astype(float)
-    shares = np.clip(0.8 - 0.2 * wrong + generator.normal(0, 0.2, (VIEWS, IMAGES)), 0, 1)
-    return Question(shares, wrong, PairsInOrder(wrong), budget)
+    correct = generator.random(IMAGES) < 0.8
+    shares = np.clip(0.6 + 0.2 * correct + generator.normal(0, 0.2, (VIEWS, IMAGES)), 0, 1)
+    return Question(shares, correct, Objective(objective_measure("auroc"), correct, shares, 0.0), budget)
 
 
 def value_of(question: Question, places: list[int] | IntArray) -> float:
-    return auroc(question.wrong == 0, question.shares[places].sum(axis=0))
+    return auroc(question.correct, question.shares[places].sum(axis=0))
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
@@ -65,8 +65,8 @@ def test_swaps_end_where_no_single_swap_helps() -> None:
 def test_taking_a_good_view_again_gives_it_weight() -> None:
     question = made_question(0, 4)
     shares = question.shares.copy()
-    shares[3] = 0.9 - 0.8 * question.wrong  # this one alone tells right from wrong
-    choice = STRATEGIES["greedy-replace"].choose(Question(shares, question.wrong, question.objective, 4))
+    shares[3] = 0.1 + 0.8 * question.correct  # this one alone tells right from wrong
+    choice = STRATEGIES["greedy-replace"].choose(Question(shares, question.correct, question.objective, 4))
     assert choice.weights is not None
     weight = dict(zip(choice.places.tolist(), choice.weights.tolist(), strict=True))
     assert weight[3] == max(weight.values())
@@ -77,7 +77,7 @@ def test_progress_is_told() -> None:
     for name in STRATEGIES:
         question = made_question(0, 4)
         told.clear()
-        STRATEGIES[name].choose(Question(question.shares, question.wrong, question.objective, 4, told.append))
+        STRATEGIES[name].choose(Question(question.shares, question.correct, question.objective, 4, told.append))
         assert sum(told) >= 3, name
 
 

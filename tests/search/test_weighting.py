@@ -15,32 +15,32 @@ from secondlook.search.expected_errors import fit_error_model
 
 def test_a_view_that_knows_more_counts_more() -> None:
     generator = np.random.default_rng(0)
-    wrong = (generator.random(2000) < 0.2).astype(float)
+    correct = generator.random(2000) < 0.8
     noise = np.array([0.05, 0.3, 0.3, 0.3])[:, None]
-    shares = np.clip(0.8 - 0.3 * wrong + noise * generator.normal(size=(4, 2000)), 0.01, 0.99)
-    weights = learned_weights(shares, wrong, pull=0.001)
+    shares = np.clip(0.5 + 0.3 * correct + noise * generator.normal(size=(4, 2000)), 0.01, 0.99)
+    weights = learned_weights(shares, correct, pull=0.001)
     assert weights.sum() == pytest.approx(1)
     assert weights[0] > 2 * weights[1:].max()
-    np.testing.assert_allclose(learned_weights(shares, wrong, pull=1e3), 0.25, atol=1e-3)
+    np.testing.assert_allclose(learned_weights(shares, correct, pull=1e3), 0.25, atol=1e-3)
 
 
 @pytest.mark.parametrize("pull", [0.003, 0.03])
 def test_the_weights_are_the_best_of_a_fine_grid(pull: float) -> None:
     generator = np.random.default_rng(1)
-    wrong = (generator.random(400) < 0.3).astype(float)
+    correct = generator.random(400) < 0.7
     noise = np.array([0.1, 0.2, 0.3])[:, None]
-    shares = np.clip(0.7 - 0.2 * wrong + noise * generator.normal(size=(3, 400)), 0.02, 0.98)
-    model = fit_error_model(shares.mean(axis=0), wrong)
+    shares = np.clip(0.5 + 0.2 * correct + noise * generator.normal(size=(3, 400)), 0.02, 0.98)
+    model = fit_error_model(shares.mean(axis=0), correct)
 
     def loss(weights: Float64Array) -> float:
         chance = model.chance(weights @ shares)
-        likelihood = wrong * np.log(chance) + (1 - wrong) * np.log(1 - chance)
+        likelihood = np.where(correct, np.log(1 - chance), np.log(chance))
         return float(-likelihood.mean() + pull * np.sum(weights * np.log(3 * weights)))
 
     steps = np.arange(0.01, 0.99, 0.01)
     grid = [np.array([one, two, 1 - one - two]) for one in steps for two in steps if one + two < 0.995]
     best = min(grid, key=loss)
-    np.testing.assert_allclose(learned_weights(shares, wrong, pull), best, atol=0.015)
+    np.testing.assert_allclose(learned_weights(shares, correct, pull), best, atol=0.015)
 
 
 def test_equal_weights_are_the_mean(made_pool: Callable[..., Predictions]) -> None:

@@ -44,7 +44,7 @@ class Diagnosis:
 
     @property
     def sound(self) -> ViewSet:
-        """The sane views that do not measurably lower the accuracy either; the search chooses from these."""
+        """The sane views that do not measurably weaken the classifier either; the search chooses from these."""
         return ViewSet([row.view for row in self.rows if row.sanity.is_sound])
 
     @property
@@ -54,7 +54,7 @@ class Diagnosis:
 
     @property
     def weak(self) -> dict[str, str]:
-        """The sane views that measurably lower the accuracy, each with the numbers; they are chosen last."""
+        """The sane views that measurably weaken the right class, each with the numbers; they are chosen last."""
         return {row.view: row.sanity.weakness for row in self.rows if row.sanity.weakness is not None}
 
     def __iter__(self) -> Iterator[ViewDiagnosis]:
@@ -95,7 +95,7 @@ def diagnose(preds: Predictions, *, k: int = 1) -> Diagnosis:
     """Return what each view does to the classifier. The first part needs no labels; with them there is more.
 
     A view is set aside where it changes answers that the classifier was sure of, or where the accuracy collapses; it
-    is called weak where the accuracy is lower by more than chance.
+    is called weak where the output of the right class falls by more than chance explains.
     """
     return diagnosis_of(pool_of(preds, k))
 

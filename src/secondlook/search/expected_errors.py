@@ -1,4 +1,4 @@
-"""What a confidence says about the chance of an error: the anchor that labels are shrunk towards."""
+"""What a confidence says about the chance of an error."""
 
 from dataclasses import dataclass
 
@@ -22,15 +22,16 @@ class ErrorModel:
         return logistic(self.slope * log_odds(confidence) + self.offset)
 
 
-def fit_error_model(confidence: Float64Array, wrong: "BoolArray | Float64Array") -> ErrorModel:
-    """Fit the two numbers of the model by maximum likelihood; some twenty errors are enough. [N], [N] in [0, 1]
+def fit_error_model(confidence: Float64Array, correct: BoolArray) -> ErrorModel:
+    """Fit the two numbers of the model by maximum likelihood; some twenty errors are enough. [N], bool [N]
 
     As Platt proposed, the labels are first moved a little towards one half, so that the fit stays finite where the
     confidence separates right from wrong without a fault.
     """
     features = np.stack([log_odds(confidence), np.ones(len(confidence))])
-    n_wrong, n_right = float(np.sum(wrong)), float(np.sum(1.0 - wrong))
-    targets = wrong * ((n_wrong + 1) / (n_wrong + 2)) + (1.0 - wrong) / (n_right + 2)
+    n_right = int(correct.sum())
+    n_wrong = len(correct) - n_right
+    targets = np.where(correct, 1 / (n_right + 2), (n_wrong + 1) / (n_wrong + 2))
     fitted = np.zeros(2)
     for _ in range(_STEPS):
         chance = logistic(fitted @ features)
@@ -43,12 +44,6 @@ def fit_error_model(confidence: Float64Array, wrong: "BoolArray | Float64Array")
     if fitted[0] >= 0:  # more confidence never means more errors: such a fit says that nothing is known
         return ErrorModel(0.0, float(np.log(n_wrong / n_right)))
     return ErrorModel(float(fitted[0]), float(fitted[1]))
-
-
-def shrunk_wrong(confidence: Float64Array, correct: BoolArray, shrinkage: float) -> Float64Array:
-    """Return how much each image counts as wrong: its label, shrunk towards what the confidence expects. [N] -> [N]"""
-    expected = fit_error_model(confidence, ~correct).chance(confidence)
-    return (1 - shrinkage) * ~correct + shrinkage * expected
 
 
 def log_odds(chance: Float64Array) -> Float64Array:

@@ -1,26 +1,20 @@
-"""What the search makes large: a registered metric on images whose labels are shrunk, so that noise is not chosen."""
+"""What the search makes large: a metric on labelled images, less how far the confidence strays from the pool's."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError, SearchError
-from secondlook.metrics import Measure, Ranking, known_metrics, measure
+from secondlook.metrics import Measure, known_metrics, measure
 from secondlook.suggest import did_you_mean
 
 LIKE_AUROC = ("auroc", "aorc_joint", "augrc", "eaurc_joint")
-"""Metrics that rise or fall with AUROC while the errors stay the same; it is computed by a compiled loop."""
-DRAWS = 8
-"""Sets of labels drawn for any other metric."""
+"""Metrics that rise or fall in proportion to AUROC while the errors stay the same; a compiled loop computes it."""
+LEAST_GAIN = 0.003
+"""Where the whole pool gains less than this, gains are measured against this."""
 
-
-class Objective(Protocol):
-    """Something to be made large, for any confidence that is a mean over views."""
-
-    def with_each(self, total: Float64Array, shares: Float64Array, candidates: IntArray, views: int) -> Float64Array:
-        """Return the value with each candidate joined: (total + shares[candidate]) / views. [N], [V, N], [n] -> [n]"""
+MetricWithEach = Callable[[Float64Array, Float64Array, IntArray, int], Float64Array]
 
 
 def objective_measure(text: str) -> Measure:
@@ -35,56 +29,55 @@ def objective_measure(text: str) -> Measure:
         raise SearchError(f"objective {text!r} cannot be used: {error}") from None
 
 
-def objective_of(metric: Measure, wrong: Float64Array, seed: int) -> Objective:
-    """Return the objective for images that count as wrong by these weights, float64 [N] in [0, 1]."""
-    return PairsInOrder(wrong) if metric.metric.name in LIKE_AUROC else DrawnLabels(metric, wrong, seed)
+class Objective:
+    """A metric, shrunk towards the plain mean over all candidates.
 
+    With M the mean over all candidates, x the image itself and E the number of errors, the value of a confidence c is
 
-class PairsInOrder:
-    """AUROC with every image counted partly as right and partly as wrong."""
+        (metric(c) - metric(x)) / |metric(M) - metric(x)|  -  shrinkage / E * mean (c - M)^2 / mean (x - M)^2
 
-    def __init__(self, wrong: Float64Array) -> None:
-        self._wrong, self._right = np.ascontiguousarray(wrong), np.ascontiguousarray(1 - wrong)
+    up to a constant: both parts go from one end to the other on the way from x to M. A metric on few errors is mostly
+    noise; the mean over a pool is not, and 1 / E is how the noise falls.
+    """
+
+    def __init__(self, metric: Measure, correct: BoolArray, shares: Float64Array, shrinkage: float) -> None:
+        """Take the shares of all candidates, [V, N], the identity first."""
+        self._metric_with_each = _metric_with_each(metric, correct)
+        self._anchor = shares.mean(axis=0)
+        self._own_distance = max(float(np.mean((shares[0] - self._anchor) ** 2)), 1e-12)
+        ends = self._metric_with_each(np.zeros(len(correct)), np.stack([shares[0], self._anchor]), np.arange(2), 1)
+        self._gain = max(abs(float(ends[1] - ends[0])), LEAST_GAIN)
+        self._pull = shrinkage / int((~correct).sum())
 
     def with_each(self, total: Float64Array, shares: Float64Array, candidates: IntArray, views: int) -> Float64Array:
-        """Return the AUROC with each candidate joined; dividing by the views would not change it."""
-        from secondlook.search.kernels import auroc_with_each
+        """Return the value with each candidate joined: (total + shares[candidate]) / views. [N], [V, N], [n] -> [n]"""
+        strayed = (total + shares[candidates]) / views - self._anchor
+        distances: Float64Array = np.einsum("vn,vn->v", strayed, strayed) / (strayed.shape[1] * self._own_distance)
+        if np.isinf(self._pull):
+            return -distances
+        values = self._metric_with_each(total, shares, candidates, views)
+        return values / self._gain - self._pull * distances
 
+
+def _metric_with_each(metric: Measure, correct: BoolArray) -> MetricWithEach:
+    """Return the metric as a function of a sum and what may join it; higher is better."""
+    if metric.metric.name in LIKE_AUROC:
+        return _auroc_with_each(~correct)
+    sign = 1 if metric.metric.better == "higher" else -1
+
+    def with_each(total: Float64Array, shares: Float64Array, candidates: IntArray, views: int) -> Float64Array:
+        means = (np.clip((total + shares[one]) / views, 0.0, 1.0) for one in candidates)
+        return np.array([sign * metric.metric(correct, mean, *metric.arguments) for mean in means])
+
+    return with_each
+
+
+def _auroc_with_each(wrong: BoolArray) -> MetricWithEach:
+    from secondlook.search.kernels import auroc_with_each
+
+    def with_each(total: Float64Array, shares: Float64Array, candidates: IntArray, _views: int) -> Float64Array:
         values = np.empty(len(candidates))
-        auroc_with_each(total, shares, candidates, self._right, self._wrong, values)
+        auroc_with_each(total, shares, candidates, wrong, values)
         return values
 
-
-class DrawnLabels:
-    """Any other metric, averaged over sets of labels drawn by the weights; the same draws for all candidates."""
-
-    def __init__(self, metric: Measure, wrong: Float64Array, seed: int) -> None:
-        self._metric = metric
-        self._sign = 1 if metric.metric.better == "higher" else -1
-        self._draws = _drawn(wrong, np.random.default_rng(seed))
-
-    def with_each(self, total: Float64Array, shares: Float64Array, candidates: IntArray, views: int) -> Float64Array:
-        """Return the mean of the metric over the draws, negative where lower is better."""
-        return np.array([self._mean((total + shares[one]) / views) for one in candidates])
-
-    def _mean(self, confidence: Float64Array) -> float:
-        ranked = _ranker(np.clip(confidence, 0.0, 1.0))
-        return self._sign * float(np.mean([self._metric.of(ranked(wrong)) for wrong in self._draws]))
-
-
-def _drawn(wrong: Float64Array, generator: np.random.Generator) -> list[BoolArray]:
-    """Draw sets of labels; evenly spread thresholds for each image make the draws agree with the weights on average."""
-    offsets = (generator.permuted(np.tile(np.arange(DRAWS), (len(wrong), 1)), axis=1) + generator.random()) / DRAWS
-    draws = [wrong > offsets[:, draw] for draw in range(DRAWS)]
-    # The surest error and the surest right answer are in every draw: some metrics have no meaning without either.
-    for draw in draws:
-        draw[np.argmax(wrong)], draw[np.argmin(wrong)] = True, False
-    return draws
-
-
-def _ranker(confidence: Float64Array) -> Callable[[BoolArray], Ranking]:
-    """Sort once, and rank under any labels. [N] -> (bool [N] -> Ranking)"""
-    order = np.argsort(-confidence, kind="stable")
-    sure = confidence[order]
-    ends = np.flatnonzero(np.append(sure[1:] != sure[:-1], True))
-    return lambda wrong: Ranking(sure[ends], ends + 1, np.cumsum(wrong[order], dtype=np.int64)[ends])
+    return with_each

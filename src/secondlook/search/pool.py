@@ -25,6 +25,8 @@ class Pool:
     """Whether the leading class of the view is that of the image itself. bool [V, N]"""
     right: BoolArray | None
     """Whether the label is among the k leading classes of the view; None without labels. bool [V, N]"""
+    truth: Float64Array | None
+    """What the right class holds in each view; None without labels. float64 [V, N]"""
 
     @property
     def correct(self) -> BoolArray:
@@ -36,8 +38,14 @@ class Pool:
 
     def on(self, images: IntArray) -> "Pool":
         """Return the pool of some of the images only. int64 [n]"""
-        right = None if self.right is None else self.right[:, images]
-        return Pool(self.views, self.shares[:, images], self.largest[:, images], self.agrees[:, images], right)
+        return Pool(
+            self.views,
+            self.shares[:, images],
+            self.largest[:, images],
+            self.agrees[:, images],
+            None if self.right is None else self.right[:, images],
+            None if self.truth is None else self.truth[:, images],
+        )
 
     def mean_confidence(self, positions: IntArray) -> Float64Array:
         """Return the mean over some views of what the predicted classes hold; MSR(D) of that set. int [v] -> [N]"""
@@ -54,7 +62,7 @@ def pool_of(preds: Predictions, k: int = 1) -> Pool:
     classes = predicted_classes(preds, "x", k)
     shape = preds.n_views, preds.n_images
     shares, largest = np.empty(shape), np.empty(shape)
-    agrees, right = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
+    agrees, right, truth = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_), np.empty(shape)
     for rows, block in preds.blocks():
         shares[:, rows] = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2).T
         for view in range(preds.n_views):
@@ -63,5 +71,8 @@ def pool_of(preds: Predictions, k: int = 1) -> Pool:
             largest[view, rows] = largest_share(outputs, k)
             agrees[view, rows] = leading[:, 0] == classes[rows, 0]
             if preds.has_labels:
-                right[view, rows] = (leading == preds.labels[rows, None]).any(axis=1)
-    return Pool(preds.views, shares, largest, agrees, right if preds.has_labels else None)
+                labels = preds.labels[rows, None]
+                right[view, rows] = (leading == labels).any(axis=1)
+                truth[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
+    known = preds.has_labels
+    return Pool(preds.views, shares, largest, agrees, right if known else None, truth if known else None)

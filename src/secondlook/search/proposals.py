@@ -12,8 +12,8 @@ from secondlook.views import View, ViewSet
 Propose = Callable[[int, int], list[str]]
 """(level from 1 up, pixels of the smallest shift) -> texts of the views of that strength; none once all were given"""
 
-STRONGEST = 8
-"""The last level: shifts of a quarter of the image, turns of 16 degrees, zooms by a third."""
+STRONGEST = 4
+"""The last level: shifts by a quarter of the image, turns by 8 degrees, zooms by a sixth."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,20 @@ def _natural(level: int, unit: int) -> list[str]:
 def _upright(level: int, unit: int) -> list[str]:
     if level > STRONGEST:
         return []
-    shifts = [f"shift:{x * unit},{y * unit}" for x, y in _ring(level)]
+    near, far = _around((2 * level - 1) * unit), _around(2 * level * unit)
     turns = [f"rotate:{2 * level}", f"rotate:{-2 * level}"]
     enlarged, shrunk = f"zoom:{1 + 0.04 * level:g}", f"zoom:{1 - 0.04 * level:g}"
     darker, brighter = f"gamma:{1 + 0.2 * level:g}", f"gamma:{0.85**level:.2g}"
     harder, softer = f"contrast:{1 + 0.15 * level:g}", f"contrast:{0.85**level:.2g}"
     pairs = [
-        f"{turns[0]}+{shifts[0]}",
-        f"{turns[1]}+{shifts[1]}",
+        f"{turns[0]}+{near[0]}",
+        f"{turns[1]}+{near[1]}",
         f"{enlarged}+{brighter}",
         f"{enlarged}+{turns[1]}",
-        f"{brighter}+{shifts[2]}",
-        f"{softer}+{shifts[3]}",
+        f"{brighter}+{near[2]}",
+        f"{softer}+{near[3]}",
     ]
-    return [*shifts, *turns, enlarged, shrunk, brighter, darker, softer, harder, *pairs]
+    return [*near, *far, *turns, enlarged, shrunk, brighter, darker, softer, harder, *pairs]
 
 
 @candidate_kind("insane", "views that break most classifiers: to see that the diagnosis finds them")
@@ -109,8 +109,8 @@ def _insane(level: int, unit: int) -> list[str]:
     return ["vflip", "hflip+vflip", "channels:bgr", "channels:gbr", "channels:brg", *turned, *far] if level == 1 else []
 
 
-def _ring(radius: int) -> list[tuple[int, int]]:
-    """Return the places at that distance, the larger of |x| and |y|: right, left, down and up first."""
-    side = range(-radius, radius + 1)
-    places = [(x, y) for x in side for y in side if max(abs(x), abs(y)) == radius]
-    return sorted(places, key=lambda place: (min(abs(place[0]), abs(place[1])), place[0] == 0, -place[0], -place[1]))
+def _around(distance: int) -> list[str]:
+    """Return the shifts by that many pixels to the right, left, down and up, then along both diagonals."""
+    straight = [(distance, 0), (-distance, 0), (0, distance), (0, -distance)]
+    diagonal = [(x, y) for x in (distance, -distance) for y in (distance, -distance)]
+    return [f"shift:{x},{y}" for x, y in straight + diagonal]

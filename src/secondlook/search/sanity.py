@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, IntArray
+from secondlook.arrays import Float64Array, IntArray
 from secondlook.search.agreement import agreement_of, reason_of_disagreement
 from secondlook.search.pool import Pool
 
 MOST_ACCURACY_LOST = 0.25
 """A view that turns more than this share of the right answers wrong breaks the classifier."""
 CLEAR_LOSS = 2.0
-"""Standard errors by which the accuracy must be below that on the image itself to count as weaker."""
+"""Standard errors by which a mean must fall to count as lower."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Sanity:
     reason: str | None
     weakness: str | None
     loss: float
-    """Accuracy lost, in standard errors of the difference; 0 without labels."""
+    """How far the mean output of the right class falls, in standard errors of the difference; 0 without labels."""
 
     @property
     def is_sound(self) -> bool:
@@ -34,14 +34,16 @@ def sanity_of(pool: Pool, place: int) -> Sanity:
     if place == 0:
         return Sanity(None, None, 0.0)
     reason = reason_of_disagreement(agreement_of(pool, place))
-    if pool.right is None:
+    if pool.right is None or pool.truth is None:
         return Sanity(reason, None, 0.0)
-    before, after = float(pool.right[0].mean()), float(pool.right[place].mean())
-    fall = f"the accuracy falls from {100 * before:.1f} % to {100 * after:.1f} %."
-    loss = _loss_in_standard_errors(pool.right[0], pool.right[place])
-    if reason is None and before - after > MOST_ACCURACY_LOST * before and loss > CLEAR_LOSS:
-        reason = fall
-    return Sanity(reason, fall if reason is None and loss > CLEAR_LOSS else None, loss)
+    reason = reason or _reason_of_accuracy(pool.right[0].astype(np.float64), pool.right[place].astype(np.float64))
+    # The output of the right class tells sooner than the accuracy: it moves before the answer flips.
+    loss = _fall(pool.truth[0], pool.truth[place])
+    weakness = None
+    if reason is None and loss > CLEAR_LOSS:
+        before, after = pool.truth[0].mean(), pool.truth[place].mean()
+        weakness = f"the mean output of the right class falls from {before:.3f} to {after:.3f}."
+    return Sanity(reason, weakness, loss)
 
 
 def worth_choosing(pool: Pool, budget: int) -> IntArray:
@@ -56,8 +58,15 @@ def worth_choosing(pool: Pool, budget: int) -> IntArray:
     return np.array(sorted([*sound, *least_weak]))
 
 
-def _loss_in_standard_errors(right: BoolArray, right_of_view: BoolArray) -> float:
-    """Compare two accuracies on the same images. bool [N] each"""
-    lost = right.astype(np.float64) - right_of_view
+def _reason_of_accuracy(right: Float64Array, right_of_view: Float64Array) -> str | None:
+    before, after = float(right.mean()), float(right_of_view.mean())
+    if before - after <= MOST_ACCURACY_LOST * before or _fall(right, right_of_view) <= CLEAR_LOSS:
+        return None
+    return f"the accuracy falls from {100 * before:.1f} % to {100 * after:.1f} %."
+
+
+def _fall(before: Float64Array, after: Float64Array) -> float:
+    """Return how far the mean falls on the same images, in standard errors. [N] each"""
+    lost = before - after
     deviation = float(lost.std())
     return 0.0 if deviation == 0 else float(lost.mean()) / deviation * len(lost) ** 0.5

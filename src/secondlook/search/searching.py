@@ -16,10 +16,9 @@ from secondlook.progress import progress_bar
 from secondlook.search import greedy, weighting  # noqa: F401 -- they register
 from secondlook.search.compared_set import ComparedSet, compared_set
 from secondlook.search.diagnosis import diagnosis_of
-from secondlook.search.expected_errors import shrunk_wrong
 from secondlook.search.folds import CrossFitted, cross_fit, fold_of_each
 from secondlook.search.judging import Gain, Judge
-from secondlook.search.objective import objective_measure, objective_of
+from secondlook.search.objective import Objective, objective_measure
 from secondlook.search.pool import Pool, pool_of
 from secondlook.search.result import SearchResult
 from secondlook.search.sanity import worth_choosing
@@ -28,8 +27,8 @@ from secondlook.views import ViewSet
 
 __all__ = ["STRATEGIES", "SearchWarning", "search_run", "search_views"]
 
-SHRINKAGE = 0.9
-"""How far labels are moved towards what the whole pool expects; chosen on real classifiers, see docs/search.md."""
+SHRINKAGE = 2500.0
+"""So many errors outweigh the mean over the whole pool; chosen on real classifiers, see docs/search.md."""
 ENOUGH_ERRORS = 20
 
 
@@ -46,7 +45,6 @@ class _Task:
     strategy: Strategy
     budget: int
     shrinkage: float
-    seed: int
 
 
 def search_views(
@@ -80,7 +78,8 @@ def search_views(
     folds
         Parts of the images; each is judged by views that were chosen on the others.
     shrinkage
-        0 believes the labels alone, 1 believes the mean over all sound candidates alone.
+        How many errors it takes to outweigh the mean over all sound candidates: 0 believes the labels alone,
+        `math.inf` the pool alone.
     """
     metric, chosen_strategy = objective_measure(objective), find_strategy(strategy)
     pool = pool_of(preds, k)
@@ -88,7 +87,7 @@ def search_views(
     compared = compared_set(preset, pool.views)
     diagnosis = diagnosis_of(pool)
     _check_budget(budget, len(diagnosis.sane), len(pool.views))
-    task = _Task(pool, metric, chosen_strategy, budget, shrinkage, seed)
+    task = _Task(pool, metric, chosen_strategy, budget, shrinkage)
     fold = fold_of_each(pool.correct, min(folds, _rarer(pool)), seed)
     n_folds = int(fold.max()) + 1
     with progress_bar(f"searching by {objective}", (n_folds + 1) * (budget - 1), "views", enabled=progress) as advance:
@@ -141,9 +140,8 @@ def _choose(task: _Task, images: IntArray, advance: Callable[[int], None]) -> Ch
     seen = task.pool.on(images)
     places = worth_choosing(seen, task.budget)
     shares = np.ascontiguousarray(seen.shares[places])
-    wrong = shrunk_wrong(shares.mean(axis=0), seen.correct, task.shrinkage)
-    objective = objective_of(task.metric, wrong, task.seed)
-    choice = task.strategy.choose(Question(shares, wrong, objective, min(task.budget, len(places)), advance))
+    objective = Objective(task.metric, seen.correct, shares, task.shrinkage)
+    choice = task.strategy.choose(Question(shares, seen.correct, objective, min(task.budget, len(places)), advance))
     return Choice(places[choice.places], choice.weights)
 
 
@@ -194,8 +192,8 @@ def _check(pool: Pool, budget: int, folds: int, shrinkage: float) -> None:
         )
     if folds < 2:
         raise SearchError(f"folds is {folds}; expected at least 2: one to choose on and one to judge on.")
-    if not 0 <= shrinkage <= 1:
-        raise SearchError(f"shrinkage is {shrinkage}; expected a number from 0 (labels alone) to 1 (the pool alone).")
+    if not shrinkage >= 0:
+        raise SearchError(f"shrinkage is {shrinkage}; expected a number from 0 (labels alone) to inf (the pool alone).")
     if budget < 2:
         raise SearchError(f"the budget is {budget}; expected at least 2 views, the image itself among them.")
 

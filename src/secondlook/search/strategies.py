@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from secondlook.arrays import Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import SearchError
 from secondlook.search.objective import Objective
 from secondlook.suggest import did_you_mean
@@ -16,8 +16,8 @@ class Question:
 
     shares: Float64Array
     """float64 [V, N]"""
-    wrong: Float64Array
-    """How much each image counts as wrong, its shrunk label. float64 [N]"""
+    correct: BoolArray
+    """bool [N]"""
     objective: Objective
     budget: int
     """How many views may be chosen, the identity among them."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import SearchError
 from secondlook.predictions.predictions import Predictions
 from secondlook.search.expected_errors import fit_error_model, log_odds, logistic
@@ -13,8 +13,8 @@ PULL = 0.03
 """How strongly weights are pulled to be equal, in nats of mean log-likelihood per nat of divergence."""
 
 
-def learned_weights(shares: Float64Array, wrong: Float64Array, pull: float = PULL) -> Float64Array:
-    """Return the weights whose weighted mean explains best which images are wrong. [V, N], [N] -> [V]
+def learned_weights(shares: Float64Array, correct: BoolArray, pull: float = PULL) -> Float64Array:
+    """Return the weights whose weighted mean explains best which images are wrong. [V, N], bool [N] -> [V]
 
     The chance of an error is a logistic function of the log odds of the confidence, fitted with equal weights. Then
     the mean negative log-likelihood plus `pull` times the Kullback-Leibler divergence from equal weights is made
@@ -22,7 +22,8 @@ def learned_weights(shares: Float64Array, wrong: Float64Array, pull: float = PUL
     """
     from scipy.optimize import minimize
 
-    model = fit_error_model(shares.mean(axis=0), wrong)
+    wrong = ~correct
+    model = fit_error_model(shares.mean(axis=0), correct)
     n_views, n_images = shares.shape
 
     def loss_and_gradient(scores: Float64Array) -> tuple[float, Float64Array]:
@@ -41,18 +42,17 @@ def learned_weights(shares: Float64Array, wrong: Float64Array, pull: float = PUL
 @strategy("weights", "learn a weight for each candidate, take the views that add up to the weighted mean, weight those")
 def choose_by_weights(question: Question) -> Choice:
     """Choose the views whose plain mean is nearest to the weighted mean over the whole pool, and weight them anew."""
-    target = learned_weights(question.shares, question.wrong) @ question.shares
+    target = learned_weights(question.shares, question.correct) @ question.shares
     places = _nearest_means(question, target)
-    return Choice(places, learned_weights(question.shares[places], question.wrong))
+    return Choice(places, learned_weights(question.shares[places], question.correct))
 
 
 def _nearest_means(question: Question, target: Float64Array) -> IntArray:
-    """Take one view after the other such that the mean over those taken stays nearest to the target, in log odds."""
-    taken, total, aim = [0], question.shares[0].copy(), log_odds(target)
+    """Take one view after the other such that the mean over those taken stays nearest to the target. [N] -> [n]"""
+    taken, total = [0], question.shares[0].copy()
     while len(taken) < question.budget:
-        means = (total + question.shares) / (len(taken) + 1)
-        # Images far from any doubt do not matter for the order; p (1 - p) is the slope from log odds to chances.
-        distances = np.sum((log_odds(means) - aim) ** 2 * (target * (1 - target)), axis=1)
+        strayed = (total + question.shares) / (len(taken) + 1) - target
+        distances = np.einsum("vn,vn->v", strayed, strayed)
         distances[taken] = np.inf
         taken.append(int(np.argmin(distances)))
         total += question.shares[taken[-1]]

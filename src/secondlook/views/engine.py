@@ -19,6 +19,8 @@ Views = ViewSet | str | Path | list[View | str]
 """Whatever a `ViewSet` can be made of."""
 
 _FLOAT_BYTES_AT_ONCE = 8 * 2**20
+_UPSIDE_DOWN_AT_ONCE = 64
+"""Few enough images that they are still in the cache when they are copied a second time."""
 _NO_MEAN = np.float64(0.0)
 _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
 
@@ -127,10 +129,13 @@ def _copied(images: Array, copy: Copy) -> Array:
     if len(images) and copy.y.start < copy.y.stop and copy.x.start < copy.x.stop:
         if copy.y.sign > 0:
             _copy_as_one_tall_picture(images, result, copy)
-        elif len(images) < images.shape[1]:
-            _copy_image_by_image(images, result, copy)
+        elif copy.x.sign > 0:
+            rows = _rows_as_items(result, copy.y.start, copy.y.stop, copy.x.start, copy.x.stop)
+            rows[...] = _rows_as_items(images, *copy.y.source, *copy.x.source)[:, ::-1]
         else:
-            _copy_row_by_row(images, result, copy)
+            for start in range(0, len(images), _UPSIDE_DOWN_AT_ONCE):
+                at_once = slice(start, start + _UPSIDE_DOWN_AT_ONCE)
+                _copy_upside_down(images[at_once], result[at_once], copy)
     result[:, : copy.y.start] = 0
     result[:, copy.y.stop :] = 0
     result[:, :, : copy.x.start] = 0
@@ -142,30 +147,36 @@ def _copy_as_one_tall_picture(images: Array, result: Array, copy: Copy) -> None:
     """Move the whole stack at once; the rows that a neighbour pushes in are those that will be black."""
     (top, bottom), (left, right) = copy.y.source, copy.x.source
     rows = len(images) * images.shape[1] - (images.shape[1] - (bottom - top))
+    source = _tall(images)[top : top + rows, left:right]
     target = _tall(result)[copy.y.start : copy.y.start + rows, copy.x.start : copy.x.stop]
-    _copy_rows(_tall(images)[top : top + rows, left:right], target, copy.x.sign)
-
-
-def _copy_image_by_image(images: Array, result: Array, copy: Copy) -> None:
-    (top, bottom), (left, right) = copy.y.source, copy.x.source
-    for source, target in zip(images, result, strict=True):
-        part = target[copy.y.start : copy.y.stop, copy.x.start : copy.x.stop]
-        _copy_rows(source[top:bottom, left:right][::-1], part, copy.x.sign)
-
-
-def _copy_row_by_row(images: Array, result: Array, copy: Copy) -> None:
-    """Copy one row of all images at a time: for many small images that is far fewer calls."""
-    left, right = copy.x.source
-    for row in range(copy.y.start, copy.y.stop):
-        target = result[:, row, copy.x.start : copy.x.stop]
-        _copy_rows(images[:, copy.y.sign * row + copy.y.offset, left:right], target, copy.x.sign)
-
-
-def _copy_rows(source: Array, target: Array, sign: int) -> None:
-    if sign > 0:
+    if copy.x.sign > 0:
         np.copyto(target, source)
     else:
         cv2.flip(source, 1, target)
+
+
+def _rows_as_items(images: Array, top: int, bottom: int, left: int, right: int) -> Array:
+    """See part of each row as one item, which NumPy copies whole. [N, H, W, C] -> void [N, bottom - top]"""
+    _, height, width, channels = images.shape
+    pixel = channels * images.itemsize
+    return np.ndarray(
+        (len(images), bottom - top),
+        dtype=np.dtype((np.void, (right - left) * pixel)),
+        buffer=images.data,
+        offset=(top * width + left) * pixel,
+        strides=(height * width * pixel, width * pixel),
+    )
+
+
+def _copy_upside_down(images: Array, result: Array, copy: Copy) -> None:
+    """Turn the stack by half, which also turns the order of the images, and copy it in that order reversed."""
+    height, width = images.shape[1:3]
+    turned = cv2.flip(_tall(images), -1).reshape(images.shape)[::-1]
+    top = copy.y.start + height - 1 - copy.y.offset
+    left = copy.x.start + width - 1 - copy.x.offset
+    rows, columns = copy.y.stop - copy.y.start, copy.x.stop - copy.x.start
+    target = result[:, copy.y.start : copy.y.stop, copy.x.start : copy.x.stop]
+    np.copyto(target, turned[:, top : top + rows, left : left + columns])
 
 
 def _tall(images: Array) -> Array:
@@ -175,7 +186,9 @@ def _tall(images: Array) -> Array:
 def _reordered(images: Array, reorder: Reorder) -> Array:
     result = np.empty_like(images)
     pairs = [index for target, source in enumerate(reorder.order) for index in (source, target)]
-    if images.size:
+    if images.size and reorder.order == (2, 1, 0):
+        cv2.cvtColor(_tall(images), cv2.COLOR_RGB2BGR, _tall(result))  # several times faster than the general way
+    elif images.size:
         cv2.mixChannels([_tall(images)], [_tall(result)], pairs)
     return result
 
