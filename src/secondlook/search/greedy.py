@@ -60,14 +60,14 @@ def _forward(question: Question, candidates: IntArray, budget: int) -> IntArray:
 
 def _best(question: Question, total: Float64Array, candidates: IntArray, views: int) -> int:
     """Return the candidate that helps most; of equals the first, which is the gentlest in a proposed pool."""
-    return int(candidates[np.argmax(question.objective.with_each(total, question.shares, candidates, views))])
+    return int(candidates[np.argmax(question.objective.with_each(total, candidates, views))])
 
 
 def _best_in_place_of(question: Question, chosen: list[int], place: int) -> int:
     others = [one for one in chosen if one != chosen[place]]
     candidates = np.setdiff1d(np.arange(1, len(question.shares)), others)
     total = question.shares[others].sum(axis=0)
-    values = question.objective.with_each(total, question.shares, candidates, len(chosen))
+    values = question.objective.with_each(total, candidates, len(chosen))
     best = int(np.argmax(values))
     gain = values[best] - values[np.flatnonzero(candidates == chosen[place])[0]]
     return int(candidates[best]) if gain > LEAST_GAIN else chosen[place]

@@ -72,23 +72,20 @@ class Judge:
         """Compare two confidences of the same images. float64 [N] each"""
         differences = self._sign * (self.resampled(found) - self.resampled(other))
         value = self.value(other)
-        gained = self._sign * (self.value(found) - value)
-        return Gain(over, value, gained, percentile_interval(differences, LEVEL))
+        return Gain(over, value, self._sign * (self.value(found) - value), percentile_interval(differences, LEVEL))
 
-    def curve(self, confidences: Float64Array) -> tuple[tuple[CurvePoint, ...], int]:
-        """Return the curve over the number of views, and where to stop. float64 [budget, N]
+    def first_as_good_as_the_best(self, confidences: Float64Array) -> int:
+        """Return the first that is not worse than the best by more than one standard error. float64 [n, N] -> place"""
+        values = self._sign * np.array([self.value(row) for row in confidences])
+        best = int(np.argmax(values))
+        of_best = self.resampled(confidences[best])
+        for place, row in enumerate(confidences):
+            error = np.nanstd(of_best - self.resampled(row))
+            if values[best] - values[place] <= error:
+                return place
+        return best
 
-        To stop: the fewest views that are not worse than the best point by more than one standard error of the
-        difference.
-        """
-        values = np.array([self.value(row) for row in confidences])
-        resampled = self._sign * np.stack([self.resampled(row) for row in confidences])
-        points = []
-        for n, value in enumerate(values.tolist()):
-            interval = percentile_interval(resampled[n] - resampled[0], LEVEL)
-            gain = Gain("the image itself", values[0].item(), self._sign * (value - values[0].item()), interval)
-            points.append(CurvePoint(n + 1, value, gain))
-        best = int(np.argmax(self._sign * values))
-        errors = np.nan_to_num(np.nanstd(resampled[best] - resampled, axis=1))
-        near = self._sign * (values[best] - values) <= errors
-        return tuple(points), int(np.argmax(near)) + 1
+    def curve(self, confidences: Float64Array) -> tuple[CurvePoint, ...]:
+        """Return the curve over the number of views, the first being the image itself. float64 [budget, N]"""
+        gains = [self.gain("the image itself", row, confidences[0]) for row in confidences]
+        return tuple(CurvePoint(n + 1, self.value(confidences[n]), gain) for n, gain in enumerate(gains))

@@ -1,20 +1,16 @@
 """What the search makes large: a metric on labelled images, less how far the confidence strays from the pool's."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError, SearchError
-from secondlook.metrics import Measure, known_metrics, measure
+from secondlook.metrics import Measure, auroc, known_metrics, measure
 from secondlook.suggest import did_you_mean
 
 LIKE_AUROC = ("auroc", "aorc_joint", "augrc", "eaurc_joint")
 """Metrics that rise or fall in proportion to AUROC while the errors stay the same; a compiled loop computes it."""
 LEAST_GAIN = 0.003
 """Where the whole pool gains less than this, gains are measured against this."""
-
-MetricWithEach = Callable[[Float64Array, Float64Array, IntArray, int], Float64Array]
 
 
 def objective_measure(text: str) -> Measure:
@@ -32,52 +28,52 @@ def objective_measure(text: str) -> Measure:
 class Objective:
     """A metric, shrunk towards the plain mean over all candidates.
 
-    With M the mean over all candidates, x the image itself and E the number of errors, the value of a confidence c is
+    With M the mean over all candidates and x the image itself, the value of a confidence c is
 
-        (metric(c) - metric(x)) / |metric(M) - metric(x)|  -  shrinkage / E * mean (c - M)^2 / mean (x - M)^2
+        metric(c) / |metric(M) - metric(x)|  -  shrinkage * mean (c - M)^2 / mean (x - M)^2
 
-    up to a constant: both parts go from one end to the other on the way from x to M. A metric on few errors is mostly
-    noise; the mean over a pool is not, and 1 / E is how the noise falls.
+    where a metric is taken negative if lower is better. Both parts change by one on the way from x to M. A metric on
+    few errors is mostly noise; the mean over a pool is not.
     """
 
     def __init__(self, metric: Measure, correct: BoolArray, shares: Float64Array, shrinkage: float) -> None:
-        """Take the shares of all candidates, [V, N], the identity first."""
-        self._metric_with_each = _metric_with_each(metric, correct)
+        """Take what the predicted classes hold in all candidates, float64 [V, N], the identity first."""
+        self._metric, self._correct, self._shares, self._shrinkage = metric, correct, shares, shrinkage
+        self._sign = 1 if metric.metric.better == "higher" else -1
         self._anchor = shares.mean(axis=0)
-        self._own_distance = max(float(np.mean((shares[0] - self._anchor) ** 2)), 1e-12)
-        ends = self._metric_with_each(np.zeros(len(correct)), np.stack([shares[0], self._anchor]), np.arange(2), 1)
-        self._gain = max(abs(float(ends[1] - ends[0])), LEAST_GAIN)
-        self._pull = shrinkage / int((~correct).sum())
+        self._own_distance = max(float(np.sum((shares[0] - self._anchor) ** 2)), 1e-12)
+        self._squares: Float64Array = np.einsum("vn,vn->v", shares, shares)
+        self._gain = max(abs(self._metric_of(self._anchor) - self._metric_of(shares[0])), LEAST_GAIN)
 
-    def with_each(self, total: Float64Array, shares: Float64Array, candidates: IntArray, views: int) -> Float64Array:
-        """Return the value with each candidate joined: (total + shares[candidate]) / views. [N], [V, N], [n] -> [n]"""
-        strayed = (total + shares[candidates]) / views - self._anchor
-        distances: Float64Array = np.einsum("vn,vn->v", strayed, strayed) / (strayed.shape[1] * self._own_distance)
-        if np.isinf(self._pull):
+    def with_each(self, total: Float64Array, candidates: IntArray, views: int) -> Float64Array:
+        """Return the value with each candidate joined: (total + shares[candidate]) / views. [N], int64 [n] -> [n]"""
+        distances = self._distances(total, candidates, views)
+        if np.isinf(self._shrinkage):
             return -distances
-        values = self._metric_with_each(total, shares, candidates, views)
-        return values / self._gain - self._pull * distances
+        return self._metrics(total, candidates, views) / self._gain - self._shrinkage * distances
 
+    def _distances(self, total: Float64Array, candidates: IntArray, views: int) -> Float64Array:
+        """Expand the square, so that each candidate costs one product. [N], int64 [n] -> [n]"""
+        without = total - views * self._anchor
+        squares = without @ without + 2 * (self._shares @ without) + self._squares
+        distances: Float64Array = squares[candidates] / (views**2 * self._own_distance)
+        return distances
 
-def _metric_with_each(metric: Measure, correct: BoolArray) -> MetricWithEach:
-    """Return the metric as a function of a sum and what may join it; higher is better."""
-    if metric.metric.name in LIKE_AUROC:
-        return _auroc_with_each(~correct)
-    sign = 1 if metric.metric.better == "higher" else -1
+    def _metrics(self, total: Float64Array, candidates: IntArray, views: int) -> Float64Array:
+        if self._metric.metric.name in LIKE_AUROC:
+            return self._aurocs(total, candidates)
+        return np.array([self._metric_of((total + self._shares[one]) / views) for one in candidates])
 
-    def with_each(total: Float64Array, shares: Float64Array, candidates: IntArray, views: int) -> Float64Array:
-        means = (np.clip((total + shares[one]) / views, 0.0, 1.0) for one in candidates)
-        return np.array([sign * metric.metric(correct, mean, *metric.arguments) for mean in means])
+    def _metric_of(self, confidence: Float64Array) -> float:
+        if self._metric.metric.name in LIKE_AUROC:
+            return auroc(self._correct, confidence)
+        in_range = np.clip(confidence, 0.0, 1.0)  # a mean of ones may round to more
+        return self._sign * self._metric.metric(self._correct, in_range, *self._metric.arguments)
 
-    return with_each
+    def _aurocs(self, total: Float64Array, candidates: IntArray) -> Float64Array:
+        from secondlook.search.kernels import auroc_with_each
 
-
-def _auroc_with_each(wrong: BoolArray) -> MetricWithEach:
-    from secondlook.search.kernels import auroc_with_each
-
-    def with_each(total: Float64Array, shares: Float64Array, candidates: IntArray, _views: int) -> Float64Array:
         values = np.empty(len(candidates))
-        auroc_with_each(total, shares, candidates, wrong, values)
+        right, wrong = np.flatnonzero(self._correct), np.flatnonzero(~self._correct)
+        auroc_with_each(total, self._shares, candidates, right, wrong, values)
         return values
-
-    return with_each

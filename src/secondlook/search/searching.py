@@ -27,8 +27,6 @@ from secondlook.views import ViewSet
 
 __all__ = ["STRATEGIES", "SearchWarning", "search_run", "search_views"]
 
-SHRINKAGE = 2500.0
-"""So many errors outweigh the mean over the whole pool; chosen on real classifiers, see docs/search.md."""
 ENOUGH_ERRORS = 20
 
 
@@ -44,7 +42,17 @@ class _Task:
     metric: Measure
     strategy: Strategy
     budget: int
-    shrinkage: float
+    shrinkage: float | None
+    seed: int
+    advance: Callable[[int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """What was chosen on some images, and how far the objective was shrunk for it."""
+
+    choice: Choice
+    shrinkage: float | None
 
 
 def search_views(
@@ -56,7 +64,7 @@ def search_views(
     preset: AskedViews | None = None,
     k: int = 1,
     folds: int = 5,
-    shrinkage: float = SHRINKAGE,
+    shrinkage: float | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> SearchResult:
@@ -78,8 +86,8 @@ def search_views(
     folds
         Parts of the images; each is judged by views that were chosen on the others.
     shrinkage
-        How many errors it takes to outweigh the mean over all sound candidates: 0 believes the labels alone,
-        `math.inf` the pool alone.
+        How strongly the confidence is held to the mean over all sound candidates: 0 believes the labels alone,
+        `math.inf` the pool alone. Unless given, it is decided on images that the views are not chosen on.
     """
     metric, chosen_strategy = objective_measure(objective), find_strategy(strategy)
     pool = pool_of(preds, k)
@@ -87,32 +95,12 @@ def search_views(
     compared = compared_set(preset, pool.views)
     diagnosis = diagnosis_of(pool)
     _check_budget(budget, len(diagnosis.sane), len(pool.views))
-    task = _Task(pool, metric, chosen_strategy, budget, shrinkage)
-    fold = fold_of_each(pool.correct, min(folds, _rarer(pool)), seed)
-    n_folds = int(fold.max()) + 1
-    with progress_bar(f"searching by {objective}", (n_folds + 1) * (budget - 1), "views", enabled=progress) as advance:
-        fitted = cross_fit(pool.shares, lambda images: _choose(task, images, advance), fold, budget)
-    judge = Judge(metric, pool.correct, seed)
-    curve, stop = judge.curve(fitted.confidences)
-    weights = fitted.choice.weights
-    return SearchResult(
-        views=ViewSet([pool.views[place] for place in fitted.choice.places]),
-        weights=None if weights is None else tuple(weights.tolist()),
-        weighted_gain=_weighted_gain(judge, fitted),
-        objective=objective,
-        strategy=strategy,
-        value=judge.value(fitted.confidences[-1]),
-        gains=_gains(judge, pool, fitted, compared, _places(diagnosis.sane, pool.views)),
-        preset=None if compared is None else compared.name,
-        curve=curve,
-        suggested_stop=stop,
-        diagnosis=diagnosis,
-        images=len(pool.correct),
-        errors=int((~pool.correct).sum()),
-        folds=n_folds,
-        shrinkage=shrinkage,
-        seed=seed,
-    )
+    folds_ = deal_out(pool.correct, min(folds, _rarer(pool)), seed)
+    with progress_bar(f"searching by {objective}", _steps(len(folds_), budget, shrinkage), "views", enabled=progress) as advance:
+        task = _Task(pool, metric, chosen_strategy, budget, shrinkage, seed, advance)
+        with ThreadPoolExecutor() as threads:  # the compiled loops run without the interpreter's lock
+            final, *by_fold = threads.map(lambda images: _choose(task, images), [np.arange(len(pool.correct)), *folds_.others])
+    return _judged(task, folds_, final, [one.choice for one in by_fold], diagnosis, compared)
 
 
 def search_run(

@@ -44,6 +44,8 @@ class Strategy:
     name: str
     summary: str
     choose: Choose
+    by_objective: bool
+    """Whether it looks at the objective, so that the shrinkage matters to it."""
 
 
 _strategies: dict[str, Strategy] = {}
@@ -51,13 +53,13 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(_strategies)
 """Every strategy by its name."""
 
 
-def strategy(name: str, summary: str) -> Callable[[Choose], Choose]:
+def strategy(name: str, summary: str, *, by_objective: bool = True) -> Callable[[Choose], Choose]:
     """Register the decorated function under `name`."""
 
     def register(choose: Choose) -> Choose:
         if name in _strategies:
             raise SearchError(f"the strategy {name!r} is registered already; choose another name.")
-        _strategies[name] = Strategy(name, summary, choose)
+        _strategies[name] = Strategy(name, summary, choose, by_objective)
         return choose
 
     return register

@@ -39,7 +39,11 @@ def learned_weights(shares: Float64Array, correct: BoolArray, pull: float = PULL
     return _softmax(found.x)
 
 
-@strategy("weights", "learn a weight for each candidate, take the views that add up to the weighted mean, weight those")
+@strategy(
+    "weights",
+    "learn a weight for each candidate, take the views that come nearest to the weighted mean, and weight those",
+    by_objective=False,
+)
 def choose_by_weights(question: Question) -> Choice:
     """Choose the views whose plain mean is nearest to the weighted mean over the whole pool, and weight them anew."""
     target = learned_weights(question.shares, question.correct) @ question.shares
