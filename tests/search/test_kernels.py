@@ -22,14 +22,15 @@ def test_auroc_counts_pairs(images: list[tuple[int, bool]]) -> None:
     images = [*images, (2, True), (2, False)]  # at least one of each kind
     confidence = np.array([sure for sure, _ in images], dtype=np.float64)  # few values, so there are ties
     wrong = np.array([is_wrong for _, is_wrong in images])
-    assert auroc_of(confidence, wrong) == pytest.approx(pairs_one_by_one(confidence, wrong), abs=1e-12)
-    assert auroc_of(confidence, wrong) == auroc(~wrong, confidence)
+    ours = auroc_of(confidence, np.flatnonzero(~wrong), np.flatnonzero(wrong))
+    assert ours == pytest.approx(pairs_one_by_one(confidence, wrong), abs=1e-12)
+    assert ours == auroc(~wrong, confidence)
 
 
 def test_each_candidate_is_joined_alone() -> None:
     generator = np.random.default_rng(1)
     shares, wrong = generator.random((4, 50)), generator.random(50) < 0.3
     values, candidates = np.empty(2), np.array([3, 1])
-    auroc_with_each(shares[0], shares, candidates, wrong, values)
+    auroc_with_each(shares[0], shares, candidates, np.flatnonzero(~wrong), np.flatnonzero(wrong), values)
     expected = [pairs_one_by_one(shares[0] + shares[one], wrong) for one in candidates]
     np.testing.assert_allclose(values, expected, atol=1e-12)

@@ -26,7 +26,7 @@ def made_shares() -> tuple[BoolArray, Float64Array]:
 def test_without_shrinkage_every_objective_orders_as_its_metric(text: str) -> None:
     correct, shares = made_shares()
     metric = objective_measure(text)
-    ours = Objective(metric, correct, shares, shrinkage=0.0).with_each(shares[0], shares, OTHERS, 2)
+    ours = Objective(metric, correct, shares, shrinkage=0.0).with_each(shares[0], OTHERS, 2)
     sign = 1 if metric.metric.better == "higher" else -1
     theirs = [sign * metric.metric(correct, (shares[0] + shares[one]) / 2, *metric.arguments) for one in OTHERS]
     assert np.argsort(ours, kind="stable").tolist() == np.argsort(np.round(theirs, 12), kind="stable").tolist()
@@ -35,13 +35,13 @@ def test_without_shrinkage_every_objective_orders_as_its_metric(text: str) -> No
 def test_the_value_is_the_formula() -> None:
     correct, shares = made_shares()
     metric = objective_measure("aurc")
-    anchor, errors = shares.mean(axis=0), int((~correct).sum())
-    value = Objective(metric, correct, shares, shrinkage=50.0).with_each(shares[0], shares, np.array([4, 2]), 2)
+    anchor = shares.mean(axis=0)
+    value = Objective(metric, correct, shares, shrinkage=5.0).with_each(shares[0], np.array([4, 2]), 2)
 
     def written_out(confidence: Float64Array) -> float:
         gain = abs(metric.metric(correct, anchor) - metric.metric(correct, shares[0]))
         distance = np.mean((confidence - anchor) ** 2) / np.mean((shares[0] - anchor) ** 2)
-        return float(-metric.metric(correct, confidence) / max(gain, LEAST_GAIN) - 50.0 / errors * distance)
+        return float(-metric.metric(correct, confidence) / max(gain, LEAST_GAIN) - 5.0 * distance)
 
     assert value == pytest.approx([written_out((shares[0] + shares[one]) / 2) for one in (4, 2)])
 
@@ -49,7 +49,7 @@ def test_the_value_is_the_formula() -> None:
 def test_with_all_shrinkage_only_the_distance_counts() -> None:
     correct, shares = made_shares()
     objective = Objective(objective_measure("auroc"), correct, shares, shrinkage=math.inf)
-    ours = objective.with_each(shares[0], shares, OTHERS, 2)
+    ours = objective.with_each(shares[0], OTHERS, 2)
     distances = [np.mean(((shares[0] + shares[one]) / 2 - shares.mean(axis=0)) ** 2) for one in OTHERS]
     assert np.argsort(ours).tolist() == np.argsort(distances)[::-1].tolist()
 
@@ -57,9 +57,7 @@ def test_with_all_shrinkage_only_the_distance_counts() -> None:
 def test_a_pool_of_one_and_the_same_view_is_no_division_by_zero() -> None:
     correct = np.array([True, False, True])
     shares = np.tile([0.9, 0.4, 0.6], (3, 1))
-    values = Objective(objective_measure("auroc"), correct, shares, 100.0).with_each(
-        shares[0], shares, np.array([1]), 2
-    )
+    values = Objective(objective_measure("auroc"), correct, shares, 100.0).with_each(shares[0], np.array([1]), 2)
     assert np.isfinite(values).all()
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from secondlook.predictions import Predictions
 from secondlook.search import SearchWarning, diagnose, search_views
+from secondlook.search.choosing import Task, choose
 from secondlook.search.objective import objective_measure
 from secondlook.search.pool import pool_of
 from secondlook.search.sanity import sanity_of, worth_choosing
-from secondlook.search.searching import _choose, _Task
 from secondlook.search.strategies import find_strategy
 
 Pools = Callable[..., Predictions]
@@ -76,8 +76,7 @@ def test_images_that_are_not_chosen_on_are_not_looked_at(made_pool: Pools) -> No
         held_out[:, 200:] = held_out[::-1, 200:]
     second.right[:, 200:] = ~second.right[:, 200:]
     for name in ("greedy", "weights"):
-        choices = [
-            _choose(_Task(pool, objective_measure("auroc"), find_strategy(name), 5, 200.0), seen, lambda _: None)
-            for pool in (first, second)
-        ]
-        np.testing.assert_array_equal(choices[0].places, choices[1].places)
+        tasks = [Task(pool, objective_measure("auroc"), find_strategy(name), 5, None, 0) for pool in (first, second)]
+        chosen = [choose(task, seen) for task in tasks]
+        np.testing.assert_array_equal(chosen[0].choice.places, chosen[1].choice.places)
+        assert chosen[0].shrinkage == chosen[1].shrinkage

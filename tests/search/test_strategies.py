@@ -66,7 +66,8 @@ def test_taking_a_good_view_again_gives_it_weight() -> None:
     question = made_question(0, 4)
     shares = question.shares.copy()
     shares[3] = 0.1 + 0.8 * question.correct  # this one alone tells right from wrong
-    choice = STRATEGIES["greedy-replace"].choose(Question(shares, question.correct, question.objective, 4))
+    objective = Objective(objective_measure("auroc"), question.correct, shares, 0.0)
+    choice = STRATEGIES["greedy-replace"].choose(Question(shares, question.correct, objective, 4))
     assert choice.weights is not None
     weight = dict(zip(choice.places.tolist(), choice.weights.tolist(), strict=True))
     assert weight[3] == max(weight.values())

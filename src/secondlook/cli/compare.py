@@ -15,16 +15,12 @@ from secondlook.errors import MetricError
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same images.")],
-    method: Annotated[
-        list[str] | None, typer.Option("--method", metavar="NAME", help="A confidence; several may be given.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")
-    ] = None,
+    method: options.Methods = None,
+    metric: options.Metrics = None,
     by: options.By = "x",
     top_k: options.TopK = 1,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    resamples: Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")] = 500,
+    level: options.Level = 0.95,
+    resamples: options.Resamples = 500,
     seed: options.Seed = 0,
     config: Config = None,
     as_json: options.Json = False,
@@ -35,6 +31,7 @@ def compare(
     """
     from secondlook.cli.run_folder import RunFolder
     from secondlook.estimators import confidence
+    from secondlook.estimators.registry import find_method
     from secondlook.evaluation.across import compare as compare_entries
 
     folders = [RunFolder.open(path) for path in runs]
@@ -43,6 +40,7 @@ def compare(
     if not shared:
         raise MetricError("the runs have no image in common; compare runs of the same data.")
     entries: dict[str, tuple[BoolArray, Float64Array]] = {}
+    scores: list[str] = []
     for path, folder, names in zip(runs, folders, ids, strict=True):
         place = {name: position for position, name in enumerate(names)}
         preds = folder.predictions.select(images=np.array([place[name] for name in shared]))
@@ -50,8 +48,15 @@ def compare(
         for name in method or ["msr", "mean"]:
             sure = confidence(preds, name, by=by, k=top_k)  # type: ignore[arg-type]
             entries[f"{path} {name}"] = (correct, sure)
+            if not find_method(name)[0].is_probability:
+                scores.append(f"{path} {name}")
     result = compare_entries(
-        entries, metric or ["accuracy", "auroc", "aurc", "risk_at:0.8"], level=level, resamples=resamples, seed=seed
+        entries,
+        metric or ["accuracy", "auroc", "aurc", "risk_at:0.8"],
+        no_probabilities=scores,
+        level=level,
+        resamples=resamples,
+        seed=seed,
     )
     if as_json:
         typer.echo(json.dumps({"images": len(shared), **result.to_dict()}, ensure_ascii=False))

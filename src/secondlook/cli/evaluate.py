@@ -25,20 +25,16 @@ def evaluate(
     resize: options.Resize = None,
     crop: options.Crop = None,
     model_options: options.ModelOptions = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", metavar="NAME", help="A confidence; several may be given.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")
-    ] = None,
+    method: options.Methods = None,
+    metric: options.Metrics = None,
     by: options.By = "x",
     top_k: options.TopK = 1,
     per_class: Annotated[bool, typer.Option("--per-class", help="Give every number for each true class too.")] = False,
     ood: Annotated[
         str | None, typer.Option("--ood", metavar="SPEC", help="Images of no class at all; they count as errors.")
     ] = None,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    resamples: Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")] = 500,
+    level: options.Level = 0.95,
+    resamples: options.Resamples = 500,
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     on_error: options.OnError = "fail",

@@ -32,6 +32,12 @@ Data = Annotated[
     str, typer.Option("--data", metavar="SPEC", help="The images: folder:DIR, npz:FILE, csv:FILE, hf:NAME, ...")
 ]
 Views = Annotated[str, typer.Option("--views", metavar="SET", help="A preset, views in quotes, or a .txt file.")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", metavar="NAME", help="A confidence; several may be given.")
+]
+Metrics = Annotated[list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")]
+Level = Annotated[float, typer.Option(help="Of the intervals.")]
+Resamples = Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")]
 By = Annotated[str, typer.Option("--by", help="Take the class from the image itself (x) or the mean over views (D).")]
 TopK = Annotated[int, typer.Option("--top-k", min=1, help="How many leading classes count as the answer.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]

@@ -55,7 +55,13 @@ def doctor(
     return values
 
 
-@method("mean-logit", symbol="softmax(z(D))", summary="softmax of the mean logits over the views", needs=("logits",))
+@method(
+    "mean-logit",
+    symbol="softmax(z(D))",
+    summary="softmax of the mean logits over the views",
+    needs=("logits",),
+    is_probability=True,
+)
 def mean_logit(
     preds: Predictions, *, by: By, k: int, temperature: Temperature = None, tune_on: object = None
 ) -> Float64Array:

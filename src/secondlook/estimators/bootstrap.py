@@ -21,6 +21,7 @@ BLOCK_BYTES = 16 * 2**20
     symbol="BS(D)",
     summary="rank by bootstrapping the views and sliding-window plurality, spaced from 1 to 0",
     needs=("two views",),
+    is_rank=True,
 )
 def bootstrap(
     preds: Predictions,
@@ -45,6 +46,7 @@ def bootstrap(
     symbol="low(D)",
     summary="lower end of the bootstrap interval; also works for one image alone",
     needs=("two views",),
+    is_probability=True,
 )
 def bootstrap_lower(
     preds: Predictions, *, by: By, k: int, level: float = 0.95, resamplings: int | None = None, seed: int = 0

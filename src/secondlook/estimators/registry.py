@@ -30,6 +30,10 @@ class Method:
     compute: Callable[..., Float64Array]
     needs: tuple[Need, ...] = ()
     parameter: str | None = None
+    is_probability: bool = False
+    """Whether its values can be read as probabilities of being right, which calibration metrics need."""
+    is_rank: bool = False
+    """Whether its values are places among the images at hand, so that a threshold means nothing for others."""
 
     @property
     def form(self) -> str:
@@ -49,14 +53,21 @@ METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 
 
 def method(
-    name: str, *, symbol: str, summary: str, needs: tuple[Need, ...] = (), parameter: str | None = None
+    name: str,
+    *,
+    symbol: str,
+    summary: str,
+    needs: tuple[Need, ...] = (),
+    parameter: str | None = None,
+    is_probability: bool = False,
+    is_rank: bool = False,
 ) -> Callable[[Compute], Compute]:
     """Register the decorated function under `name`."""
 
     def register(compute: Compute) -> Compute:
         if name in _methods:
             raise ConfidenceError(f"confidence {name!r} is registered already; choose another name.")
-        _methods[name] = Method(name, symbol, summary, compute, needs, parameter)
+        _methods[name] = Method(name, symbol, summary, compute, needs, parameter, is_probability, is_rank)
         return compute
 
     return register

@@ -15,13 +15,18 @@ from secondlook.views import View
 On = Literal["x", "D"]
 
 
-@method("msr", symbol="MSR(x)", summary="largest softmax output of the image itself; the baseline")
+@method("msr", symbol="MSR(x)", summary="largest softmax output of the image itself; the baseline", is_probability=True)
 def msr(preds: Predictions, *, by: By, k: int, temperature: Temperature = None, tune_on: object = None) -> Float64Array:
     """Return max_c s_c(x), for k > 1 the sum of the k largest, also where the class is predicted by D. [N]"""
     return _largest_of_view(preds, View(), k, chosen_temperature(preds, temperature, tune_on))
 
 
-@method("mean", symbol="MSR(D)", summary="mean over the views of the predicted class's softmax output; the paper's own")
+@method(
+    "mean",
+    symbol="MSR(D)",
+    summary="mean over the views of the predicted class's softmax output; the paper's own",
+    is_probability=True,
+)
 def mean(
     preds: Predictions,
     *,
@@ -43,7 +48,13 @@ def mean(
     return values
 
 
-@method("view", symbol="MSR(t(x))", summary="largest softmax output of one single view", parameter="TEXT")
+@method(
+    "view",
+    symbol="MSR(t(x))",
+    summary="largest softmax output of one single view",
+    parameter="TEXT",
+    is_probability=True,
+)
 def view(
     preds: Predictions, text: str, *, by: By, k: int, temperature: Temperature = None, tune_on: object = None
 ) -> Float64Array:
@@ -52,7 +63,11 @@ def view(
 
 
 @method(
-    "nn-ensemble", symbol="NN-Ens", summary="largest mean output of an ensemble's members, no views", needs=("members",)
+    "nn-ensemble",
+    symbol="NN-Ens",
+    summary="largest mean output of an ensemble's members, no views",
+    needs=("members",),
+    is_probability=True,
 )
 def nn_ensemble(preds: Predictions, *, by: By, k: int) -> Float64Array:
     """Return what `msr` is for an ensemble, and refuse a single classifier. [N]"""

@@ -1,8 +1,6 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether one is better on the same images."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,31 +8,16 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError
 from secondlook.estimators import confidence as confidence_of
-from secondlook.evaluation.estimate import Estimate, percentile_interval
+from secondlook.estimators.registry import find_method
 from secondlook.evaluation.evaluation import Evaluation
 from secondlook.evaluation.joined import joined
+from secondlook.evaluation.paired import Setting, paired_estimates
 from secondlook.evaluation.parts import Groups, Part, parts_of
-from secondlook.evaluation.resampled import SortedImages, resampling_counts
-from secondlook.metrics import Measure, Ranking, measures, rank
+from secondlook.metrics import measures
 from secondlook.metrics.ranking import checked
 from secondlook.predictions.predictions import By, Predictions
 
 METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
-PROBABILITIES = ("msr", "mean", "view", "mean-logit", "bootstrap-lower", "nn-ensemble")
-"""The named confidences that can be read as a probability of being right, which calibration metrics need."""
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """What stays the same over all parts."""
-
-    measures: tuple[Measure, ...]
-    no_probabilities: frozenset[str]
-    """The methods whose values must not be read as probabilities, even where they lie in [0, 1]."""
-    baseline: str
-    level: float
-    resamples: int
-    seed: int
 
 
 def evaluate(
@@ -79,10 +62,10 @@ def evaluate(
     confidences = _confidences(preds, methods, by, k, ood)
     compared_with = _baseline(baseline, confidences)
     named = () if isinstance(methods, Mapping) else confidences
-    scores = frozenset(name for name in named if name.partition(":")[0] not in PROBABILITIES)
-    setting = _Setting(measures(metrics), scores, compared_with, level, resamples, seed)
+    scores = frozenset(name for name in named if not find_method(name)[0].is_probability)
+    setting = Setting(measures(metrics), scores, compared_with, level, resamples, seed)
     parts = parts_of(preds, preds.correct(by=by, k=k), groups, 0 if ood is None else ood.n_images)
-    rows = tuple(row for part in parts for row in _estimates(part, confidences, setting))
+    rows = tuple(row for part in parts for row in paired_estimates(part.name, _entries(part, confidences), setting))
     return Evaluation(rows, compared_with, by, k, preds.n_views, level, resamples, seed)
 
 
@@ -118,57 +101,5 @@ def _baseline(asked: str | None, confidences: Mapping[str, Float64Array]) -> str
     return asked
 
 
-def _estimates(part: Part, confidences: Mapping[str, Float64Array], setting: _Setting) -> Iterator[Estimate]:
-    chosen = {name: values[part.images] for name, values in confidences.items()}
-    rankings = {name: rank(part.correct, values) for name, values in chosen.items()}
-    drawn = _resampled_values(part.correct, chosen, setting)
-    for name, ranking in rankings.items():
-        for column, one in enumerate(setting.measures):
-            value, reason = _value_or_reason(one, name, ranking, setting)
-            reference = _value_or_reason(one, setting.baseline, rankings[setting.baseline], setting)[0]
-            difference = None
-            if name != setting.baseline and value is not None and reference is not None:
-                difference = value - reference
-            values, reference_values = drawn[name][:, column], drawn[setting.baseline][:, column]
-            yield Estimate(
-                part=part.name,
-                method=name,
-                metric=one.text,
-                better=one.metric.better,
-                value=value,
-                interval=None if value is None else percentile_interval(values, setting.level),
-                difference=difference,
-                difference_interval=(
-                    None if difference is None else percentile_interval(values - reference_values, setting.level)
-                ),
-                reason=reason,
-                images=ranking.n_images,
-                errors=ranking.n_errors,
-            )
-
-
-def _resampled_values(
-    correct: BoolArray, confidences: Mapping[str, Float64Array], setting: _Setting
-) -> dict[str, Float64Array]:
-    """Return each method's metrics on each resampling, NaN where one has no meaning. float64 [R, M] each"""
-    images = {name: SortedImages(correct, values) for name, values in confidences.items()}
-    drawn = {name: np.full((setting.resamples, len(setting.measures)), np.nan) for name in images}
-    counts_of_all = resampling_counts(len(correct), setting.resamples, setting.seed)
-    for row, counts in enumerate(islice(counts_of_all, setting.resamples)):
-        for name, sorted_images in images.items():
-            ranking = sorted_images.ranking(counts)
-            for column, one in enumerate(setting.measures):
-                value = _value_or_reason(one, name, ranking, setting)[0]
-                drawn[name][row, column] = np.nan if value is None else value
-    return drawn
-
-
-def _value_or_reason(
-    one: Measure, name: str, ranking: Ranking, setting: _Setting
-) -> tuple[float, None] | tuple[None, str]:
-    if one.metric.reads == "values" and name in setting.no_probabilities:
-        return None, f"{one.text} has no meaning for {name!r}, which is a score and not a probability of being right."
-    try:
-        return one.of(ranking), None
-    except MetricError as error:
-        return None, str(error)
+def _entries(part: Part, confidences: Mapping[str, Float64Array]) -> dict[str, tuple[BoolArray, Float64Array]]:
+    return {name: (part.correct, values[part.images]) for name, values in confidences.items()}

@@ -8,7 +8,6 @@ from secondlook.errors import ReportError
 from secondlook.estimators import METHODS
 from secondlook.estimators import confidence as confidence_of
 from secondlook.estimators.registry import find_method
-from secondlook.evaluation.comparing import PROBABILITIES
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions.predictions import By, Predictions
 
@@ -102,7 +101,7 @@ def studied(
 
 def is_probability(method: str) -> bool:
     """Whether a method's values can be read as probabilities of being right."""
-    return method.partition(":")[0] in PROBABILITIES
+    return find_method(method)[0].is_probability
 
 
 def symbol_of(method: str) -> str:

@@ -38,6 +38,7 @@ class SearchResult:
     errors: int
     folds: int
     shrinkage: float
+    """How strongly the objective was held to the mean over all sound candidates; see `search_views`."""
     seed: int
 
     @property

@@ -1,28 +1,28 @@
 """`search_views`: choose views from a pool of kept predictions, and say honestly what they gain."""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import SearchError
-from secondlook.metrics import Measure
 from secondlook.predictions.asked_views import AskedViews
 from secondlook.predictions.predictions import Predictions
 from secondlook.progress import progress_bar
 from secondlook.search import greedy, weighting  # noqa: F401 -- they register
+from secondlook.search.choosing import Chosen, Task, choose
 from secondlook.search.compared_set import ComparedSet, compared_set
-from secondlook.search.diagnosis import diagnosis_of
-from secondlook.search.folds import CrossFitted, cross_fit, fold_of_each
-from secondlook.search.judging import Gain, Judge
-from secondlook.search.objective import Objective, objective_measure
+from secondlook.search.diagnosis import Diagnosis, diagnosis_of
+from secondlook.search.folds import Folds, deal_out, held_out_means, held_out_weighted
+from secondlook.search.judging import Judge
+from secondlook.search.objective import objective_measure
 from secondlook.search.pool import Pool, pool_of
 from secondlook.search.result import SearchResult
-from secondlook.search.sanity import worth_choosing
-from secondlook.search.strategies import STRATEGIES, Choice, Question, Strategy, find_strategy
+from secondlook.search.strategies import STRATEGIES, find_strategy
 from secondlook.views import ViewSet
 
 __all__ = ["STRATEGIES", "SearchWarning", "search_run", "search_views"]
@@ -32,27 +32,6 @@ ENOUGH_ERRORS = 20
 
 class SearchWarning(UserWarning):
     """Something about a search that the user should know before trusting it."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What stays the same over all folds."""
-
-    pool: Pool
-    metric: Measure
-    strategy: Strategy
-    budget: int
-    shrinkage: float | None
-    seed: int
-    advance: Callable[[int], None]
-
-
-@dataclass(frozen=True, eq=False)
-class _Chosen:
-    """What was chosen on some images, and how far the objective was shrunk for it."""
-
-    choice: Choice
-    shrinkage: float | None
 
 
 def search_views(
@@ -95,12 +74,11 @@ def search_views(
     compared = compared_set(preset, pool.views)
     diagnosis = diagnosis_of(pool)
     _check_budget(budget, len(diagnosis.sane), len(pool.views))
-    folds_ = deal_out(pool.correct, min(folds, _rarer(pool)), seed)
-    with progress_bar(f"searching by {objective}", _steps(len(folds_), budget, shrinkage), "views", enabled=progress) as advance:
-        task = _Task(pool, metric, chosen_strategy, budget, shrinkage, seed, advance)
-        with ThreadPoolExecutor() as threads:  # the compiled loops run without the interpreter's lock
-            final, *by_fold = threads.map(lambda images: _choose(task, images), [np.arange(len(pool.correct)), *folds_.others])
-    return _judged(task, folds_, final, [one.choice for one in by_fold], diagnosis, compared)
+    dealt = deal_out(pool.correct, min(folds, _rarer(pool)), seed)
+    task = Task(pool, metric, chosen_strategy, budget, shrinkage, seed)
+    with progress_bar(f"searching by {objective}", (len(dealt) + 1) * task.steps, "views", enabled=progress) as advance:
+        chosen, *by_fold = _choose_in_threads(replace(task, advance=advance), dealt)
+    return _judged(task, dealt, chosen, by_fold, diagnosis, compared)
 
 
 def search_run(
@@ -123,34 +101,53 @@ def search_run(
     return result
 
 
-def _choose(task: _Task, images: IntArray, advance: Callable[[int], None]) -> Choice:
-    """Choose on some of the images only: whatever looks at labels looks at theirs alone."""
-    seen = task.pool.on(images)
-    places = worth_choosing(seen, task.budget)
-    shares = np.ascontiguousarray(seen.shares[places])
-    objective = Objective(task.metric, seen.correct, shares, task.shrinkage)
-    choice = task.strategy.choose(Question(shares, seen.correct, objective, min(task.budget, len(places)), advance))
-    return Choice(places[choice.places], choice.weights)
+def _choose_in_threads(task: Task, dealt: Folds) -> list[Chosen]:
+    """Choose on all images, and on all but each fold; the compiled loops run without the interpreter's lock."""
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(partial(choose, task), [np.arange(len(dealt.fold)), *dealt.others]))
 
 
-def _gains(
-    judge: Judge, pool: Pool, fitted: CrossFitted, compared: ComparedSet | None, sane: IntArray
-) -> tuple[Gain, ...]:
-    found = fitted.confidences[-1]
-    others = [] if compared is None else [(compared.title, compared.places)]
-    others += [(f"the mean over all {len(sane)} sane candidates", sane), ("the image itself", np.array([0]))]
-    return tuple(judge.gain(title, found, pool.mean_confidence(places)) for title, places in others)
+def _judged(
+    task: Task,
+    dealt: Folds,
+    chosen: Chosen,
+    by_fold: list[Chosen],
+    diagnosis: Diagnosis,
+    compared: ComparedSet | None,
+) -> SearchResult:
+    """Compare the found views with others on images they were not chosen on."""
+    pool, weights = task.pool, chosen.choice.weights
+    choices = [one.choice for one in by_fold]
+    judge = Judge(task.metric, pool.correct, task.seed)
+    means = held_out_means(pool.shares, dealt, choices, task.budget)
+    weighted = held_out_weighted(pool.shares, dealt, choices)
+    others = _others(pool.views, diagnosis, compared)
+    return SearchResult(
+        views=ViewSet([pool.views[place] for place in chosen.choice.places]),
+        weights=None if weights is None else tuple(weights.tolist()),
+        weighted_gain=None if weighted is None else judge.gain("views that count the same", weighted, means[-1]),
+        objective=task.metric.text,
+        strategy=task.strategy.name,
+        value=judge.value(means[-1]),
+        gains=tuple(judge.gain(title, means[-1], pool.mean_confidence(places)) for title, places in others.items()),
+        preset=None if compared is None else compared.name,
+        curve=judge.curve(means),
+        suggested_stop=judge.first_as_good_as_the_best(means) + 1,
+        diagnosis=diagnosis,
+        images=len(pool.correct),
+        errors=int((~pool.correct).sum()),
+        folds=len(dealt),
+        shrinkage=chosen.shrinkage,
+        seed=task.seed,
+    )
 
 
-def _weighted_gain(judge: Judge, fitted: CrossFitted) -> Gain | None:
-    if fitted.weighted is None:
-        return None
-    return judge.gain("the same views, counting the same", fitted.weighted, fitted.confidences[-1])
-
-
-def _places(views: ViewSet, among: ViewSet) -> IntArray:
-    place = {text: number for number, text in enumerate(among.texts)}
-    return np.array([place[text] for text in views.texts])
+def _others(pool: ViewSet, diagnosis: Diagnosis, compared: ComparedSet | None) -> dict[str, IntArray]:
+    """Return what the found views are compared with, as places in the pool, by title."""
+    place = {text: number for number, text in enumerate(pool.texts)}
+    sane = np.array([place[text] for text in diagnosis.sane.texts])
+    others = {} if compared is None else {compared.title: compared.places}
+    return {**others, f"the mean over all {len(sane)} sane candidates": sane, "the image itself": np.array([0])}
 
 
 def _rarer(pool: Pool) -> int:
@@ -158,7 +155,7 @@ def _rarer(pool: Pool) -> int:
     return min(errors, len(pool.correct) - errors)
 
 
-def _check(pool: Pool, budget: int, folds: int, shrinkage: float) -> None:
+def _check(pool: Pool, budget: int, folds: int, shrinkage: float | None) -> None:
     images, errors = len(pool.correct), int((~pool.correct).sum())
     if errors == 0:
         raise SearchError(
@@ -180,7 +177,7 @@ def _check(pool: Pool, budget: int, folds: int, shrinkage: float) -> None:
         )
     if folds < 2:
         raise SearchError(f"folds is {folds}; expected at least 2: one to choose on and one to judge on.")
-    if not shrinkage >= 0:
+    if shrinkage is not None and not shrinkage >= 0:
         raise SearchError(f"shrinkage is {shrinkage}; expected a number from 0 (labels alone) to inf (the pool alone).")
     if budget < 2:
         raise SearchError(f"the budget is {budget}; expected at least 2 views, the image itself among them.")

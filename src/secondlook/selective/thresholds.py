@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.errors import DecisionError, MetricError
+from secondlook.estimators import METHODS
 from secondlook.estimators import confidence as confidence_of
 from secondlook.metrics import Ranking, rank
 from secondlook.metrics.ranking import checked
@@ -85,9 +86,9 @@ def check_risk_and_delta(risk: float, delta: float) -> None:
 def refuse_what_needs_other_images(method: str, options: dict[str, object]) -> None:
     """Refuse a confidence that changes with the other images: a threshold on it means nothing for new ones."""
     name = method.partition(":")[0]
-    if name == "bootstrap":
+    if name in METHODS and METHODS[name].is_rank:
         raise DecisionError(
-            "confidence 'bootstrap' is a place among the images at hand, so no threshold carries over to others; "
+            f"confidence {name!r} is a place among the images at hand, so no threshold carries over to others; "
             "use 'bootstrap-lower' or 'mean'."
         )
     if name == "max-logit-pnorm" and options.get("p") is None:
