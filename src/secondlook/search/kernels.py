@@ -8,30 +8,30 @@ from secondlook.estimators.compiled import compiled
 
 @compiled
 def count_below(ascending: Float64Array, value: float) -> int:
-    """Return how many of the sorted values are below `value`, by bisection. float64 [n]"""
+    """Return how many of the sorted values are below `value`, at least one of them given. float64 [n]
+
+    Bisection without a branch: which way it goes cannot be foreseen, and a wrong guess costs more than the step.
+    """
     first, left = 0, len(ascending)
-    while left > 0:
-        half = left // 2
-        if ascending[first + half] < value:
-            first += half + 1
-            left -= half + 1
-        else:
-            left = half
-    return first
+    while left > 1:
+        half = left >> 1
+        first += half * int(ascending[first + half - 1] < value)
+        left -= half
+    return first + int(ascending[first] < value)
 
 
 @compiled
-def auroc_of(confidence: Float64Array, right: IntArray, wrong: IntArray) -> float:
-    """Chance that a right image is surer than a wrong one, a tie counting one half. [N], int64 [n], int64 [m]
+def auroc_of(right: Float64Array, wrong: Float64Array) -> float:
+    """Chance that a right image is surer than a wrong one, a tie counting one half. float64 [n], float64 [m]
 
     Errors are few: sorting them alone and finding each right image among them costs a fraction of sorting all.
     """
-    errors = np.sort(confidence[wrong])
+    errors = np.sort(wrong)
     twice_in_order = 0
-    for image in right:
-        place = count_below(errors, confidence[image])
+    for confidence in right:
+        place = count_below(errors, confidence)
         twice_in_order += 2 * place
-        while place < len(errors) and errors[place] == confidence[image]:
+        while place < len(errors) and errors[place] == confidence:
             twice_in_order += 1
             place += 1
     return twice_in_order / (2 * len(right) * len(wrong))
@@ -39,13 +39,14 @@ def auroc_of(confidence: Float64Array, right: IntArray, wrong: IntArray) -> floa
 
 @compiled
 def auroc_with_each(
-    total: Float64Array,
-    shares: Float64Array,
+    right: Float64Array,
+    wrong: Float64Array,
+    right_shares: Float64Array,
+    wrong_shares: Float64Array,
     candidates: IntArray,
-    right: IntArray,
-    wrong: IntArray,
     values: Float64Array,
 ) -> None:
-    """Fill in the AUROC of `total` plus each candidate's shares. [N], [V, N], int64 [n], places -> values [n]"""
+    """Fill in the AUROC of sums plus each candidate's shares. [n], [m], [V, n], [V, m], int64 [c] -> values [c]"""
     for place in range(len(candidates)):
-        values[place] = auroc_of(total + shares[candidates[place]], right, wrong)
+        candidate = candidates[place]
+        values[place] = auroc_of(right + right_shares[candidate], wrong + wrong_shares[candidate])

@@ -42,6 +42,7 @@ class Objective:
         self._sign = 1 if metric.metric.better == "higher" else -1
         self._anchor = shares.mean(axis=0)
         self._own_distance = max(float(np.sum((shares[0] - self._anchor) ** 2)), 1e-12)
+        self._right_shares, self._wrong_shares = shares[:, correct], shares[:, ~correct]
         self._squares: Float64Array = np.einsum("vn,vn->v", shares, shares)
         self._gain = max(abs(self._metric_of(self._anchor) - self._metric_of(shares[0])), LEAST_GAIN)
 
@@ -55,7 +56,9 @@ class Objective:
     def _distances(self, total: Float64Array, candidates: IntArray, views: int) -> Float64Array:
         """Expand the square, so that each candidate costs one product. [N], int64 [n] -> [n]"""
         without = total - views * self._anchor
-        squares = without @ without + 2 * (self._shares @ without) + self._squares
+        # Not a matrix product: its threads get into the way of those that search the folds.
+        products = np.einsum("vn,n->v", self._shares, without)
+        squares = without @ without + 2 * products + self._squares
         distances: Float64Array = squares[candidates] / (views**2 * self._own_distance)
         return distances
 
@@ -74,6 +77,6 @@ class Objective:
         from secondlook.search.kernels import auroc_with_each
 
         values = np.empty(len(candidates))
-        right, wrong = np.flatnonzero(self._correct), np.flatnonzero(~self._correct)
-        auroc_with_each(total, self._shares, candidates, right, wrong, values)
+        right, wrong = total[self._correct], total[~self._correct]
+        auroc_with_each(right, wrong, self._right_shares, self._wrong_shares, candidates, values)
         return values

@@ -12,7 +12,7 @@ from secondlook.search.judging import Judge
 from secondlook.search.pool import Pool
 from secondlook.search.strategies import Choice
 
-SHRINKAGES = (math.inf, 30.0, 3.0, 0.0)
+SHRINKAGES = (math.inf, 10.0, 0.0)
 """From the pool alone to the labels alone."""
 FOLDS = 3
 
