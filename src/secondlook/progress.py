@@ -13,6 +13,7 @@ def progress_bar(description: str, total: int, unit: str, *, enabled: bool = Tru
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.table import Column
     from rich.text import Text
 
     class SpeedColumn(ProgressColumn):
@@ -23,8 +24,9 @@ def progress_bar(description: str, total: int, unit: str, *, enabled: bool = Tru
             return Text("" if speed is None else f"{speed:,.0f} {unit}/s")
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        # Narrow enough that rate and time left fit beside it on 80 columns.
+        TextColumn("{task.description}", table_column=Column(max_width=20, no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=16),
         TextColumn("{task.percentage:>3.0f} %"),
         SpeedColumn(),
         TimeRemainingColumn(),

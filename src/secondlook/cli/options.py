@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from secondlook.errors import ClassifierError
+from secondlook.naming import BETWEEN_MEMBERS
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
@@ -60,7 +61,6 @@ def load_models(
 ) -> "Classifier":
     """Load a classifier, or an ensemble, with its options written into its text: it can be loaded again from there."""
     from secondlook.classifiers import load_classifier
-    from secondlook.selective.asked_classifier import BETWEEN_MEMBERS
 
     named = {"output": output, "mean": mean, "std": std, "resize": resize, "crop": crop}
     given = [f"{name}={quote(value, safe=',/:')}" for name, value in named.items() if value is not None]

@@ -8,7 +8,7 @@ import typer
 from secondlook.cli import options
 from secondlook.cli.config import Config
 from secondlook.errors import SecondLookError
-from secondlook.selective.asked_classifier import BETWEEN_MEMBERS
+from secondlook.naming import short_name
 
 if TYPE_CHECKING:
     from secondlook.cli.run_folder import RunFolder
@@ -68,12 +68,6 @@ def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool)
         command=f"secondlook evaluate --config {run.path / 'run.toml'}",
     )
     return notes
-
-
-def short_name(text: str) -> str:
-    """Return what people would call a model or a data set: its file or folder, without scheme, place and options."""
-    members = [member.partition("?")[0].rstrip("/") for member in text.split(BETWEEN_MEMBERS)]
-    return " + ".join(member.rpartition("/")[2].rpartition(":")[2] or member for member in members)
 
 
 def facts_of(run: "RunFolder") -> dict[str, str]:

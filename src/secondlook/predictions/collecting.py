@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from secondlook.errors import PredictionsError
+from secondlook.naming import short_name
 from secondlook.predictions.asked_views import AskedViews, as_view_set
 from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
 from secondlook.predictions.division import Division
@@ -130,7 +131,7 @@ class _Collecting:
             for place in range(len(job.views))
             if keeper.lacks(place, number)
         )
-        with progress_bar(job.classifier.name, lacking, UNIT, enabled=self._progress) as advance:
+        with progress_bar(short_name(job.classifier.name), lacking, UNIT, enabled=self._progress) as advance:
             run_flow(job, keeper, advance)
 
     def _job(self, classifier: Classifier) -> Job:

@@ -7,12 +7,10 @@ import numpy as np
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ClassifierError, DecisionError
+from secondlook.naming import BETWEEN_MEMBERS
 from secondlook.predictions.predictions import Predictions
 from secondlook.selective.policy import Policy
 from secondlook.views import ViewSet
-
-BETWEEN_MEMBERS = " | "
-"""Joins the texts of an ensemble's members into its name."""
 
 
 @dataclass(frozen=True)
