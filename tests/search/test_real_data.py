@@ -61,5 +61,5 @@ def test_flips_of_digits_are_set_aside_with_the_reason(digits: Predictions) -> N
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_flip_of_a_digit_is_chosen(digits: Predictions, seed: int) -> None:
     result = search_views(digits, 8, seed=seed)
-    assert not any("flip" in view for view in result.views.texts)
+    assert not any("flip" in view for view in result.found.texts)
     assert result.gains[-1].verdict != "worse"

@@ -56,7 +56,7 @@ def test_weak_views_fill_the_budget_the_least_weak_first() -> None:
 
 def test_a_weak_view_is_not_chosen_while_others_are_there() -> None:
     with pytest.warns(SearchWarning, match="only 10 of 400"):
-        assert search_views(made_search_pool(), 2).views.texts == ("identity", "hflip")
+        assert search_views(made_search_pool(), 1).found.texts == ("identity", "hflip")
 
 
 def made_search_pool() -> Predictions:

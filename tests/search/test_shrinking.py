@@ -29,9 +29,9 @@ def made_pool(n_images: int, knowing: int, seed: int = 0) -> Predictions:
 
 
 def test_labels_are_believed_where_few_views_are_worth_it() -> None:
-    result = search_views(made_pool(1500, knowing=3), 4)
+    result = search_views(made_pool(1500, knowing=3), 3)
     assert result.shrinkage < math.inf
-    assert {"rotate:10", "rotate:11", "rotate:12"} <= set(result.views.texts)
+    assert {"rotate:10", "rotate:11", "rotate:12"} <= set(result.found.texts)
     assert result.gains[0].verdict == "better", "three views that know beat the mean over all"
 
 

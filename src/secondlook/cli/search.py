@@ -12,7 +12,7 @@ from secondlook.cli.config import Config
 
 def search(
     run: Annotated[Path, typer.Option("--run", metavar="DIR", help="A run of the whole pool of views, with labels.")],
-    budget: Annotated[int, typer.Option(help="How many views to choose, the image itself among them.")] = 12,
+    budget: Annotated[int, typer.Option(help="How many views to choose, beside the image itself.")] = 12,
     objective: Annotated[
         str, typer.Option(metavar="METRIC", help="What shall get better: auroc, aurc, nll, ...")
     ] = "auroc",

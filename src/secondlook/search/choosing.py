@@ -21,7 +21,8 @@ class Task:
     pool: Pool
     metric: Measure
     strategy: Strategy
-    budget: int
+    looks: int
+    """How many views are chosen, the identity among them."""
     shrinkage: float | None
     """None where it is still to be decided."""
     seed: int
@@ -36,7 +37,7 @@ class Task:
     def steps(self) -> int:
         """How many views `choose` chooses before it ends, rejected ones included; for the progress bar."""
         rounds = 1 if self.shrinkage is not None else 1 + FOLDS * len(SHRINKAGES)
-        return rounds * (self.budget - 1)
+        return rounds * (self.looks - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +61,17 @@ def _decided_shrinkage(task: Task, pool: Pool) -> float:
     def choose_by_each(images: IntArray) -> list[Choice]:
         return _choices(task, pool.on(images), greedy, SHRINKAGES)
 
-    return best_shrinkage(pool, task.metric, choose_by_each, task.budget, task.seed)
+    return best_shrinkage(pool, task.metric, choose_by_each, task.looks, task.seed)
 
 
 def _choices(task: Task, pool: Pool, strategy: Strategy, shrinkages: "list[float] | tuple[float, ...]") -> list[Choice]:
     """Choose on all images of a pool, once with each shrinkage; places are those in the whole pool."""
-    places = worth_choosing(pool, task.budget)
+    places = worth_choosing(pool, task.looks)
     shares = np.ascontiguousarray(pool.shares[places])
     choices = []
     for shrinkage in shrinkages:
         objective = Objective(task.metric, pool.correct, shares, shrinkage)
-        question = Question(shares, pool.correct, objective, min(task.budget, len(places)), task.advance)
+        question = Question(shares, pool.correct, objective, min(task.looks, len(places)), task.advance)
         choice = strategy.choose(question)
         choices.append(Choice(places[choice.places], choice.weights))
     return choices

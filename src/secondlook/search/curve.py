@@ -34,7 +34,7 @@ def draw_curve(result: "SearchResult", path: Path) -> Path:
         level = gains[-1] - gain.gain
         axes.axhline(level, color=colour, linestyle="--", label=gain.over)
     axes.axvline(result.suggested_stop, color="#666666", linestyle=":", label="suggested stop")
-    axes.set(xlabel="views, the image itself among them", ylabel=f"gain in {result.objective} over {first:.4f}")
+    axes.set(xlabel="views beside the image itself", ylabel=f"gain in {result.objective} over {first:.4f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize="small")
     try:

@@ -37,7 +37,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The objective with that many views, and the gain over the image itself."""
+    """The objective with that many views beside the image itself, and the gain over the image alone."""
 
     views: int
     value: float
@@ -86,6 +86,6 @@ class Judge:
         return best
 
     def curve(self, confidences: Float64Array) -> tuple[CurvePoint, ...]:
-        """Return the curve over the number of views, the first being the image itself. float64 [budget, N]"""
+        """Return the curve over the number of views, the first being the image itself. float64 [n, N]"""
         gains = [self.gain("the image itself", row, confidences[0]) for row in confidences]
-        return tuple(CurvePoint(n + 1, self.value(confidences[n]), gain) for n, gain in enumerate(gains))
+        return tuple(CurvePoint(n, self.value(confidences[n]), gain) for n, gain in enumerate(gains))

@@ -11,28 +11,30 @@ from secondlook.views import ViewSet
 
 MOST_REASONS = 10
 """So many views set aside are printed with the result, the rest is counted."""
-WORDS = {"better": "better than", "worse": "worse than", "unclear": "no better than"}
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A found set of views, the best first look first. `print` shows it all; `write` makes a file of the views."""
+    """What a search found, and what to use. `print` shows it all; `write` makes a file of the views to use."""
 
-    views: ViewSet
+    found: ViewSet
+    """The image itself and the found views, the best first look first."""
+    kept: ViewSet | None
+    """The preset, where nothing was found that is shown to be better than it."""
     weights: tuple[float, ...] | None
-    """What each view counts where the strategy weights them; the gains below are for views that count the same."""
+    """What each found view counts where the strategy weights them; the gains are for views that count the same."""
     weighted_gain: Gain | None
     """What the weights add on images they were not learnt on."""
     objective: str
     strategy: str
     value: float
-    """The objective on images that the views were not chosen on."""
+    """The objective of the found views on images that they were not chosen on."""
     gains: tuple[Gain, ...]
-    """Over the preset (where there is one), over all sane candidates, over the image itself."""
+    """Of the found views: over the preset (where there is one), over all sane candidates, over the image itself."""
     preset: str | None
     curve: tuple[CurvePoint, ...]
     suggested_stop: int
-    """The fewest views that are as good as the best number of them, within one standard error."""
+    """The fewest found views that are as good as the best number of them, within one standard error."""
     diagnosis: Diagnosis
     images: int
     errors: int
@@ -42,21 +44,34 @@ class SearchResult:
     seed: int
 
     @property
+    def views(self) -> ViewSet:
+        """The views to use: those found, or the preset where they are not shown to be better than it."""
+        return self.found if self.kept is None else self.kept
+
+    @property
     def stopped(self) -> ViewSet:
-        """The found views up to the suggested stop."""
-        return ViewSet(self.views.views[: self.suggested_stop])
+        """The views to use up to the suggested stop; a preset that is kept is kept whole."""
+        return ViewSet(self.found.views[: self.suggested_stop + 1]) if self.kept is None else self.kept
 
     @property
     def verdict(self) -> str:
         """One sentence on whether the search was worth it."""
         first = self.gains[0]
-        told = f"The found set is {WORDS[first.verdict]} {first.over}: {_gain_text(first, self.objective)}"
+        gain = _gain_text(first, self.objective)
         if first.verdict == "better":
-            return f"{told}."
-        advice = (
-            f"keep {first.over}" if self.preset or first.verdict == "worse" else "it asks the classifier less often"
-        )
-        return f"{told}, as far as {self.images:,} images with {self.errors:,} errors can tell; {advice}."
+            return f"The found set is better than {first.over}: {gain}."
+        told = f"No set was found that is better than {first.over}: {gain}"
+        known = f"as far as {self.images:,} images with {self.errors:,} errors can tell"
+        return f"{told}, {known}; {self._advice(first)}."
+
+    def _advice(self, first: Gain) -> str:
+        if self.kept is not None:
+            return f"{first.over} is kept"
+        if self.preset is not None:
+            return (
+                f"{first.over} has more views than the budget, or insane ones, so the found set is given all the same"
+            )
+        return "but the found set asks the classifier less often"
 
     def write(self, path: str | Path, *, stop: bool = False) -> Path:
         """Write the views as a file that every command takes; with `stop` only those up to the suggested stop."""
@@ -82,6 +97,8 @@ class SearchResult:
         """Return all of it as JSON can hold it."""
         return {
             **asdict(self),
+            "found": list(self.found.texts),
+            "kept": None if self.kept is None else list(self.kept.texts),
             "views": list(self.views.texts),
             "diagnosis": self.diagnosis.to_dict(),
             "verdict": self.verdict,
@@ -90,7 +107,7 @@ class SearchResult:
     def _chosen_how(self) -> str:
         aside = len(self.diagnosis.insane)
         return (
-            f"{len(self.views)} of {len(self.diagnosis)} views ({aside} set aside), by {self.strategy!r} for "
+            f"{len(self.found) - 1} of {len(self.diagnosis) - 1} views ({aside} set aside), by {self.strategy!r} for "
             f"{self.objective}, on {self.images:,} images with {self.errors:,} errors, seed {self.seed}"
         )
 
@@ -102,14 +119,14 @@ class SearchResult:
         gains = [f"  {_gain_text(gain, 'gain')} over {gain.over} ({gain.value:.4f})" for gain in self.gains]
         weighted = [] if self.weighted_gain is None else [f"  {_gain_text(self.weighted_gain, 'gain')} by the weights"]
         aside = self.diagnosis.set_aside_lines(MOST_REASONS)
-        stop = f"Suggested stop: {self.suggested_stop} views."
+        stop = f"Suggested stop: {self.suggested_stop} views beside the image itself."
         parts = [f"{self._chosen_how()}:", self._table(), judged, *gains, *weighted, stop, self.verdict, *aside]
         return "\n".join(parts)
 
     def _table(self) -> str:
         weights = self.weights or ()
         rows = [["view", "views", self.objective, "gain", "interval", *(["weight"] if weights else [])]]
-        for place, text in enumerate(self.views.texts):
+        for place, text in enumerate(self.found.texts):
             point = self.curve[place]
             cells = [text, str(point.views), f"{point.value:.4f}", f"{point.gain.gain:+.4f}", _ends(point.gain)]
             rows.append([*cells, *([f"{weights[place]:.3f}"] if weights else [])])

@@ -18,7 +18,7 @@ from secondlook.search.choosing import Chosen, Task, choose
 from secondlook.search.compared_set import ComparedSet, compared_set
 from secondlook.search.diagnosis import Diagnosis, diagnosis_of
 from secondlook.search.folds import Folds, deal_out, held_out_means, held_out_weighted
-from secondlook.search.judging import Judge
+from secondlook.search.judging import Gain, Judge
 from secondlook.search.objective import objective_measure
 from secondlook.search.pool import Pool, pool_of
 from secondlook.search.result import SearchResult
@@ -54,14 +54,14 @@ def search_views(
     preds
         Predictions for the whole pool, on the images set apart for the search.
     budget
-        How many views to choose, the identity among them: as often is the classifier asked for each image.
+        How many views to choose beside the image itself; the classifier is asked once more than that.
     objective
         The metric to make better: 'auroc', 'aurc', 'coverage_at:0.01', 'nll', or any other registered one.
     strategy
         One of `STRATEGIES`.
     preset
         A preset or a set of views to compare with; all of its views must be in the pool. Unless given, the first
-        preset whose views are all there.
+        preset whose views are all there. It is kept where it fits the budget and no better set is found.
     folds
         Parts of the images; each is judged by views that were chosen on the others.
     shrinkage
@@ -75,7 +75,7 @@ def search_views(
     diagnosis = diagnosis_of(pool)
     _check_budget(budget, len(diagnosis.sane), len(pool.views))
     dealt = deal_out(pool.correct, min(folds, _rarer(pool)), seed)
-    task = Task(pool, metric, chosen_strategy, budget, shrinkage, seed)
+    task = Task(pool, metric, chosen_strategy, budget + 1, shrinkage, seed)
     with progress_bar(f"searching by {objective}", (len(dealt) + 1) * task.steps, "views", enabled=progress) as advance:
         chosen, *by_fold = _choose_in_threads(replace(task, advance=advance), dealt)
     return _judged(task, dealt, chosen, by_fold, diagnosis, compared)
@@ -119,20 +119,22 @@ def _judged(
     pool, weights = task.pool, chosen.choice.weights
     choices = [one.choice for one in by_fold]
     judge = Judge(task.metric, pool.correct, task.seed)
-    means = held_out_means(pool.shares, dealt, choices, task.budget)
+    means = held_out_means(pool.shares, dealt, choices, task.looks)
     weighted = held_out_weighted(pool.shares, dealt, choices)
     others = _others(pool.views, diagnosis, compared)
+    gains = tuple(judge.gain(title, means[-1], pool.mean_confidence(places)) for title, places in others.items())
     return SearchResult(
-        views=ViewSet([pool.views[place] for place in chosen.choice.places]),
+        found=ViewSet([pool.views[place] for place in chosen.choice.places]),
+        kept=_kept(task, diagnosis, compared, gains[0]),
         weights=None if weights is None else tuple(weights.tolist()),
         weighted_gain=None if weighted is None else judge.gain("views that count the same", weighted, means[-1]),
         objective=task.metric.text,
         strategy=task.strategy.name,
         value=judge.value(means[-1]),
-        gains=tuple(judge.gain(title, means[-1], pool.mean_confidence(places)) for title, places in others.items()),
+        gains=gains,
         preset=None if compared is None else compared.name,
         curve=judge.curve(means),
-        suggested_stop=judge.first_as_good_as_the_best(means) + 1,
+        suggested_stop=judge.first_as_good_as_the_best(means),
         diagnosis=diagnosis,
         images=len(pool.correct),
         errors=int((~pool.correct).sum()),
@@ -148,6 +150,14 @@ def _others(pool: ViewSet, diagnosis: Diagnosis, compared: ComparedSet | None) -
     sane = np.array([place[text] for text in diagnosis.sane.texts])
     others = {} if compared is None else {compared.title: compared.places}
     return {**others, f"the mean over all {len(sane)} sane candidates": sane, "the image itself": np.array([0])}
+
+
+def _kept(task: Task, diagnosis: Diagnosis, compared: ComparedSet | None, gain: Gain) -> ViewSet | None:
+    """Return the compared set where it is usable and nothing better was found."""
+    if compared is None or gain.verdict == "better" or len(compared.places) > task.looks:
+        return None
+    texts = [task.pool.views.texts[place] for place in compared.places]
+    return None if diagnosis.insane.keys() & set(texts) else ViewSet(texts)
 
 
 def _rarer(pool: Pool) -> int:
@@ -179,14 +189,14 @@ def _check(pool: Pool, budget: int, folds: int, shrinkage: float | None) -> None
         raise SearchError(f"folds is {folds}; expected at least 2: one to choose on and one to judge on.")
     if shrinkage is not None and not shrinkage >= 0:
         raise SearchError(f"shrinkage is {shrinkage}; expected a number from 0 (labels alone) to inf (the pool alone).")
-    if budget < 2:
-        raise SearchError(f"the budget is {budget}; expected at least 2 views, the image itself among them.")
+    if budget < 1:
+        raise SearchError(f"the budget is {budget}; expected at least 1 view beside the image itself.")
 
 
 def _check_budget(budget: int, sane: int, views: int) -> None:
-    if budget > sane:
+    if budget >= sane:
         aside = f", of which {views - sane} were set aside" if sane < views else ""
         raise SearchError(
-            f"the budget of {budget} views is above the pool of {views} views{aside}; "
-            f"give a budget of at most {sane}, or collect more candidates."
+            f"the budget of {budget} views is above the pool of {views - 1} views beside the image itself{aside}; "
+            f"give a budget of at most {sane - 1}, or collect more candidates."
         )
