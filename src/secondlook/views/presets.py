@@ -69,8 +69,8 @@ gamma:1.2 hflip+shift:0,1 hflip+shift:0,5 hflip+shift:1,-1 hflip+zoom:1.1 rotate
 shift:1,0 zoom:1.1 zoom:1.1+shift:0,-5
 """
 
-# Nothing here is sampled between pixels at common sizes: on 32x32 images a turn by 3 degrees or a zoom of 1.06 is a blur
-# that costs more than the look is worth.
+# Nothing here is sampled between pixels at common sizes: on 32x32 images a turn by 3 degrees or a zoom of 1.06 is a
+# blur that costs more than the look is worth.
 _NATURAL = """
 identity
 hflip hflip+shift:3.125%,0 hflip+shift:-3.125%,0 hflip+shift:0,3.125% hflip+shift:0,-3.125%
