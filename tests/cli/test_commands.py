@@ -311,3 +311,14 @@ def test_shell_completion(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_title_of_a_report_is_short(text: str, name: str) -> None:
     assert short_name(text) == name
+
+
+def test_another_model_in_the_same_folder_takes_its_place(here: Here, run: Path) -> None:
+    first = here("info", "run", "--json").json
+    other = [word.replace("onnx:model.onnx", "onnx:model.onnx?mean=.1&std=.5") for word in EVALUATE]
+    assert here(*other, "--quiet").code == 0
+    assert here("info", "run", "--json").json["accuracy by x"] != first["accuracy by x"]
+    assert here(*EVALUATE, "--quiet").code == 0
+    assert here("info", "run", "--json").json == first
+    assert here(*EVALUATE, "--model", "onnx:m.onnx", "--quiet").code == 0
+    assert here("calibrate", "--run", "run", "--risk", "0.1", "--delta", "0.1").code == 0

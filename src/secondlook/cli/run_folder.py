@@ -13,6 +13,7 @@ from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.cli.config import toml_text
 from secondlook.errors import PredictionsError, SourceError
 from secondlook.predictions import Predictions
+from secondlook.predictions.manifest import ensemble_name, run_name
 from secondlook.predictions.whole_file import write_whole_file
 from secondlook.selective.policy import PolicyClassifier, described
 from secondlook.sources import Source, open_source
@@ -47,6 +48,8 @@ class RunRecord(BaseModel):
     classifier: PolicyClassifier
     data: DataOfRun
     views: tuple[str, ...]
+    predictions: str
+    """The name of its predictions among those in the folder, which may hold those of earlier evaluations."""
     warnings: tuple[str, ...] = ()
 
 
@@ -77,7 +80,7 @@ class RunFolder:
     @cached_property
     def predictions(self) -> Predictions:
         """What the classifier answered, read lazily."""
-        return Predictions.open(self.path / PREDICTIONS, views=list(self.record.views))
+        return Predictions.open(self.path / PREDICTIONS, run=self.record.predictions, views=list(self.record.views))
 
     @cached_property
     def source(self) -> Source:
@@ -114,8 +117,15 @@ def record_of(
         classifier=described(classifier),
         data=DataOfRun(spec=source.spec, digest=source.digest, images=len(source), class_names=source.class_names),
         views=views,
+        predictions=_name_of_predictions(classifier, source),
         warnings=warnings,
     )
+
+
+def _name_of_predictions(classifier: Classifier, source: Source) -> str:
+    if not classifier.members:
+        return run_name(classifier, source)
+    return ensemble_name(tuple(run_name(member, source) for member in classifier.members))
 
 
 def write_run(path: Path, record: RunRecord, evaluation: dict[str, object]) -> RunFolder:
