@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -128,8 +127,7 @@ def cells_of(scores: Scores, metrics: tuple[str, ...], seed: int) -> dict[tuple[
     wanted = measures(metrics)
     images = {name: SortedImages(scores.correct, values) for name, values in scores.confidences.items()}
     drawn = {name: np.full((RESAMPLES, len(wanted)), np.nan) for name in images}
-    draws = resampling_counts(len(scores.correct), RESAMPLES, seed)
-    for row, counts in enumerate(islice(draws, RESAMPLES)):
+    for row, counts in enumerate(resampling_counts(len(scores.correct), RESAMPLES, seed)):
         for name, sorted_images in images.items():
             drawn[name][row] = _values(wanted, sorted_images.ranking(counts))
     values = {name: _values(wanted, rank(scores.correct, one)) for name, one in scores.confidences.items()}

@@ -1,7 +1,6 @@
 """How much a found set gains on images it was not chosen on, and how sure that is."""
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -51,7 +50,7 @@ class Judge:
         self._metric = metric
         self._correct = correct
         self._sign = 1 if metric.metric.better == "higher" else -1
-        self._counts = list(islice(resampling_counts(len(correct), RESAMPLES, seed), RESAMPLES))
+        self._counts = list(resampling_counts(len(correct), RESAMPLES, seed))
 
     def value(self, confidence: Float64Array) -> float:
         """Return the objective. float64 [N]"""
