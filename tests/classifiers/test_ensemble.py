@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.classifiers.answers import softmax
 from secondlook.errors import ClassifierError
+from secondlook.outputs import softmax
 
 Array = np.ndarray[Any, Any]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from secondlook.estimators import confidence, fit_temperature
 from secondlook.estimators.temperature import SHARPEST, SOFTEST, tempered
+from secondlook.outputs import softmax
 from secondlook.predictions import Predictions
-from secondlook.predictions.table import softmax
 
 Maker = Callable[..., Predictions]
 

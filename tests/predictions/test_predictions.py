@@ -11,9 +11,10 @@ from hypothesis.extra.numpy import arrays
 
 from secondlook.arrays import Array
 from secondlook.errors import PredictionsError
+from secondlook.outputs import softmax
 from secondlook.predictions import Predictions
 from secondlook.predictions.leading import leading_classes
-from secondlook.predictions.table import rows_per_block, softmax
+from secondlook.predictions.table import rows_per_block
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip shift:1,0")

@@ -1,14 +1,10 @@
 """What a classifier answered, checked against what the user said it would answer."""
 
-from typing import Literal
-
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.errors import ClassifierError
-
-Output = Literal["logits", "probabilities"]
-OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
+from secondlook.outputs import Output
 
 ROW_SUM_TOLERANCE = 1e-3
 """Probabilities of half precision sum to 1 only within this."""
@@ -18,15 +14,6 @@ SUSPICIOUS_ROW_SUM = 1e-4
 
 ROUNDING = 1e-6
 """A negative probability no larger than this is rounding, and becomes 0."""
-
-
-def softmax(logits: Array) -> Float32Array:
-    """Probabilities of logits, computed in float64. [N, C] -> float32 [N, C]"""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
-    exponentials = np.exp(shifted)
-    probabilities: Float32Array = (exponentials / exponentials.sum(axis=1, keepdims=True)).astype(np.float32)
-    return probabilities
 
 
 def check_answers(answers: object, *, rows: int, output: Output, n_classes: int | None, name: str) -> Float32Array:

@@ -5,9 +5,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.classifiers.answers import OUTPUTS, Output, check_answers, softmax
+from secondlook.classifiers.answers import check_answers
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError
+from secondlook.outputs import OUTPUTS, Output, softmax
 
 
 class Classifier(ABC):
@@ -73,7 +74,7 @@ class Classifier(ABC):
     def probabilities(self, images: Array) -> Float32Array:
         """Probabilities of a batch, whatever the model gives. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         answers = self(images)
-        return softmax(answers) if self.output == "logits" else answers
+        return softmax(answers).astype(np.float32) if self.output == "logits" else answers
 
     def _check_images(self, images: Array) -> None:
         if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype not in (np.uint8, np.float32):

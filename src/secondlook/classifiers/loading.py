@@ -16,12 +16,12 @@ from secondlook.classifiers import (
     torch_model,
     torchvision_model,
 )
-from secondlook.classifiers.answers import Output
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.ensemble import Ensemble
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.classifiers.schemes import SCHEMES, Scheme, Statement, checked_output
 from secondlook.errors import ClassifierError
+from secondlook.outputs import Output
 from secondlook.suggest import did_you_mean
 
 ADAPTERS = (onnx_file, torch_model, sklearn_estimator, huggingface, timm_model, torchvision_model, remote, function)

@@ -11,9 +11,9 @@ from secondlook.estimators.registry import method
 from secondlook.estimators.responses import On
 from secondlook.estimators.shares import predicted_classes, share
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered, tempered_blocks
+from secondlook.outputs import softmax
 from secondlook.predictions.checks import chosen_images
 from secondlook.predictions.predictions import By, Predictions
-from secondlook.predictions.table import softmax
 
 NORMS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate
-from secondlook.evaluation.paired import Entries, Setting, paired_estimates
+from secondlook.evaluation.paired import Setting, paired_estimates
 from secondlook.evaluation.parts import ALL
+from secondlook.evaluation.resampled import Entries
 from secondlook.evaluation.table import reasons_of, table_of
 from secondlook.metrics import measures
 

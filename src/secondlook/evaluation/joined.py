@@ -4,8 +4,8 @@ import numpy as np
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import MetricError
+from secondlook.outputs import Output
 from secondlook.predictions.predictions import Predictions
-from secondlook.predictions.table import OutputKind
 
 
 class JoinedTable:
@@ -13,7 +13,7 @@ class JoinedTable:
 
     def __init__(self, first: Predictions, second: Predictions) -> None:
         self._parts = (first, second)
-        self.kind: OutputKind = "logits" if first.has_logits else "probabilities"
+        self.kind: Output = "logits" if first.has_logits else "probabilities"
         self.shape = (first.n_images + second.n_images, first.n_views, first.n_classes)
         self.rows_read_together = 1
 

@@ -1,18 +1,13 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to one of them."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate, percentile_interval
-from secondlook.evaluation.resampled import SortedImages, resampling_counts
+from secondlook.evaluation.resampled import Entries, resampled_values
 from secondlook.metrics import Measure, Ranking, rank
-
-Entries = Mapping[str, tuple[BoolArray, Float64Array]]
-"""By name: which images are right, and how sure each answer is. bool [N], float64 [N], the same images in each"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,12 @@ class Setting:
 def paired_estimates(part: str, entries: Entries, setting: Setting) -> Iterator[Estimate]:
     """Yield every metric of every entry; all entries see the same resamplings of the images."""
     rankings = {name: rank(*entry) for name, entry in entries.items()}
-    drawn = _resampled_values(entries, setting)
+
+    def values_of(name: str, ranking: Ranking) -> list[float]:
+        found = (_value_or_reason(one, name, ranking, setting)[0] for one in setting.measures)
+        return [math.nan if value is None else value for value in found]
+
+    drawn = resampled_values(entries, values_of, setting.resamples, setting.seed)
     for name, ranking in rankings.items():
         for column, one in enumerate(setting.measures):
             value, reason = _value_or_reason(one, name, ranking, setting)
@@ -55,20 +55,6 @@ def paired_estimates(part: str, entries: Entries, setting: Setting) -> Iterator[
                 images=ranking.n_images,
                 errors=ranking.n_errors,
             )
-
-
-def _resampled_values(entries: Entries, setting: Setting) -> dict[str, Float64Array]:
-    """Return each entry's metrics on each resampling, NaN where one has no meaning. float64 [R, M] each"""
-    images = {name: SortedImages(*entry) for name, entry in entries.items()}
-    drawn = {name: np.full((setting.resamples, len(setting.measures)), np.nan) for name in images}
-    n_images = len(next(iter(entries.values()))[0])
-    for row, counts in enumerate(resampling_counts(n_images, setting.resamples, setting.seed)):
-        for name, sorted_images in images.items():
-            ranking = sorted_images.ranking(counts)
-            for column, one in enumerate(setting.measures):
-                value = _value_or_reason(one, name, ranking, setting)[0]
-                drawn[name][row, column] = np.nan if value is None else value
-    return drawn
 
 
 def _value_or_reason(

@@ -1,11 +1,14 @@
 """Bootstrap over images without sorting again: a resampling only changes how often each image counts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.metrics import Ranking
+
+Entries = Mapping[str, tuple[BoolArray, Float64Array]]
+"""By name: which images are right, and how sure each answer is. bool [N], float64 [N], the same images in each"""
 
 
 class SortedImages:
@@ -26,6 +29,19 @@ class SortedImages:
         errors = np.cumsum(taken * self._is_wrong)[self._block_ends]
         kept = np.diff(accepted, prepend=0) > 0
         return Ranking(self._confidences[kept], accepted[kept], errors[kept])
+
+
+def resampled_values(
+    entries: Entries, values_of: Callable[[str, Ranking], Sequence[float]], resamples: int, seed: int
+) -> dict[str, Float64Array]:
+    """Return what `values_of` gives for each entry on each resampling; all see the same ones. float64 [R, M] each"""
+    images = {name: SortedImages(*entry) for name, entry in entries.items()}
+    drawn: dict[str, list[Sequence[float]]] = {name: [] for name in entries}
+    n_images = len(next(iter(entries.values()))[0])
+    for counts in resampling_counts(n_images, resamples, seed):
+        for name, sorted_images in images.items():
+            drawn[name].append(values_of(name, sorted_images.ranking(counts)))
+    return {name: np.array(rows, dtype=np.float64) for name, rows in drawn.items()}
 
 
 def resampling_counts(n_images: int, resamples: int, seed: int) -> Iterator[IntArray]:

@@ -116,11 +116,11 @@ RESNET = Experiment(
         Comparison("methods", "Every method", RESNET_COLUMNS, EVERY_METHOD, METRICS, BOTH, "all",
                    _contrasts_of(RESNET_COLUMNS)),
         Comparison("single-views", "A single view, as in Table 1", RESNET_COLUMNS, TABLE_1_VIEWS, part="all"),
-        Intensity("gamma", "AORC against gamma, 2,000 images", "gamma", RESNET_COLUMNS, gamma_points()),
-        Intensity("shift", "AORC against shift, 2,000 images: mean over four directions", "shift in pixels",
-                  RESNET_COLUMNS, shift_points(SMALL_SHIFTS)),
-        Intensity("shift-flip", "AORC against shift, 2,000 images: mean over four directions, with and without a flip",
-                  "shift in pixels", RESNET_COLUMNS, shift_points(SMALL_SHIFTS, flips=FLIPPED_TOO)),
+        Intensity("gamma", "AORC against gamma", "gamma", RESNET_COLUMNS, gamma_points(), "all"),
+        Intensity("shift", "AORC against shift: mean over four directions", "shift in pixels",
+                  RESNET_COLUMNS, shift_points(SMALL_SHIFTS), "all"),
+        Intensity("shift-flip", "AORC against shift: mean over four directions, with and without a flip",
+                  "shift in pixels", RESNET_COLUMNS, shift_points(SMALL_SHIFTS, flips=FLIPPED_TOO), "all"),
         ResamplingStudy("resamplings", "BS(D): how many resamplings, how wide a window",
                         (RESNET_COLUMNS[0], RESNET_COLUMNS[2]), RESAMPLINGS,
                         WINDOWS, SEEDS_OF_VIEWS),
@@ -132,8 +132,8 @@ RESNET = Experiment(
     (
         AORC_NOTE,
         "Views: the printed CIFAR-10 set (13 with the identity), chosen by the paper's authors for another network. "
-        "Numbers are on all 10,000 test images, of the intensity figures on 2,000 of them drawn by seed 0.",
-        "z/|z|p and the temperature are tuned on these 2,000 images, which are among the 10,000.",
+        "Numbers are on all 10,000 test images.",
+        "z/|z|p and the temperature are tuned on 2,000 images drawn by seed 0, which are among the 10,000.",
         "MSR(x,hflip) is shown for the class by x alone: D does not hold the plain flip.",
     ),
 )  # fmt: skip
@@ -143,18 +143,17 @@ WRN = Experiment(
     "CIFAR-10, compressed: Wide-ResNets trained with flips, without them, with nothing, and five seeds",
     (
         Comparison("methods", "The analogue of Tables 4 and 5", WRN_COLUMNS, (MSR, FLIP_ONLY, MEAN, BOOTSTRAP),
-                   METRICS, BOTH, "evaluation", (*_contrasts_of(WRN_COLUMNS), *FLIP_CONTRASTS, *ENSEMBLE_CONTRASTS)),
+                   METRICS, BOTH, "all", (*_contrasts_of(WRN_COLUMNS), *FLIP_CONTRASTS, *ENSEMBLE_CONTRASTS)),
         Comparison("single-views", "The flip alone", WRN_COLUMNS,
-                   tuple(row for row in TABLE_1_VIEWS if row.symbol in ("identity", "hflip"))),
+                   tuple(row for row in TABLE_1_VIEWS if row.symbol in ("identity", "hflip")), part="all"),
         ResamplingStudy("resamplings", "BS(D): how many resamplings, how wide a window",
                         (WRN_COLUMNS[0], WRN_COLUMNS[5]), RESAMPLINGS,
-                        WINDOWS, SEEDS_OF_VIEWS, "evaluation"),
-        RiskCoverage("rc-ensemble", "Risk against coverage: ensemble of five", WRN_COLUMNS[7], METHODS),
+                        WINDOWS, SEEDS_OF_VIEWS),
+        RiskCoverage("rc-ensemble", "Risk against coverage: ensemble of five", WRN_COLUMNS[7], METHODS, part="all"),
     ),
     (
         AORC_NOTE,
-        "Views: the printed CIFAR-10 set, and the plain flip. 5,000 of the 10,000 test images, drawn by seed 0, all of "
-        "them strongly compressed.",
+        "Views: the printed CIFAR-10 set, and the plain flip. All 10,000 test images, strongly compressed.",
         "MSR(x,hflip) is shown for the class by x alone: D does not hold the plain flip.",
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ConfidenceError, MetricError, SecondLookError
 from secondlook.estimators import confidence
 from secondlook.evaluation.estimate import percentile_interval
-from secondlook.evaluation.resampled import SortedImages, resampling_counts
+from secondlook.evaluation.resampled import resampled_values
 from secondlook.experiments.bench import Bench
 from secondlook.experiments.experiment import Column, MethodRow, PartName, texts_of
 from secondlook.experiments.findings import Row
@@ -125,22 +125,19 @@ def row_of(
 def cells_of(scores: Scores, metrics: tuple[str, ...], seed: int) -> dict[tuple[str, str], Cell]:
     """Return each method's metrics by (symbol, metric), all over the same resamplings of the images."""
     wanted = measures(metrics)
-    images = {name: SortedImages(scores.correct, values) for name, values in scores.confidences.items()}
-    drawn = {name: np.full((RESAMPLES, len(wanted)), np.nan) for name in images}
-    for row, counts in enumerate(resampling_counts(len(scores.correct), RESAMPLES, seed)):
-        for name, sorted_images in images.items():
-            drawn[name][row] = _values(wanted, sorted_images.ranking(counts))
-    values = {name: _values(wanted, rank(scores.correct, one)) for name, one in scores.confidences.items()}
+
+    def values_of(_: str, ranking: Ranking) -> list[float]:
+        return [_value(one, ranking) for one in wanted]
+
+    entries = {name: (scores.correct, values) for name, values in scores.confidences.items()}
+    drawn = resampled_values(entries, values_of, RESAMPLES, seed) if entries else {}
+    values = {name: values_of(name, rank(*entry)) for name, entry in entries.items()}
     return {
         (name, one.text): Cell(values[name][place], drawn[name][:, place])
-        for name in images
+        for name in entries
         for place, one in enumerate(wanted)
         if not np.isnan(values[name][place])
     }
-
-
-def _values(wanted: tuple[Measure, ...], ranking: Ranking) -> list[float]:
-    return [_value(one, ranking) for one in wanted]
 
 
 def _value(one: Measure, ranking: Ranking) -> float:

@@ -9,7 +9,8 @@ import numpy as np
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import PredictionsError
-from secondlook.predictions.table import OutputKind, rows_per_block
+from secondlook.outputs import Output
+from secondlook.predictions.table import rows_per_block
 from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ SUM_TOLERANCE = 1e-3
 """How far the probabilities of one view may be from summing to 1 (a classifier in half precision needs this much)."""
 
 
-def checked_answers(values: object, kind: OutputKind, views: Sequence[str]) -> Array:
+def checked_answers(values: object, kind: Output, views: Sequence[str]) -> Array:
     """Return `values` as float32 or float64 [N, V, C], or say which number of which image is wrong."""
     answers = np.asarray(values)
     if answers.dtype.kind not in "fiu":
@@ -34,7 +35,7 @@ def checked_answers(values: object, kind: OutputKind, views: Sequence[str]) -> A
     return answers
 
 
-def _check_shape(answers: Array, kind: OutputKind, views: int) -> None:
+def _check_shape(answers: Array, kind: Output, views: int) -> None:
     if answers.ndim != 3:
         hint = " For one view add an axis: values[:, None, :]." if answers.ndim == 2 else ""
         raise PredictionsError(
@@ -51,7 +52,7 @@ def _check_shape(answers: Array, kind: OutputKind, views: int) -> None:
         )
 
 
-def check_numbers(answers: Array, kind: OutputKind, views: Sequence[str], first_image: int = 0) -> None:
+def check_numbers(answers: Array, kind: Output, views: Sequence[str], first_image: int = 0) -> None:
     """Refuse answers [n, V, C] that are not finite and, as probabilities, negative or not summing to 1."""
     _refuse_where(~np.isfinite(answers).all(axis=2), answers, "are not finite", kind, views, first_image)
     if kind == "probabilities":
@@ -62,7 +63,7 @@ def check_numbers(answers: Array, kind: OutputKind, views: Sequence[str], first_
 
 
 def _refuse_where(
-    bad: Any, answers: Array, what: str, kind: OutputKind, views: Sequence[str], first_image: int, hint: str = ""
+    bad: Any, answers: Array, what: str, kind: Output, views: Sequence[str], first_image: int, hint: str = ""
 ) -> None:
     if not np.any(bad):
         return

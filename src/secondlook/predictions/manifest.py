@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from secondlook.errors import PredictionsError
-from secondlook.predictions.table import OutputKind
+from secondlook.outputs import Output
 from secondlook.predictions.whole_file import write_whole_file
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ClassifierRecord(Record):
 
     name: str
     digest: str
-    output: OutputKind
+    output: Output
     preprocessing: dict[str, object]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.errors import PredictionsError
+from secondlook.outputs import Output
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.predictions.table import OutputKind
 from secondlook.predictions.whole_file import write_whole_file
 
 GROUP_BYTES = 256 * 2**10
@@ -54,7 +54,7 @@ def rows_per_group(classes: int) -> int:
     return min(1024, max(16, 1 << (fitting.bit_length() - 1)))
 
 
-def write_part(path: Path, place: PartPlace, kind: OutputKind, part: Part) -> None:
+def write_part(path: Path, place: PartPlace, kind: Output, part: Part) -> None:
     """Write a part; the same part always gives the same bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -97,7 +97,7 @@ def _checksum(indices: Array, answers: Array) -> str:
 class PartFile:
     """A part that is open for reading; whatever is read is compared with its checksum."""
 
-    def __init__(self, path: Path, place: PartPlace, kind: OutputKind) -> None:
+    def __init__(self, path: Path, place: PartPlace, kind: Output) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray
 from secondlook.errors import PredictionsError
+from secondlook.outputs import Output, softmax
 from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity, positions_of
 from secondlook.predictions.checks import (
     check_members_agree,
@@ -21,7 +22,7 @@ from secondlook.predictions.checks import (
     chosen_images,
 )
 from secondlook.predictions.leading import leading_classes
-from secondlook.predictions.table import ArrayTable, OutputKind, Table, rows_per_block, softmax
+from secondlook.predictions.table import ArrayTable, Table, rows_per_block
 from secondlook.views import ViewSet
 
 By = Literal["x", "D"]
@@ -70,7 +71,7 @@ class Predictions:
         view_set = as_view_set(views)
         table: Table | None = None
         if not given_members:
-            kind: OutputKind = "logits" if logits is not None else "probabilities"
+            kind: Output = "logits" if logits is not None else "probabilities"
             values = logits if logits is not None else probabilities
             table = ArrayTable(checked_answers(values, kind, view_set.texts), kind)
         self._set(table, given_members, view_set, labels, ids, class_names)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
+from secondlook.outputs import Output
 from secondlook.predictions.part import rows_per_group
 from secondlook.predictions.store import Run
-from secondlook.predictions.table import OutputKind
 
 
 class StoredTable:
@@ -21,7 +21,7 @@ class StoredTable:
         self._row_of = np.arange(len(indices)) - np.searchsorted(self._part_of, self._part_of)
 
     @property
-    def kind(self) -> OutputKind:
+    def kind(self) -> Output:
         """What the numbers are."""
         return self._run.manifest.classifier.output
 

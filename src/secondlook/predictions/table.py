@@ -1,12 +1,11 @@
 """A table of answers: what `Predictions` reads from, whether it lies in memory or on disk."""
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray
-
-OutputKind = Literal["logits", "probabilities"]
+from secondlook.arrays import Array, IntArray
+from secondlook.outputs import Output
 
 BLOCK_BYTES = 32 * 2**20
 """About how much of a table is held at once, as float64."""
@@ -16,7 +15,7 @@ class Table(Protocol):
     """Answers [N, V, C] of one kind that can be read piece by piece."""
 
     @property
-    def kind(self) -> OutputKind:
+    def kind(self) -> Output:
         """What the numbers are."""
 
     @property
@@ -36,10 +35,10 @@ class ArrayTable:
 
     rows_read_together = 1
 
-    def __init__(self, values: Array, kind: OutputKind) -> None:
+    def __init__(self, values: Array, kind: Output) -> None:
         self.values = values.view()
         self.values.flags.writeable = False
-        self.kind: OutputKind = kind
+        self.kind: Output = kind
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -53,15 +52,6 @@ class ArrayTable:
         if len(views) == self.shape[1] and np.array_equal(views, np.arange(len(views))):
             return rows
         return rows[:, views]
-
-
-def softmax(logits: Array) -> Float64Array:
-    """Softmax over the last axis in float64: in float32 sure answers tie at 1."""
-    shifted = np.array(logits, dtype=np.float64)
-    shifted -= shifted.max(axis=-1, keepdims=True)
-    np.exp(shifted, out=shifted)
-    shifted /= shifted.sum(axis=-1, keepdims=True)
-    return shifted
 
 
 def rows_per_block(views: int, classes: int, rows_read_together: int = 1) -> int:

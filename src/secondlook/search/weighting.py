@@ -4,6 +4,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import SearchError
+from secondlook.outputs import softmax
 from secondlook.predictions.predictions import Predictions
 from secondlook.search.expected_errors import fit_error_model, log_odds, logistic
 from secondlook.search.pool import pool_of
@@ -27,7 +28,7 @@ def learned_weights(shares: Float64Array, correct: BoolArray, pull: float = PULL
     n_views, n_images = shares.shape
 
     def loss_and_gradient(scores: Float64Array) -> tuple[float, Float64Array]:
-        weights = _softmax(scores)
+        weights = softmax(scores)
         mean = np.clip(weights @ shares, 1e-9, 1 - 1e-9)
         odds = model.slope * log_odds(mean) + model.offset
         loss = np.mean(np.logaddexp(0, odds) - wrong * odds) + pull * np.sum(weights * np.log(weights * n_views))
@@ -36,7 +37,7 @@ def learned_weights(shares: Float64Array, correct: BoolArray, pull: float = PULL
         return float(loss), weights * (by_weight - np.sum(weights * by_weight))
 
     found = minimize(loss_and_gradient, np.zeros(n_views), jac=True, method="L-BFGS-B", options={"maxiter": 200})
-    return _softmax(found.x)
+    return softmax(found.x)
 
 
 @strategy(
@@ -79,9 +80,3 @@ def weighted_confidence(preds: Predictions, weights: "tuple[float, ...] | Float6
         raise SearchError(f"the weights add up to {given.sum():g}; expected numbers from 0 up that add up to 1.")
     confidence: Float64Array = given @ pool_of(preds, k).shares
     return confidence
-
-
-def _softmax(scores: Float64Array) -> Float64Array:
-    powers = np.exp(scores - scores.max())
-    weights: Float64Array = powers / powers.sum()
-    return weights
