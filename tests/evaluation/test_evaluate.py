@@ -9,6 +9,7 @@ from secondlook import metrics
 from secondlook.errors import MetricError
 from secondlook.estimators import confidence
 from secondlook.evaluation import Evaluation, evaluate
+from secondlook.evaluation.across import compare
 from secondlook.predictions import Predictions
 
 
@@ -192,5 +193,7 @@ def test_bad_input(preds: Predictions, others: Predictions) -> None:
         evaluate(preds, groups="kind")
     with pytest.raises(MetricError, match="level is 2"):
         evaluate(preds, level=2)
+    with pytest.raises(MetricError, match=r"resamples 0, expected .* at least 1"):
+        compare({"own": (preds.correct(), confidence(preds, "msr"))}, ["auroc"], resamples=0)
     with pytest.raises(MetricError, match="no number for 'mean, auc, all images'"):
         evaluate(preds, ["mean"], ["auroc"], resamples=2)["mean", "auc"]

@@ -36,7 +36,8 @@ def compare(
 
     folders = [RunFolder.open(path) for path in runs]
     ids = [tuple(folder.predictions.ids) for folder in folders]
-    shared = [name for name in ids[0] if all(name in set(of_run) for of_run in ids[1:])]
+    in_all = set(ids[0]).intersection(*ids[1:])
+    shared = [name for name in ids[0] if name in in_all]
     if not shared:
         raise MetricError("the runs have no image in common; compare runs of the same data.")
     entries: dict[str, tuple[BoolArray, Float64Array]] = {}

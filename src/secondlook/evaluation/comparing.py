@@ -57,8 +57,6 @@ def evaluate(
     """
     if not preds.has_labels:
         raise MetricError("an evaluation needs labels, and these predictions have none; give labels=.")
-    if not 0 < level < 1 or resamples < 1:
-        raise MetricError(f"level is {level} and resamples {resamples}, expected a share in (0, 1) and at least 1.")
     confidences = _confidences(preds, methods, by, k, ood)
     compared_with = _baseline(baseline, confidences)
     named = () if isinstance(methods, Mapping) else confidences

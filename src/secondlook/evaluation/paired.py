@@ -22,6 +22,12 @@ class Setting:
     resamples: int
     seed: int
 
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1 or self.resamples < 1:
+            raise MetricError(
+                f"level is {self.level} and resamples {self.resamples}, expected a share in (0, 1) and at least 1."
+            )
+
 
 def paired_estimates(part: str, entries: Entries, setting: Setting) -> Iterator[Estimate]:
     """Yield every metric of every entry; all entries see the same resamplings of the images."""
