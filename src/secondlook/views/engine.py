@@ -9,6 +9,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, Float64Array
 from secondlook.errors import ViewError
+from secondlook.images import fault_of
 from secondlook.views.operations import Copy, Filter, Operation, Reorder, Tone, Warp
 from secondlook.views.plan import computes_pixels, plan
 from secondlook.views.steps import Frame
@@ -50,34 +51,10 @@ def apply_view(images: Array, view: View | str) -> Array:
 
 def check_images(images: Array) -> Array:
     """Return the images in C order, or say what is wrong with them. uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]"""
-    if not isinstance(images, np.ndarray):
-        raise ViewError(f"images are a {type(images).__name__}, expected a NumPy array [N, H, W, C].")
-    if images.ndim != 4:
-        raise ViewError(f"images have shape {_shape(images)}, expected [N, H, W, C]; for one image pass image[None].")
-    if images.shape[3] not in (1, 3):
-        repair = "; move the channels to the end with np.moveaxis(images, 1, 3)" if images.shape[1] in (1, 3) else ""
-        raise ViewError(f"images have {images.shape[3]} channels (shape {_shape(images)}), expected 1 or 3{repair}.")
-    if 0 in images.shape[1:]:
-        raise ViewError(f"images of shape {_shape(images)} have no pixels, expected a height and width of at least 1.")
-    if images.dtype == np.float32:
-        _check_range(images)
-    elif images.dtype != np.uint8:
-        raise ViewError(f"images are {images.dtype}, expected uint8, or float32 in [0, 1]; convert with astype.")
+    fault = fault_of(images)
+    if fault is not None:
+        raise ViewError(f"images {fault}.")
     return np.ascontiguousarray(images)
-
-
-def _check_range(images: Array) -> None:
-    if not images.size:
-        return
-    lowest, highest = float(images.min()), float(images.max())
-    if not (lowest >= 0.0 and highest <= 1.0):  # also true for NaN
-        raise ViewError(
-            f"float images run from {lowest:g} to {highest:g}, expected [0, 1]; divide by 255 or pass uint8."
-        )
-
-
-def _shape(images: Array) -> str:
-    return f"[{', '.join(map(str, images.shape))}]"
 
 
 def _applied(images: Array, view: View) -> Array:
@@ -243,7 +220,7 @@ def _filtered(images: Float32Array, view: View, operation: Filter) -> Float32Arr
     result = np.asarray(operation.function(images.copy()))  # a user's function may work in place
     if result.shape != images.shape:
         raise ViewError(
-            f"a step of view {str(view)!r} gave shape {_shape(result)}, expected {_shape(images)} as it got."
+            f"a step of view {str(view)!r} gave shape {list(result.shape)}, expected {list(images.shape)} as it got."
         )
     if not np.isfinite(result).all():
         raise ViewError(f"a step of view {str(view)!r} gave NaN or infinite pixels; check the function behind it.")
