@@ -1,18 +1,14 @@
 """The tiny network as an ONNX file, a torch module and a model on a real server, for the tests of this room."""
 
-import fcntl
-import hashlib
 import importlib.util
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,6 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 
 
 def _tiny_network_class() -> Any:
@@ -163,23 +158,9 @@ class ModelServer:
 
 
 @pytest.fixture(scope="session")
-def server_python() -> Path:
-    """Python of an environment with MLServer, made once; its requirements are the stamp."""
-    requirements = HERE / "mlserver-requirements.txt"
-    folder = ROOT / ".venv-mlserver" / "environment"
-    stamp = folder / f"ready-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]}"
-    python = folder / "bin" / "python"
-    folder.parent.mkdir(exist_ok=True)
-    # Two test workers come here at once; the second waits until the first has made the environment.
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            venv.create(folder, with_pip=True)
-            quiet = ["--quiet", "--disable-pip-version-check"]
-            subprocess.run([python, "-m", "pip", "install", *quiet, "--requirement", requirements], check=True)
-            stamp.touch()
-    return python
+def server_python(python_with: Callable[..., Path]) -> Path:
+    """Python of an environment with MLServer."""
+    return python_with("mlserver", HERE / "mlserver-requirements.txt")
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,7 @@
 """What is exported, read by the code of the tools it is for: the label-studio-sdk, and the importer of fiftyone."""
 
-import fcntl
-import hashlib
 import json
-import shutil
 import subprocess
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,6 @@ from secondlook.selective import Policy, Rule
 from secondlook.selective.scoring import score
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 
 LABEL_STUDIO = """
 import json, sys
@@ -74,23 +69,9 @@ with names["FiftyOneImageClassificationDatasetImporter"](labels_path=sys.argv[1]
 
 
 @pytest.fixture(scope="session")
-def tools_python() -> Path:
-    """Python of an environment with the tools, made once; its requirements are the stamp."""
-    requirements = HERE / "review-requirements.txt"
-    folder = ROOT / ".venv-review" / "environment"
-    stamp = folder / f"ready-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]}"
-    python = folder / "bin" / "python"
-    folder.parent.mkdir(exist_ok=True)
-    # Two test workers come here at once; the second waits until the first has made the environment.
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            venv.create(folder, with_pip=True)
-            quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
-            subprocess.run([python, "-m", "pip", "install", *quiet, "--requirement", requirements], check=True)
-            stamp.touch()
-    return python
+def tools_python(python_with: Callable[..., Path]) -> Path:
+    """Python of an environment with the tools."""
+    return python_with("review", HERE / "review-requirements.txt", "--no-deps")
 
 
 @pytest.fixture
