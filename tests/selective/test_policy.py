@@ -112,3 +112,17 @@ def test_what_cannot_be_a_policy(classifier: Classifier) -> None:
         Policy.of(nothing, classifier=classifier, views=("identity",))
     with pytest.raises(DecisionError, match="option passes= of confidence 'mc-dropout' is a ndarray"):
         Policy.of(Rule(0.5, "mc-dropout", options={"passes": np.zeros(3)}), classifier=classifier, views=("identity",))
+    with pytest.raises(DecisionError, match=r"no policy can be made of this rule, method: .*unknown confidence 'maen'"):
+        Policy.of(Rule(0.5, "maen"), classifier=classifier, views=("identity",))
+    with pytest.raises(DecisionError, match=r"views: .*begins with 'identity', got \['hflip'\]"):
+        Policy.of(Rule(0.5), classifier=classifier, views=("hflip",))
+
+
+def test_names_of_classes_are_kept_where_known(policy: Policy, classifier: Classifier, tmp_path: Path) -> None:
+    named = Policy.of(Rule(0.9), classifier=classifier, views=("identity",), class_names=("dark", "bright"))
+    named.save(tmp_path / "policy.json")
+    assert Policy.load(tmp_path / "policy.json").class_names == ("dark", "bright")
+    older = json.loads(policy.model_dump_json())
+    del older["class_names"]
+    (tmp_path / "older.json").write_text(json.dumps(older))
+    assert Policy.load(tmp_path / "older.json").class_names is None

@@ -17,7 +17,7 @@ from secondlook.errors import DecisionError, PredictionsError, SourceError
 from secondlook.predictions import Predictions, batching, collect
 from secondlook.selective import Policy, Rule, SelectiveClassifier, certify
 from secondlook.selective.scoring import score
-from secondlook.sources import open_source
+from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
 
 VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
@@ -128,6 +128,18 @@ def test_a_file_carries_how_it_came_about(
     kept = json.loads(pq.read_schema(tmp_path / "scores.parquet").metadata[b"secondlook.score"])
     assert kept["policy"] == json.loads(policy.model_dump_json())
     assert kept["data"] == f"array:[{IMAGES}, 6, 6, 3]"
+
+
+def test_classes_are_called_as_when_the_policy_was_made(
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
+    named = policy.model_copy(update={"class_names": ("dark", "bright")})
+    folders = ArraySource(images, class_names=["camera 1", "camera 2"])
+    for used, expected in ((policy, ["camera 1", "camera 2"]), (named, ["dark", "bright"])):
+        score(used, folders, tmp_path / "scores.parquet", classifier=classifier)
+        rows = rows_of(tmp_path / "scores.parquet")
+        assert {row["class"] for row in rows} == set(expected)
+        assert all(row["class"] == expected[row["label"]] for row in rows)
 
 
 def test_one_view_has_no_interval(classifier: Classifier, images: Array, tmp_path: Path) -> None:

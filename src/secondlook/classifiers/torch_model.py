@@ -24,7 +24,10 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 class TorchClassifier(Classifier):
-    """A torch module, called in eval and inference mode; its training flags come back as they were."""
+    """A torch module, called in eval and inference mode; its training flags come back as they were.
+
+    `module` is the network itself, for methods that hook into it.
+    """
 
     def __init__(
         self,
@@ -44,14 +47,14 @@ class TorchClassifier(Classifier):
             preprocessing=preprocessing,
             class_names=class_names,
         )
-        self._module = module
+        self.module = module
         self._rows = rows
         self._channels_last = channels_last
 
     def answer(self, images: Array) -> Array:
         """Scores as the module gives them. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         inputs = self.preprocessing.normalise(images)
-        with _evaluating(self._module):
+        with _evaluating(self.module):
             return in_batches_of(self._rows, inputs, self._run)
 
     def _run(self, inputs: Array) -> Array:
@@ -61,7 +64,7 @@ class TorchClassifier(Classifier):
             with torch.inference_mode():
                 # Raw pixels may come straight from a read-only file, which torch does not take.
                 tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-                answers = self._module(self._on_device(tensor))
+                answers = self.module(self._on_device(tensor))
                 scores: Array = _scores_in(answers, self.name).to("cpu", torch.float32).numpy()
         except RuntimeError as error:
             if "out of memory" in str(error):
@@ -75,7 +78,7 @@ class TorchClassifier(Classifier):
     def _on_device(self, inputs: "torch.Tensor") -> "torch.Tensor":
         import torch
 
-        like = next((value for value in self._module.parameters() if value.is_floating_point()), None)
+        like = next((value for value in self.module.parameters() if value.is_floating_point()), None)
         memory_format = torch.channels_last if self._channels_last else torch.preserve_format
         if like is None:
             return inputs.contiguous(memory_format=torch.channels_last) if self._channels_last else inputs

@@ -47,6 +47,7 @@ def calibrate(
         views=record.views,
         data=record.data.spec,
         data_digest=record.data.digest,
+        class_names=preds.class_names,
     )
     try:
         policy.save(out)

@@ -9,7 +9,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, Float64Array, IntArray
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.networks import in_batches, module_of, torch_classifier
+from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
 from secondlook.predictions.predictions import By, Predictions
@@ -75,7 +75,7 @@ def embeddings(classifier: object, images: Array, *, layer: str, batch_size: int
     def keep(_: object, __: object, output: "torch.Tensor") -> None:
         seen.append(output.detach().flatten(start_dim=1).float().cpu().numpy())
 
-    hook = _layer(module_of(network), layer).register_forward_hook(keep)
+    hook = _layer(network.module, layer).register_forward_hook(keep)
     try:
         answers = in_batches(network.probabilities, images, batch_size)
     finally:

@@ -8,7 +8,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, Float64Array
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.networks import in_batches, module_of, torch_classifier
+from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
 from secondlook.predictions.checks import check_numbers
@@ -55,7 +55,7 @@ def mc_dropout_passes(
     network = torch_classifier(classifier)
     import torch
 
-    with torch.random.fork_rng(), _dropout_active(module_of(network)):
+    with torch.random.fork_rng(), _dropout_active(network.module):
         torch.manual_seed(seed)
         return np.stack([in_batches(network.probabilities, images, batch_size) for _ in range(passes)])
 

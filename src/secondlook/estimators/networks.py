@@ -9,8 +9,6 @@ from secondlook.arrays import Array, Float32Array
 from secondlook.errors import ConfidenceError
 
 if TYPE_CHECKING:
-    import torch
-
     from secondlook.classifiers.torch_model import TorchClassifier
 
 
@@ -27,11 +25,6 @@ def torch_classifier(classifier: object) -> "TorchClassifier":
             "load a torch module: load_classifier(module, output='logits', ...)."
         )
     return loaded
-
-
-def module_of(classifier: "TorchClassifier") -> "torch.nn.Module":
-    """Return the network itself, to hook into; the classifier stays the one that calls it."""
-    return classifier._module
 
 
 def in_batches(answer: Callable[[Array], Float32Array], images: Array, batch_size: int) -> Float32Array:

@@ -85,6 +85,7 @@ class SelectiveClassifier:
             views=self.views.texts,
             data=source.spec,
             data_digest=source.digest,
+            class_names=preds.class_names,
         )
         return self
 

@@ -86,6 +86,8 @@ class Policy(Record):
     threshold: float
     promise: PolicyPromise
     calibration: PolicyCalibration | None = None
+    class_names: tuple[str, ...] | None = None
+    """What the classes are called, in the order of the classifier's outputs, where that is known."""
 
     @field_validator("views")
     @classmethod
@@ -118,6 +120,7 @@ class Policy(Record):
         views: tuple[str, ...],
         data: str = "",
         data_digest: str = "",
+        class_names: tuple[str, ...] | None = None,
         made: str | None = None,
     ) -> Self:
         """Make the policy of a rule. `data` and its digest say what the threshold was chosen on."""
@@ -125,19 +128,23 @@ class Policy(Record):
 
         if not math.isfinite(rule.threshold):
             raise DecisionError(f"a policy needs a finite threshold, got {rule.threshold}: {rule}.")
-        return cls(
-            made=made or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            secondlook=secondlook.__version__,
-            classifier=described(classifier),
-            views=views,
-            method=rule.method,
-            options=_plain_options(rule),
-            by=rule.by,
-            k=rule.k,
-            threshold=rule.threshold,
-            promise=_promise(rule.promise),
-            calibration=_calibration(rule.calibration, data, data_digest),
-        )
+        try:
+            return cls(
+                made=made or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                secondlook=secondlook.__version__,
+                classifier=described(classifier),
+                views=views,
+                method=rule.method,
+                options=_plain_options(rule),
+                by=rule.by,
+                k=rule.k,
+                threshold=rule.threshold,
+                promise=_promise(rule.promise),
+                calibration=_calibration(rule.calibration, data, data_digest),
+                class_names=class_names,
+            )
+        except ValidationError as error:
+            raise DecisionError(f"no policy can be made of this rule, {_first_fault(error)}.") from None
 
     @property
     def rule(self) -> Rule:
@@ -186,15 +193,19 @@ class Policy(Record):
         except OSError as error:
             raise DecisionError(f"the policy {str(path)!r} cannot be read: {error.strerror}; check the path.") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise DecisionError(
-                f"the policy {str(path)!r} cannot be used, {where}: {first['msg']}; calibrate again, "
+                f"the policy {str(path)!r} cannot be used, {_first_fault(error)}; calibrate again, "
                 "or use the version of secondlook that wrote it."
             ) from None
 
     def __str__(self) -> str:
         return f"{self.rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+    return f"{where}: {first['msg'].rstrip('.')}"
 
 
 def described(classifier: Describable) -> PolicyClassifier:

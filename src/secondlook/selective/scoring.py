@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class Scoring:
         image = first_image(asked.classifier, source)
         answers = side_by_side(image[None]).shape[1]
         classes = answers // len(side_by_side.members)
-        names = _names_that_fit(asked.classifier.class_names, source.class_names, classes)
+        names = _names_that_fit((asked.classifier.class_names, policy.class_names, source.class_names), classes)
         job = ScoringJob(
             policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
             # Parts of a function without a name cannot be told from another's, so they are never taken up again.
@@ -212,11 +212,9 @@ class Scoring:
         return {"secondlook.score": json.dumps({**kept, **options}, ensure_ascii=False)}
 
 
-def _names_that_fit(
-    of_classifier: tuple[str, ...] | None, of_source: tuple[str, ...] | None, classes: int
-) -> tuple[str, ...] | None:
-    """Return the names of the classes, the model's or the data's; folders of new images may mean something else."""
-    return next((names for names in (of_classifier, of_source) if names and len(names) == classes), None)
+def _names_that_fit(known: Iterable[tuple[str, ...] | None], classes: int) -> tuple[str, ...] | None:
+    """Return the first names that are as many as the classes: folders of new images may mean something else."""
+    return next((names for names in known if names and len(names) == classes), None)
 
 
 def _without_labels(source: Source) -> Source:
