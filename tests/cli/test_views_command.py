@@ -62,7 +62,7 @@ def test_the_svhn_warning_is_shown(secondlook: Command) -> None:
         (["identity zoom:0", "photo.jpg"], "F of step 'zoom:F' in view 'zoom:0' is 0"),
         (["natural", "photo.jpg", "-o", "no/such/folder/sheet.png"], "cannot be written to 'no/such/folder/sheet.png'"),
         (["natural", "photo.jpg", "-o", "sheet.nonsense"], "cannot be written to 'sheet.nonsense'"),
-        (["natural", "broken.jpg"], "broken.jpg"),
+        (["natural", "broken.jpg"], "image broken.jpg cannot be read: it is damaged or cut short"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
@@ -75,3 +75,4 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+    assert "skip" not in done.stderr  # there is one image, and nothing to go on with

@@ -16,6 +16,7 @@ from secondlook.predictions.lock import alone, together
 from secondlook.predictions.manifest import RUN_FILE, Manifest, read_manifest, view_name, write_manifest
 from secondlook.predictions.part import DamagedPartError, DamagedPartWarning, Part, PartFile, PartPlace, write_part
 from secondlook.predictions.whole_file import remove_unfinished_files
+from secondlook.sources.source import HOW_TO_SKIP
 
 
 class Run:
@@ -114,7 +115,7 @@ class Run:
         first = self.manifest.skipped[0]
         return (
             f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read; the first is "
-            f"{first.id!r}: {first.reason}; repair or remove them, or pass on_error='skip'."
+            f"{first.id!r}: {first.reason}; repair or remove them, or {HOW_TO_SKIP}."
         )
 
     def missing_parts(self, views: tuple[str, ...]) -> list[tuple[str, int]]:

@@ -52,11 +52,16 @@ class Batch:
     images: list[Array]
 
 
+HOW_TO_SKIP = "pass on_error='skip' (--on-error skip)"
+
+
 class UnreadableImageError(SourceError):
     """One image that cannot be read; with on_error="skip" the reading goes on without it."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"image {where} cannot be read: {reason}; repair or remove it, or pass on_error='skip'.")
+    def __init__(self, where: str, reason: str, *, can_be_skipped: bool = False) -> None:
+        choice = f", or {HOW_TO_SKIP}" if can_be_skipped else ""
+        super().__init__(f"image {where} cannot be read: {reason}; repair or remove it{choice}.")
+        self.where = where
         self.reason = reason
 
 
@@ -140,7 +145,7 @@ class Source(ABC):
             return self.read(index)
         except UnreadableImageError as error:
             if self.on_error == "fail":
-                raise
+                raise UnreadableImageError(error.where, error.reason, can_be_skipped=True) from error
             return error
 
     def _readable(self, positions: range, outcomes: Iterable[Array | UnreadableImageError]) -> Batch:
