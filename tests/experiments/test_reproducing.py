@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from secondlook.classifiers import Classifier
 from secondlook.errors import ExperimentError
 from secondlook.experiments import reproduce
+from secondlook.experiments.bench import Bench, Used
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -174,6 +175,17 @@ def test_the_circumstances_stand_beside_the_numbers(
     assert {"date", "commit", "machine", "versions", "digests"} <= set(facts)
     assert facts["predictions"]["svhn-vgg8 on svhn, evaluation"]["numpy"] == np.__version__
     assert str(tmp_path) not in text
+
+
+def test_each_experiment_is_charged_with_what_it_used_itself(
+    data_root: Path, stand_ins: dict[str, Classifier], tmp_path: Path
+) -> None:
+    bench = Bench(data_root, tmp_path / "store", plans=stand_ins, progress=False)
+    first, second = bench.classifier("cifar10-vgg8"), bench.source("svhn", "evaluation")
+    assert bench.take_used().digests == {"cifar10-vgg8": first.digest, "svhn, evaluation": second.digest}
+    assert bench.take_used() == Used()
+    bench.source("svhn", "evaluation")  # opened long since, and used again
+    assert bench.take_used().digests == {"svhn, evaluation": second.digest}
 
 
 def test_the_page_loads_nothing_from_elsewhere(

@@ -30,6 +30,22 @@ PARTS: Mapping[PartName, tuple[PartName, ...]] = {
 """The two parts have no image in common, and "all" is both: so no image is shown twice, whoever asks for what."""
 
 
+@dataclass(frozen=True)
+class Used:
+    """What an experiment has used.
+
+    Attributes
+    ----------
+    digests
+        Of data sets and classifiers, by key.
+    versions
+        Under which versions each run of predictions was begun, which may have been elsewhere.
+    """
+
+    digests: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
 @dataclass
 class Bench:
     """What stays the same over all experiments of one call.
@@ -58,7 +74,7 @@ class Bench:
         self._wholes: dict[str, Source] = {}
         self._sources: dict[tuple[str, PartName], Source] = {}
         self._classifiers: dict[str, Classifier] = {}
-        self._versions: dict[str, dict[str, str]] = {}
+        self._used = Used()
 
     def missing_for(self, column: Column) -> tuple[Missing, ...]:
         """Return what a column needs and cannot have; what it can have is open afterwards."""
@@ -82,9 +98,8 @@ class Bench:
     def _collected(self, classifier: str, data_set: str, part: PartName, views: ViewSet) -> Predictions:
         model, source = self.classifier(classifier), self.source(data_set, part)
         preds = collect(model, source, views, store=self.store, progress=self.progress)
-        self._versions[f"{classifier} on {data_set}, {part}"] = Run.open(
-            self.store / run_name(model, source)
-        ).manifest.versions
+        run = Run.open(self.store / run_name(model, source))
+        self._used.versions[f"{classifier} on {data_set}, {part}"] = run.manifest.versions
         return preds
 
     def experimental_images(self, column: Column, part: PartName) -> int:
@@ -95,7 +110,9 @@ class Bench:
         """Return a part of a data set."""
         if (key, part) not in self._sources:
             self._sources[key, part] = self._split(key, part)
-        return self._sources[key, part]
+        source = self._sources[key, part]
+        self._used.digests[f"{key}, {part}"] = source.digest
+        return source
 
     def input_image(self, column: Column, part: PartName) -> Array:
         """Return the first image of a part at the column's input size, uint8 [H, W, C]; as it is with no classifier."""
@@ -116,21 +133,19 @@ class Bench:
         """Return a classifier, loaded once."""
         if key not in self._classifiers:
             self._classifiers[key] = self._loaded(key)
-        return self._classifiers[key]
+        classifier = self._classifiers[key]
+        self._used.digests[key] = classifier.digest
+        return classifier
 
     def layer(self, key: str) -> str | None:
         """Return the layer whose activations the distance method reads, where the user named one."""
         plan = self._plan(key)
         return plan.layer if isinstance(plan, ClassifierPlan) else None
 
-    def digests(self) -> dict[str, str]:
-        """Return what the data sets and classifiers used so far are, by key."""
-        parts = {f"{key}, {part}": source.digest for (key, part), source in self._sources.items()}
-        return parts | {key: classifier.digest for key, classifier in self._classifiers.items()}
-
-    def versions(self) -> dict[str, dict[str, str]]:
-        """Return under which versions the predictions used so far were begun, which may have been elsewhere."""
-        return dict(self._versions)
+    def take_used(self) -> Used:
+        """Return what was used since this was last asked."""
+        used, self._used = self._used, Used()
+        return used
 
     def _plan(self, key: str) -> ClassifierPlan | Classifier:
         return self.plans.get(key, CLASSIFIERS[key])

@@ -13,7 +13,12 @@ PACKAGES = ("numpy", "scipy", "numba", "opencv-python-headless", "onnxruntime", 
 
 
 def circumstances(
-    experiment: str, seed: int, limit: int | None, digests: dict[str, str], predictions: dict[str, dict[str, str]]
+    experiment: str,
+    commit: str,
+    seed: int,
+    limit: int | None,
+    digests: dict[str, str],
+    predictions: dict[str, dict[str, str]],
 ) -> dict[str, object]:
     """Return machine, versions, commit, seed, date and the digests of data and classifiers, as JSON can hold them.
 
@@ -23,7 +28,7 @@ def circumstances(
     return {
         "experiment": experiment,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "commit": commit,
         "seed": seed,
         "limit": limit,
         "machine": {"system": platform.system(), "processor": _processor(), "cores": os.cpu_count()},
@@ -43,7 +48,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str:
+def commit_of_source() -> str:
     """Return the commit of the source tree, marked where it was changed since; 'unknown' outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

@@ -8,7 +8,7 @@ from secondlook.classifiers import Classifier
 from secondlook.errors import ExperimentError
 from secondlook.experiments.bench import Bench
 from secondlook.experiments.catalogue import experiments_named
-from secondlook.experiments.circumstances import circumstances
+from secondlook.experiments.circumstances import circumstances, commit_of_source
 from secondlook.experiments.classifier_plans import CLASSIFIERS, ClassifierPlan, read_classifiers
 from secondlook.experiments.experiment import Experiment
 from secondlook.experiments.findings import Findings
@@ -97,11 +97,12 @@ def reproduce(
         limit=limit,
         progress=progress,
     )
-    findings = {}
+    findings, commit = {}, commit_of_source()
     for experiment in experiments:
         found = findings[experiment.name] = run_experiment(experiment, bench)
+        used = bench.take_used()
         if any(one.has_run for one in found):
-            facts = circumstances(experiment.name, seed, limit, bench.digests(), bench.versions())
+            facts = circumstances(experiment.name, commit, seed, limit, used.digests, used.versions)
             write_findings(target / experiment.name, experiment, found, facts)
     return Reproduction(target, experiments, findings)
 
