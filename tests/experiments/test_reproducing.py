@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,33 @@ def test_table2_runs_on_official_files(data_root: Path, stand_ins: dict[str, Cla
     assert {row["images"] for row in rows} == {"54", "52"}  # a tenth, an eighth of 60 are experimental
     assert rows[1]["published"] == "0.941000"
     assert float(rows[1]["difference"]) == pytest.approx(float(rows[1]["value"]) - 0.941, abs=2e-6)
+
+
+def test_the_command_prints_for_machines_what_it_writes(data_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import numpy as np\n"
+        "def by_colour(images):\n"
+        "    answers = images.mean(axis=(1, 2)) @ np.random.default_rng(0).normal(size=(3, 10))\n"
+        "    powers = np.exp(answers - answers.max(axis=1, keepdims=True))\n"
+        "    return powers / powers.sum(axis=1, keepdims=True)\n"
+    )
+    plan = 'spec = "function:nets:by_colour"\noutput = "probabilities"\n'
+    (tmp_path / "nets.toml").write_text(f'[cifar10-vgg8]\nname = "colours"\n{plan}[svhn-vgg8]\n{plan}')
+    program = str(Path(sys.executable).with_name("secondlook"))
+    line = [program, "reproduce", "table2", "--data-root", str(data_root), "--classifiers", "nets.toml", "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    written = csv_rows(tmp_path / printed["out"] / "table2" / "results.csv")
+    assert [row["method"] for row in printed["experiments"]["table2"]] == ["MSR(x)", "MSR(D)", "BS(D)"]
+    for one, other in zip(printed["experiments"]["table2"], written, strict=True):
+        assert list(one) == list(other)
+        assert one["difference"] == pytest.approx(float(other["difference"]), abs=1e-6)
+    gaps = {gap["what"].split()[1]: gap for gap in printed["missing"]}
+    assert set(gaps) == {"cifar100-vgg8", "svhn-vgg8"}
+    assert "must be named" in gaps["cifar100-vgg8"]["why"]
+    assert "it has no name" in gaps["svhn-vgg8"]["why"]
+    assert "below [svhn-vgg8]" in gaps["svhn-vgg8"]["steps"][0]
 
 
 def test_the_numbers_are_those_of_a_plain_computation(

@@ -1,5 +1,6 @@
 """`secondlook reproduce`: the paper's tables and figures, on one's own copies of the data and the weights."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ def reproduce(
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many images of each part.")] = None,
     seed: options.Seed = 0,
     config: Config = None,
+    as_json: options.Json = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
 ) -> None:
@@ -49,5 +51,7 @@ def reproduce(
     )
     if not done.has_run:
         raise ExperimentError(str(done))
-    if not quiet:
+    if as_json:
+        typer.echo(json.dumps(done.to_dict(), ensure_ascii=False))
+    elif not quiet:
         typer.echo(str(done))

@@ -10,7 +10,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ExperimentError, SecondLookError
 from secondlook.evaluation.joined import JoinedTable
-from secondlook.experiments.classifier_plans import CLASSIFIERS, TOML_FORM, ClassifierPlan
+from secondlook.experiments.classifier_plans import CLASSIFIERS, NAME_FORM, TOML_FORM, ClassifierPlan
 from secondlook.experiments.data_sets import DATA_SETS
 from secondlook.experiments.experiment import Column, PartName
 from secondlook.experiments.needed import Missing
@@ -202,7 +202,8 @@ class Bench:
         plan = self._plan(key)
         what = f"classifier {key}" + (f" ({plan.title})" if isinstance(plan, ClassifierPlan) else "")
         try:
-            self.classifier(key)
+            if not self.classifier(key).digest:
+                return Missing(what, "its answers cannot be kept, since it has no name", (NAME_FORM.format(key=key),))
         except (SecondLookError, OSError) as error:
             if not isinstance(plan, ClassifierPlan) or plan.spec is None:
                 steps: tuple[str, ...] = ("say in a TOML file which one stands for it:", TOML_FORM.format(key=key))

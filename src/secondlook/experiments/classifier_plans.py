@@ -18,6 +18,9 @@ mean = [0.5, 0.5, 0.5]         # as in training; with std, for pixels in [0, 1]
 std = [0.5, 0.5, 0.5]"""
 """What a user writes for a classifier."""
 
+NAME_FORM = 'add name = "..." below [{key}] in the TOML file, another one whenever the function changes'
+"""What a user writes for a function, which has no file to recognise it by."""
+
 
 @dataclass(frozen=True)
 class ClassifierPlan:

@@ -1,7 +1,7 @@
 """`reproduce`: everything that `secondlook reproduce NAME` does, as one function."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from secondlook.classifiers import Classifier
@@ -40,6 +40,17 @@ class Reproduction:
     def has_run(self) -> bool:
         """Whether anything came out; a command that got nothing done should end with an error code."""
         return any(one.has_run for found in self.findings.values() for one in found)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all numbers, and what is missing for the rest, as JSON can hold them."""
+        return {
+            "out": str(self.out),
+            "experiments": {
+                name: [{**asdict(row), "difference": row.difference} for one in found for row in one.rows]
+                for name, found in self.findings.items()
+            },
+            "missing": [asdict(gap) for gap in self.missing],
+        }
 
     def __str__(self) -> str:
         if not self.has_run:
