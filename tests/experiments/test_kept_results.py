@@ -1,0 +1,70 @@
+"""The results that are kept: whole, and what the documentation says of them is in them."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+EXPERIMENTS = ("cifar10-resnet", "cifar10-wrn")
+PICTURES = {
+    "results-wrn-gains.png": "cifar10-wrn/methods-gains.png",
+    "results-shift.png": "cifar10-resnet/shift.png",
+}
+
+Rows = list[dict[str, str]]
+
+
+def kept(experiment: str) -> Rows:
+    return list(csv.DictReader((RESULTS / experiment / "results.csv").read_text().splitlines()))
+
+
+def gains_in_the_documentation() -> dict[str, list[str]]:
+    """Return the cells of the first table of docs/results.md by the column they are about."""
+    lines = (DOCS / "results.md").read_text().splitlines()
+    head = lines.index("| classifier | accuracy | MSR(x) | MSR(D) | gain |")
+    table = lines[head + 2 : lines.index("", head)]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return {row[0].removeprefix("WRN, ").replace("seed ", "seed"): row[1:] for row in cells}
+
+
+def number(rows: Rows, column: str, method: str, metric: str) -> dict[str, str]:
+    found = [
+        row
+        for row in rows
+        if (row["piece"], row["column"], row["method"], row["metric"], row["by"])
+        == ("methods", column, method, metric, "x")
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_number_is_about_all_images(experiment: str) -> None:
+    assert {row["images"] for row in kept(experiment)} == {"10000"}
+
+
+def test_the_documented_gains_are_those_measured() -> None:
+    documented = gains_in_the_documentation()
+    seen = set()
+    for experiment in EXPERIMENTS:
+        rows = kept(experiment)
+        for column in dict.fromkeys(row["column"] for row in rows if row["piece"] == "methods" and row["method"]):
+            if column not in documented:
+                continue
+            before, after = (number(rows, column, method, "aorc_joint") for method in ("MSR(x)", "MSR(D)"))
+            measured = [before["value"], after["value"], after["gain"], after["gain_low"], after["gain_high"]]
+            accuracy, *others = map(float, re.findall(r"[-+]?[0-9.]+", " ".join(documented[column])))
+            assert accuracy == float(number(rows, column, "MSR(x)", "accuracy")["value"])
+            # Both were rounded, the documented to two decimals.
+            assert others == pytest.approx([100 * float(value) for value in measured], abs=0.0051)
+            seen.add(column)
+    assert seen == set(documented)
+    assert len(seen) == 12
+
+
+@pytest.mark.parametrize(("shown", "made"), PICTURES.items())
+def test_the_documentation_shows_the_pictures_that_were_made(shown: str, made: str) -> None:
+    assert (DOCS / "images" / shown).read_bytes() == (RESULTS / made).read_bytes()
