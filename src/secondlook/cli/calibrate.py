@@ -22,6 +22,7 @@ def calibrate(
     config: Config = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Choose an operating point.
 
@@ -33,13 +34,13 @@ def calibrate(
     if (risk is None) == (coverage is None):
         raise DecisionError("say either --risk (with a promise) or --coverage (without one), not both or neither.")
     folder = RunFolder.open(run)
-    preds = folder.predictions
-    if risk is not None:
-        rule = certify(preds, method, risk=risk, delta=delta, by=by, k=top_k)  # type: ignore[arg-type]
-        if not rule.certified:
-            raise DecisionError(f"{rule.shortfall}.")
-    else:
-        rule = threshold_for(preds, method, coverage=coverage or 0.0, by=by, k=top_k)  # type: ignore[arg-type]
+    with folder.predictions.read_with_bar("confidences", 2, enabled=not (quiet or no_progress)) as preds:
+        if risk is not None:
+            rule = certify(preds, method, risk=risk, delta=delta, by=by, k=top_k)  # type: ignore[arg-type]
+        else:
+            rule = threshold_for(preds, method, coverage=coverage or 0.0, by=by, k=top_k)  # type: ignore[arg-type]
+    if risk is not None and not rule.certified:
+        raise DecisionError(f"{rule.shortfall}.")
     record = folder.record
     policy = Policy.of(
         rule,

@@ -24,6 +24,7 @@ def compare(
     seed: options.Seed = 0,
     config: Config = None,
     as_json: options.Json = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Compare runs; every difference is to the first line.
 
@@ -40,17 +41,19 @@ def compare(
     shared = [name for name in ids[0] if name in in_all]
     if not shared:
         raise MetricError("the runs have no image in common; compare runs of the same data.")
+    methods = method or ["msr", "mean"]
     entries: dict[str, tuple[BoolArray, Float64Array]] = {}
     scores: list[str] = []
     for path, folder, names in zip(runs, folders, ids, strict=True):
         place = {name: position for position, name in enumerate(names)}
-        preds = folder.predictions.select(images=np.array([place[name] for name in shared]))
-        correct = preds.correct(by=by, k=top_k)  # type: ignore[arg-type]  # checked there, with a sentence
-        for name in method or ["msr", "mean"]:
-            sure = confidence(preds, name, by=by, k=top_k)  # type: ignore[arg-type]
-            entries[f"{path} {name}"] = (correct, sure)
-            if not find_method(name)[0].is_probability:
-                scores.append(f"{path} {name}")
+        chosen = folder.predictions.select(images=np.array([place[name] for name in shared]))
+        with chosen.read_with_bar(str(path), len(methods) + 1, enabled=not no_progress) as preds:
+            correct = preds.correct(by=by, k=top_k)  # type: ignore[arg-type]  # checked there, with a sentence
+            for name in methods:
+                sure = confidence(preds, name, by=by, k=top_k)  # type: ignore[arg-type]
+                entries[f"{path} {name}"] = (correct, sure)
+                if not find_method(name)[0].is_probability:
+                    scores.append(f"{path} {name}")
     result = compare_entries(
         entries,
         metric or ["accuracy", "auroc", "aurc", "risk_at:0.8"],
@@ -58,6 +61,7 @@ def compare(
         level=level,
         resamples=resamples,
         seed=seed,
+        progress=not no_progress,
     )
     if as_json:
         typer.echo(json.dumps({"images": len(shared), **result.to_dict()}, ensure_ascii=False))

@@ -90,6 +90,7 @@ def evaluate(
         level=level,
         resamples=resamples,
         seed=seed,
+        progress=progress,
     )
     record = record_of(settings_of(context), classifier, source, view_set.texts, harmful)
     write_run(out, record, result.to_dict())

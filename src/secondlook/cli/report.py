@@ -23,6 +23,7 @@ def report(
     galleries: Annotated[bool, typer.Option(help="Show pictures, if the images are still there.")] = True,
     config: Config = None,
     quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Write a page that can be shown to a colleague: self-contained, works offline.
 
@@ -31,14 +32,15 @@ def report(
     from secondlook.cli.run_folder import REPORT, RunFolder
 
     target = out or run / REPORT
-    notes = write_page(RunFolder.open(run), target, delta=delta, galleries=galleries)
+    progress = not (quiet or no_progress)
+    notes = write_page(RunFolder.open(run), target, delta=delta, galleries=galleries, progress=progress)
     if not quiet:
         for note in notes:
             typer.echo(note)
         typer.echo(f"The report is in {target}")
 
 
-def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool) -> list[str]:
+def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool, progress: bool) -> list[str]:
     """Write the report of a run; returns what the reader should be told about it."""
     from secondlook.report import write_report
     from secondlook.sources import Skipped
@@ -66,6 +68,7 @@ def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool)
         notes=[*run.record.warnings, *notes],
         skipped=[Skipped(name, reason) for name, reason in run.predictions.skipped],
         command=f"secondlook evaluate --config {run.path / 'run.toml'}",
+        progress=progress,
     )
     return notes
 

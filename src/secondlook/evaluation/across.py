@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate
-from secondlook.evaluation.paired import Setting, paired_estimates
+from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import ALL
 from secondlook.evaluation.resampled import Entries
 from secondlook.evaluation.table import reasons_of, table_of
 from secondlook.metrics import measures
+from secondlook.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ def compare(
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
+    progress: bool = True,
 ) -> Comparison:
     """Compare confidences, each with its own correctness, on the same images. name -> (bool [N], float64 [N])
 
@@ -45,4 +47,5 @@ def compare(
         raise MetricError("the entries to compare differ in their number of images; compare runs of the same data.")
     first = next(iter(entries))
     setting = Setting(measures(metrics), frozenset(no_probabilities), first, level, resamples, seed)
-    return Comparison(tuple(paired_estimates(ALL, entries, setting)), first, level)
+    with progress_bar(INTERVALS, resamples, RESAMPLINGS, enabled=progress) as advance:
+        return Comparison(tuple(paired_estimates(ALL, entries, setting, advance)), first, level)

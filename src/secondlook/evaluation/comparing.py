@@ -11,11 +11,12 @@ from secondlook.estimators import confidence as confidence_of
 from secondlook.estimators.registry import find_method
 from secondlook.evaluation.evaluation import Evaluation
 from secondlook.evaluation.joined import joined
-from secondlook.evaluation.paired import Setting, paired_estimates
+from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import Groups, Part, parts_of
 from secondlook.metrics import measures
 from secondlook.metrics.ranking import checked
 from secondlook.predictions.predictions import By, Predictions
+from secondlook.progress import progress_bar
 
 METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
 
@@ -33,6 +34,7 @@ def evaluate(
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
+    progress: bool = True,
 ) -> Evaluation:
     """Return methods x metrics with intervals, and the paired difference of each method to the baseline.
 
@@ -54,16 +56,21 @@ def evaluate(
         The method to compare with, `msr` or else the first.
     level, resamples, seed
         Of the intervals: percentiles over resamplings of the images, the same ones for all methods.
+    progress
+        Whether to draw progress bars, where it takes long and standard error is a terminal.
     """
     if not preds.has_labels:
         raise MetricError("an evaluation needs labels, and these predictions have none; give labels=.")
-    confidences = _confidences(preds, methods, by, k, ood)
+    confidences = _confidences(preds, methods, by, k, ood, progress=progress)
     compared_with = _baseline(baseline, confidences)
     named = () if isinstance(methods, Mapping) else confidences
     scores = frozenset(name for name in named if not find_method(name)[0].is_probability)
     setting = Setting(measures(metrics), scores, compared_with, level, resamples, seed)
     parts = parts_of(preds, preds.correct(by=by, k=k), groups, 0 if ood is None else ood.n_images)
-    rows = tuple(row for part in parts for row in paired_estimates(part.name, _entries(part, confidences), setting))
+    with progress_bar(INTERVALS, len(parts) * resamples, RESAMPLINGS, enabled=progress) as advance:
+        rows = tuple(
+            row for part in parts for row in paired_estimates(part.name, _entries(part, confidences), setting, advance)
+        )
     return Evaluation(rows, compared_with, by, k, preds.n_views, level, resamples, seed)
 
 
@@ -73,6 +80,8 @@ def _confidences(
     by: By,
     k: int,
     ood: Predictions | None,
+    *,
+    progress: bool,
 ) -> dict[str, Float64Array]:
     """Return the confidence by each method. float64 [N] each, the images of `ood` last"""
     everything = preds if ood is None else joined(preds, ood)
@@ -81,7 +90,8 @@ def _confidences(
     else:
         default = ("msr", "mean", "bootstrap") if preds.n_views * max(1, len(preds.members)) > 1 else ("msr",)
         names = dict.fromkeys(default if methods is None else methods)
-        found = {name: confidence_of(everything, name, by=by, k=k) for name in names}
+        with everything.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:
+            found = {name: confidence_of(seen, name, by=by, k=k) for name in names}
     if not found:
         raise MetricError("there is no method to evaluate; name at least one, such as 'mean'.")
     for name, values in found.items():

@@ -8,6 +8,10 @@ from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate, percentile_interval
 from secondlook.evaluation.resampled import Entries, resampled_values
 from secondlook.metrics import Measure, Ranking, rank
+from secondlook.progress import Advance, unwatched
+
+INTERVALS, RESAMPLINGS = "intervals", "resamplings"
+"""What a progress bar calls this work, and its unit."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Setting:
             )
 
 
-def paired_estimates(part: str, entries: Entries, setting: Setting) -> Iterator[Estimate]:
+def paired_estimates(part: str, entries: Entries, setting: Setting, advance: Advance = unwatched) -> Iterator[Estimate]:
     """Yield every metric of every entry; all entries see the same resamplings of the images."""
     rankings = {name: rank(*entry) for name, entry in entries.items()}
 
@@ -37,7 +41,7 @@ def paired_estimates(part: str, entries: Entries, setting: Setting) -> Iterator[
         found = (_value_or_reason(one, name, ranking, setting)[0] for one in setting.measures)
         return [math.nan if value is None else value for value in found]
 
-    drawn = resampled_values(entries, values_of, setting.resamples, setting.seed)
+    drawn = resampled_values(entries, values_of, setting.resamples, setting.seed, advance)
     for name, ranking in rankings.items():
         for column, one in enumerate(setting.measures):
             value, reason = _value_or_reason(one, name, ranking, setting)

@@ -6,6 +6,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.metrics import Ranking
+from secondlook.progress import Advance, unwatched
 
 Entries = Mapping[str, tuple[BoolArray, Float64Array]]
 """By name: which images are right, and how sure each answer is. bool [N], float64 [N], the same images in each"""
@@ -32,15 +33,20 @@ class SortedImages:
 
 
 def resampled_values(
-    entries: Entries, values_of: Callable[[str, Ranking], Sequence[float]], resamples: int, seed: int
+    entries: Entries,
+    values_of: Callable[[str, Ranking], Sequence[float] | Float64Array],
+    resamples: int,
+    seed: int,
+    advance: Advance = unwatched,
 ) -> dict[str, Float64Array]:
     """Return what `values_of` gives for each entry on each resampling; all see the same ones. float64 [R, M] each"""
     images = {name: SortedImages(*entry) for name, entry in entries.items()}
-    drawn: dict[str, list[Sequence[float]]] = {name: [] for name in entries}
+    drawn: dict[str, list[Sequence[float] | Float64Array]] = {name: [] for name in entries}
     n_images = len(next(iter(entries.values()))[0])
     for counts in resampling_counts(n_images, resamples, seed):
         for name, sorted_images in images.items():
             drawn[name].append(values_of(name, sorted_images.ranking(counts)))
+        advance(1)
     return {name: np.array(rows, dtype=np.float64) for name, rows in drawn.items()}
 
 

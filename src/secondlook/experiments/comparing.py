@@ -61,7 +61,7 @@ def _column(comparison: Comparison, column: Column, bench: Bench) -> _Outcome:
     cells: dict[CellKey, Cell] = {}
     for by in comparison.by:
         scores = scores_of(bench, column, preds, methods, by, comparison.part)
-        found = cells_of(scores, comparison.metrics, bench.seed)
+        found = cells_of(scores, comparison.metrics, bench)
         rows += [_row(comparison, column, by, scores, key, found) for key in found if _is_worth_a_row(key)]
         cells |= {(column.title, by, *key): cell for key, cell in found.items()}
         missing += scores.missing

@@ -37,7 +37,7 @@ def _curve(intensity: Intensity, column: Column, bench: Bench) -> list[Row]:
     scores = scores_of(bench, column, preds, methods, "x", intensity.part)
     if scores.missing:
         raise SecondLookError(scores.missing[0].why)
-    cells = cells_of(scores, (METRIC,), bench.seed)
+    cells = cells_of(scores, (METRIC,), bench)
     rows = []
     for at, texts in intensity.points:
         if (texts[0], METRIC) in cells:

@@ -13,6 +13,7 @@ from secondlook.experiments.paper_tables import MEAN
 from secondlook.experiments.plots import curves_picture
 from secondlook.metrics import aorc_joint
 from secondlook.predictions import Predictions
+from secondlook.progress import Advance, progress_bar
 
 
 def run_resampling_study(study: ResamplingStudy, bench: Bench) -> Findings:
@@ -37,19 +38,31 @@ def run_resampling_study(study: ResamplingStudy, bench: Bench) -> Findings:
 def _rows(study: ResamplingStudy, column: Column, bench: Bench) -> list[Row]:
     preds = bench.predictions(column, study.part, views_needed(column, (MEAN,)))
     default = number_of_resamplings(preds.n_views, max(1, len(preds.members)))
-    counts = [_row(study, column, preds, "resamplings", count, count, count) for count in study.resamplings]
-    windows = [_row(study, column, preds, "window", window, default, window) for window in study.windows]
-    return [*counts, *windows]
+    settings = [
+        *(("resamplings", count, count, count) for count in study.resamplings),
+        *(("window", window, default, window) for window in study.windows),
+    ]
+    total = len(settings) * len(study.seeds)
+    with progress_bar(f"{column.title}: BS(D)", total, "rankings", enabled=bench.progress) as advance:
+        return [_row(study, column, preds, *setting, advance) for setting in settings]
 
 
 def _row(
-    study: ResamplingStudy, column: Column, preds: Predictions, varied: str, at: int, resamplings: int, window: int
+    study: ResamplingStudy,
+    column: Column,
+    preds: Predictions,
+    varied: str,
+    at: int,
+    resamplings: int,
+    window: int,
+    advance: Advance,
 ) -> Row:
     correct = preds.correct(k=column.k)
-    values = [
-        aorc_joint(correct, bootstrap(preds, by="x", k=column.k, resamplings=resamplings, window=window, seed=seed))
-        for seed in study.seeds
-    ]
+    values = []
+    for seed in study.seeds:
+        sure = bootstrap(preds, by="x", k=column.k, resamplings=resamplings, window=window, seed=seed)
+        values.append(aorc_joint(correct, sure))
+        advance(1)
     return Row(
         piece=study.name,
         column=column.title,

@@ -19,7 +19,7 @@ def run_risk_coverage(figure: RiskCoverage, bench: Bench) -> Findings:
     if missing:
         return Findings(figure.title, missing=missing)
     scores = _scores(bench, figure.column, figure.methods, figure.part)
-    rows = _rows(figure, scores, bench.seed)
+    rows = _rows(figure, scores, bench)
     curves = {name: (values, scores.correct) for name, values in scores.confidences.items()}
     picture = risk_coverage_picture(figure.name, figure.title, curves, figure.risk)
     notes = (f"Published: {figure.published}.",) if figure.published else ()
@@ -31,8 +31,8 @@ def _scores(bench: Bench, column: Column, methods: tuple[MethodRow, ...], part: 
     return scores_of(bench, column, preds, methods, "x", part)
 
 
-def _rows(figure: RiskCoverage, scores: Scores, seed: int) -> tuple[Row, ...]:
-    cells = cells_of(scores, (f"coverage_at:{figure.risk}", "aorc_joint"), seed)
+def _rows(figure: RiskCoverage, scores: Scores, bench: Bench) -> tuple[Row, ...]:
+    cells = cells_of(scores, (f"coverage_at:{figure.risk}", "aorc_joint"), bench)
     rows = []
     for (method, metric), cell in cells.items():
         row = row_of(figure.name, figure.column, figure.part, scores.correct, method, metric, cell)
@@ -75,7 +75,7 @@ def run_metric_explained(figure: MetricExplained, bench: Bench) -> Findings:
         return Findings(figure.title, missing=missing)
     scores = _scores(bench, figure.column, (figure.method,), figure.part)
     confidence = scores.confidences[figure.method.symbol]
-    cell = cells_of(scores, ("aorc_joint",), bench.seed)[figure.method.symbol, "aorc_joint"]
+    cell = cells_of(scores, ("aorc_joint",), bench)[figure.method.symbol, "aorc_joint"]
     row = row_of(figure.name, figure.column, figure.part, scores.correct, figure.method.symbol, "aorc_joint", cell)
     grid = Grid(figure.title, ("area", "x100"), tuple(_areas(scores.correct, confidence)))
     return Findings(

@@ -9,6 +9,7 @@ from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ConfidenceError, MetricError, SecondLookError
 from secondlook.estimators import confidence
 from secondlook.evaluation.estimate import percentile_interval
+from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS
 from secondlook.evaluation.resampled import resampled_values
 from secondlook.experiments.bench import Bench
 from secondlook.experiments.experiment import Column, MethodRow, PartName, texts_of
@@ -17,6 +18,7 @@ from secondlook.experiments.needed import Missing
 from secondlook.metrics import Measure, Ranking, measures, rank
 from secondlook.predictions import Predictions
 from secondlook.predictions.predictions import By
+from secondlook.progress import progress_bar
 
 LEVEL, RESAMPLES = 0.95, 500
 
@@ -52,18 +54,18 @@ def scores_of(
     bench: Bench, column: Column, preds: Predictions, rows: Iterable[MethodRow], by: By, part: PartName
 ) -> Scores:
     """Return correctness by D of the column's own views, and the confidence of each row that makes sense for it."""
-    looks = preds.select(views=texts_of(column.views))
+    wanted = [row for row in rows if row.views is None or by == "x"]
     confidences, missing = {}, []
-    for row in rows:
-        if row.views is not None and by == "D":
-            continue
-        try:
-            options = dict(row.options) | _given(bench, column, row, part)
-            seen = _looked_at(preds, looks, row)
-            confidences[row.symbol] = confidence(seen, row.confidence, by=by, k=column.k, **options)
-        except SecondLookError as error:
-            missing.append(Missing(f"{row.symbol} of {column.title}", str(error)))
-    return Scores(looks.correct(by=by, k=column.k), confidences, tuple(missing))
+    with preds.read_with_bar(column.title, len(wanted) + 1, enabled=bench.progress) as seen:
+        looks = seen.select(views=texts_of(column.views))
+        for row in wanted:
+            try:
+                options = dict(row.options) | _given(bench, column, row, part)
+                looked_at = _looked_at(seen, looks, row)
+                confidences[row.symbol] = confidence(looked_at, row.confidence, by=by, k=column.k, **options)
+            except SecondLookError as error:
+                missing.append(Missing(f"{row.symbol} of {column.title}", str(error)))
+        return Scores(looks.correct(by=by, k=column.k), confidences, tuple(missing))
 
 
 def _looked_at(preds: Predictions, looks: Predictions, row: MethodRow) -> Predictions:
@@ -122,7 +124,7 @@ def row_of(
     )
 
 
-def cells_of(scores: Scores, metrics: tuple[str, ...], seed: int) -> dict[tuple[str, str], Cell]:
+def cells_of(scores: Scores, metrics: tuple[str, ...], bench: Bench) -> dict[tuple[str, str], Cell]:
     """Return each method's metrics by (symbol, metric), all over the same resamplings of the images."""
     wanted = measures(metrics)
 
@@ -130,7 +132,8 @@ def cells_of(scores: Scores, metrics: tuple[str, ...], seed: int) -> dict[tuple[
         return [_value(one, ranking) for one in wanted]
 
     entries = {name: (scores.correct, values) for name, values in scores.confidences.items()}
-    drawn = resampled_values(entries, values_of, RESAMPLES, seed) if entries else {}
+    with progress_bar(INTERVALS, RESAMPLES, RESAMPLINGS, enabled=bench.progress) as advance:
+        drawn = resampled_values(entries, values_of, RESAMPLES, bench.seed, advance) if entries else {}
     values = {name: values_of(name, rank(*entry)) for name, entry in entries.items()}
     return {
         (name, one.text): Cell(values[name][place], drawn[name][:, place])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self
 
@@ -23,6 +24,7 @@ from secondlook.predictions.checks import (
 )
 from secondlook.predictions.leading import leading_classes
 from secondlook.predictions.table import ArrayTable, Table, rows_per_block
+from secondlook.progress import Advance, progress_bar, unwatched
 from secondlook.views import ViewSet
 
 By = Literal["x", "D"]
@@ -50,6 +52,7 @@ class Predictions:
     class_names: tuple[str, ...] | None
     skipped: tuple[tuple[str, str], ...] = ()
     _labels: IntArray | None
+    _advance: Advance = staticmethod(unwatched)
 
     def __init__(
         self,
@@ -209,7 +212,23 @@ class Predictions:
         if rows < 1:
             raise PredictionsError(f"rows is {rows}; expected the number of images in a block, at least 1.")
         for start in range(0, self.n_images, rows):
-            yield slice(start, min(start + rows, self.n_images))
+            stop = min(start + rows, self.n_images)
+            yield slice(start, stop)
+            self._advance(stop - start)
+
+    @contextmanager
+    def read_with_bar(self, description: str, times: int, *, enabled: bool = True) -> Iterator[Predictions]:
+        """Give the same predictions, drawing a progress bar as they are read about so many times."""
+        total = times * self.n_images * max(1, len(self.members))
+        with progress_bar(description, total, "images", enabled=enabled) as advance:
+            yield self._telling(advance)
+
+    def _telling(self, advance: Advance) -> Predictions:
+        telling = self.select()
+        telling._predicted = self._predicted
+        telling.members = tuple(member._telling(advance) for member in self.members)
+        telling._advance = advance
+        return telling
 
     def _rows_per_block(self) -> int:
         if self._table is None:
@@ -277,6 +296,7 @@ class Predictions:
         selected._view_positions = self._view_positions[kept_views]
         selected._n_classes = self._n_classes
         selected.skipped = self.skipped
+        selected._advance = self._advance
         selected._predicted = {}
         return selected
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.evaluation.resampled import SortedImages, resampling_counts
+from secondlook.evaluation.resampled import resampled_values
 from secondlook.metrics import Ranking, ReliabilityCurve
 from secondlook.metrics.curves import reliability_of
+from secondlook.progress import progress_bar
 from secondlook.report.study import Study, is_probability
 
 POINTS_OF_A_CURVE = 1000
@@ -81,11 +82,11 @@ def reliability_by(study: Study, method: str) -> ReliabilityCurve | None:
 
 
 def _bands(study: Study, shares: Float64Array, level: float) -> dict[str, tuple[Float64Array, Float64Array]]:
-    images = {name: SortedImages(study.correct, values) for name, values in study.confidences.items()}
-    drawn = {name: np.empty((RESAMPLINGS, len(shares))) for name in images}
+    entries = {name: (study.correct, values) for name, values in study.confidences.items()}
     accepted = shares * study.n_images
-    for row, counts in enumerate(resampling_counts(study.n_images, RESAMPLINGS, study.seed)):
-        for name, sorted_images in images.items():
-            drawn[name][row] = risk_among(sorted_images.ranking(counts), accepted)
+    with progress_bar("bands", RESAMPLINGS, "resamplings", enabled=study.progress) as advance:
+        drawn = resampled_values(
+            entries, lambda _, ranking: risk_among(ranking, accepted), RESAMPLINGS, study.seed, advance
+        )
     ends = ((1 - level) / 2, (1 + level) / 2)
     return {name: tuple(np.quantile(values, ends, axis=0)) for name, values in drawn.items()}

@@ -75,6 +75,7 @@ def _evaluated(study: Study, metrics: tuple[str, ...]) -> Evaluation:
         k=study.k,
         baseline=study.baseline,
         seed=study.seed,
+        progress=study.progress,
     )
 
 

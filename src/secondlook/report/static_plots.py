@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
 """Told apart with any kind of colour vision; the page uses the same."""
 RIGHT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
+CLASSES_DRAWN = 60
+"""More names than these cannot be read; the table has all of them."""
+FORMATS = ("png", "svg")
 TOP_OF_RISK = 1.5
 """The plot of risk ends at this many times the error rate: above it there is only the worst order."""
 
@@ -25,21 +28,14 @@ def static_plots(findings: Findings) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the bytes of each plot, as PNG and as SVG."""
     import matplotlib
 
-    drawings: dict[str, Callable[[Findings], Figure]] = {
-        "risk-coverage": risk_coverage_figure,
-        "histograms": histogram_figure,
-        "reliability": reliability_figure,
-        "classes": class_figure,
-        "views": view_figure,
-    }
     # The salt makes an SVG the same in every run; a class named "$5" is no formula.
     settings = matplotlib.rc_context({"svg.hashsalt": "secondlook", "text.parse_math": False})
     with settings, warnings.catch_warnings():
         # A class name in a script that the font lacks is drawn as boxes; the page and the CSV have it right.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        for name, draw in drawings.items():
+        for name, draw in DRAWINGS.items():
             figure = draw(findings)
-            for suffix in ("png", "svg"):
+            for suffix in FORMATS:
                 yield f"{name}.{suffix}", _saved(figure, suffix)
 
 
@@ -96,8 +92,10 @@ def reliability_figure(findings: Findings) -> "Figure":
 
 def class_figure(findings: Findings) -> "Figure":
     """Draw the error rate of each class, and what is left of it among the accepted."""
-    classes = sorted(findings.classes, key=lambda one: one.error_rate)
-    figure, axes = _axes(7.2, max(2.5, min(40.0, 0.28 * len(classes) + 1.2)))
+    classes = sorted(findings.classes, key=lambda one: one.error_rate)[-CLASSES_DRAWN:]
+    figure, axes = _axes(7.2, max(2.5, 0.28 * len(classes) + 1.2))
+    if len(classes) < len(findings.classes):
+        axes.set_title(f"the {len(classes)} of {len(findings.classes):,} classes with most errors", loc="left")
     places = np.arange(len(classes))
     axes.barh(places, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all answers")
     left = [100 * (one.risk or 0.0) for one in classes]
@@ -126,6 +124,16 @@ def view_figure(findings: Findings) -> "Figure":
     alone.set_xlabel("AUROC of the view alone (%)")
     change.set_xlabel("change of AUROC without it (points)")
     return figure
+
+
+DRAWINGS: "dict[str, Callable[[Findings], Figure]]" = {
+    "risk-coverage": risk_coverage_figure,
+    "histograms": histogram_figure,
+    "reliability": reliability_figure,
+    "classes": class_figure,
+    "views": view_figure,
+}
+N_PLOTS = len(DRAWINGS) * len(FORMATS)
 
 
 def _colours(count: int) -> list[str]:

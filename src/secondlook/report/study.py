@@ -35,6 +35,8 @@ class Study:
     baseline: str
     second_look: str | None
     """The method that stands for the second look; None where there is none beside the baseline."""
+    progress: bool
+    """Whether to draw progress bars."""
 
     @property
     def n_images(self) -> int:
@@ -70,6 +72,7 @@ def studied(
     k: int,
     seed: int,
     class_names: Sequence[str] | None,
+    progress: bool = True,
 ) -> Study:
     """Compute what a report needs of the predictions, or say why there can be none."""
     if not preds.has_labels:
@@ -81,8 +84,9 @@ def studied(
     names = tuple(dict.fromkeys((SEVERAL_VIEWS if several else ONE_VIEW) if methods is None else methods))
     if not names:
         raise ReportError("there is no method to report on; name at least one, such as 'mean'.")
-    correct = preds.correct(by=by, k=k)
-    confidences = {name: _confidence(preds, name, by, k, seed) for name in names}
+    with preds.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:
+        correct = seen.correct(by=by, k=k)
+        confidences = {name: _confidence(seen, name, by, k, seed) for name in names}
     baseline = BASELINE if BASELINE in names else names[0]
     others = [name for name in (*SECOND_LOOKS, *names) if name in names and name != baseline]
     return Study(
@@ -96,6 +100,7 @@ def studied(
         rankings={name: rank(correct, values) for name, values in confidences.items()},
         baseline=baseline,
         second_look=others[0] if others and several else None,
+        progress=progress,
     )
 
 

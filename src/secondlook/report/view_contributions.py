@@ -53,12 +53,13 @@ def _answers_of_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArr
     shape = preds.n_images, preds.n_views
     largest, shares, right = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
     classes = predicted_classes(preds, study.by, k)
-    for rows, block in preds.blocks():
-        shares[rows] = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2)
-        for view in range(preds.n_views):
-            largest[rows, view] = largest_share(block[:, view], k)
-            leading = leading_classes(block[:, view], k)
-            right[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
+    with preds.read_with_bar("views", 1, enabled=study.progress) as seen:
+        for rows, block in seen.blocks():
+            shares[rows] = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2)
+            for view in range(preds.n_views):
+                largest[rows, view] = largest_share(block[:, view], k)
+                leading = leading_classes(block[:, view], k)
+                right[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
     return largest, shares, right
 
 
@@ -80,6 +81,7 @@ def _without_each(
         level=level,
         resamples=RESAMPLINGS,
         seed=study.seed,
+        progress=study.progress,
     )
     rows = [evaluation[name, "auroc"] for name in left_out]
     return [(row.value, row.difference, row.difference_interval) for row in rows]

@@ -9,11 +9,12 @@ from secondlook.errors import ReportError
 from secondlook.evaluation import Evaluation
 from secondlook.predictions.predictions import By, Predictions
 from secondlook.predictions.whole_file import write_whole_file
+from secondlook.progress import progress_bar
 from secondlook.report.curves import RESAMPLINGS
 from secondlook.report.findings import Findings, found
 from secondlook.report.page import page
 from secondlook.report.pictures import ImageReader, pictured_images
-from secondlook.report.static_plots import static_plots
+from secondlook.report.static_plots import N_PLOTS, static_plots
 from secondlook.report.study import Study, studied
 from secondlook.report.tables import csv_tables
 from secondlook.sources import Skipped
@@ -40,6 +41,7 @@ def write_report(
     command: str | None = None,
     class_names: Sequence[str] | None = None,
     artefacts: bool = True,
+    progress: bool = True,
 ) -> Path:
     """Write one self-contained HTML page about labelled predictions, and return where it is.
 
@@ -62,11 +64,13 @@ def write_report(
         An evaluation of the same predictions, shown as it is; made here where it is not given.
     facts, notes, skipped, command
         How the predictions came about, told at the end of the page; `preds.skipped` is told where none are given.
+    progress
+        Whether to draw progress bars, where it takes long and standard error is a terminal.
     """
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ReportError(f"a report is an HTML file, got path {str(target)!r}; give a name such as 'report.html'.")
-    study = studied(preds, methods, by=by, k=k, seed=seed, class_names=class_names)
+    study = studied(preds, methods, by=by, k=k, seed=seed, class_names=class_names, progress=progress)
     findings = found(study, evaluation, risk, delta)
     left_out = [(one.id, one.reason) for one in skipped] or list(preds.skipped)
     told = {**_circumstances(study, findings), **(facts or {})}
@@ -84,7 +88,10 @@ def write_report(
     )
     if artefacts:
         _write(folder, csv_tables(findings, told, left_out))
-        _write(folder, static_plots(findings))
+        with progress_bar("plots", N_PLOTS, "files", enabled=progress) as advance:
+            for plot in static_plots(findings):
+                _write(folder, [plot])
+                advance(1)
     _write(target.parent, [(target.name, html.encode("utf-8"))])
     return target
 

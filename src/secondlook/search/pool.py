@@ -53,12 +53,17 @@ class Pool:
         return mean
 
 
-def pool_of(preds: Predictions, k: int = 1) -> Pool:
+def pool_of(preds: Predictions, k: int = 1, *, progress: bool = False) -> Pool:
     """Read the predictions once; of an ensemble, the mean over its members."""
     if not isinstance(preds, Predictions):
         raise SearchError(
             f"views are chosen from Predictions of a pool, got {type(preds).__name__}; collect them first."
         )
+    with preds.read_with_bar("reading the pool", 2, enabled=progress) as seen:
+        return _pool_of(seen, k)
+
+
+def _pool_of(preds: Predictions, k: int) -> Pool:
     classes = predicted_classes(preds, "x", k)
     shape = preds.n_views, preds.n_images
     shares, largest = np.empty(shape), np.empty(shape)

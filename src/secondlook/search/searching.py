@@ -69,7 +69,7 @@ def search_views(
         `math.inf` the pool alone. Unless given, it is decided on images that the views are not chosen on.
     """
     metric, chosen_strategy = objective_measure(objective), find_strategy(strategy)
-    pool = pool_of(preds, k)
+    pool = pool_of(preds, k, progress=progress)
     _check(pool, budget, folds, shrinkage)
     compared = compared_set(preset, pool.views)
     diagnosis = diagnosis_of(pool)
