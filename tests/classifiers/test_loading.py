@@ -11,6 +11,7 @@ import pytest
 
 from secondlook.classifiers import SCHEMES, Classifier, Ensemble, Preprocessing, classifier_scheme, load_classifier
 from secondlook.errors import ClassifierError
+from secondlook.naming import short_name
 
 Array = np.ndarray[Any, Any]
 
@@ -70,7 +71,10 @@ def test_a_function_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.chdir(tmp_path)
     classifier = load_classifier("function:my_scores:answer?name=mine")
     assert classifier(images)[0].tolist() == [0.25, 0.75]
-    assert classifier.name == "mine"
+    assert classifier.name == "function:my_scores:answer?name=mine"
+    assert load_classifier(classifier.name).digest == classifier.digest != ""
+    renamed = load_classifier("function:my_scores:answer", name="mine")
+    assert (renamed.name, renamed.digest) == ("mine", classifier.digest)
     with pytest.raises(ClassifierError, match="names 1, which cannot be called"):
         load_classifier("function:my_scores:number")
     with pytest.raises(ClassifierError, match=r"module 'my_scores' of .* has no 'anser'"):
@@ -141,7 +145,8 @@ def test_options_in_a_text_are_those_of_the_call(make_onnx: Any, network: Any, t
     )
     assert by_text.preprocessing == by_call.preprocessing
     assert by_text.digest == by_call.digest
-    assert by_text.name == "a name"
+    assert by_text.name == text
+    assert short_name(by_text.name) == "a name"
     whole = load_classifier(f"onnx:{file}", output="logits", preprocessing=by_call.preprocessing)
     assert whole.preprocessing == by_call.preprocessing
     replaced = load_classifier(text, preprocessing=Preprocessing(grey="repeat"))

@@ -305,7 +305,8 @@ def test_shell_completion(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
         ("onnx:../models/resnet56.onnx?mean=.5&std=.5", "resnet56.onnx"),
         ("folder:val/", "val"),
         ("onnx:a.onnx | onnx:b/c.onnx?output=logits", "a.onnx + c.onnx"),
-        ("function:package.module:answer?name=mine", "answer"),
+        ("function:package.module:answer?output=logits", "answer"),
+        ("function:package.module:answer?output=logits&name=my%20own", "my own"),
         ("array:[10, 8, 8, 3]", "[10, 8, 8, 3]"),
     ],
 )

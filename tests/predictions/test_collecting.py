@@ -187,7 +187,7 @@ def test_a_broken_image_fails_by_default(counting: Counting, tmp_path: Path) -> 
 
 
 def test_a_function_without_a_name_cannot_be_kept(images: Array, store: Path) -> None:
-    with pytest.raises(PredictionsError, match="has no name to keep its answers under; load it with load_classifier"):
+    with pytest.raises(PredictionsError, match="has no name to keep its answers under; give it one"):
         collect(lambda batch: np.full((len(batch), 2), 0.5), images, VIEWS, store=store)
     assert not store.exists()
 

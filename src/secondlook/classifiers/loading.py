@@ -50,7 +50,8 @@ def load_classifier(
     output
         What the answers mean, 'logits' or 'probabilities', where the format does not say it itself.
     name
-        A name for people; also the identity of a function or a remote model under which its answers are kept.
+        A name for people; also the identity of a function or a remote model under which its answers are kept. In a
+        text (`function:package.module:answer?name=v1`) it is the identity alone, and the text stays the name.
     preprocessing
         All preprocessing settings at once, instead of the classifier's own; what the model insists on (its input's
         size, channels and number type) stays.
@@ -86,7 +87,7 @@ def _from_text(text: str, keywords: Mapping[str, object]) -> Classifier:
     given = {name: value for name, value in keywords.items() if value is not None}
     for name in in_text.keys() & given.keys():
         raise ClassifierError(f"{name}= is given twice, in {text!r} and as an argument; give it once.")
-    return _open(scheme, target, text, {**in_text, **given})
+    return _open(scheme, target, text, {**in_text, **given}, name_in_spec="name" in in_text)
 
 
 def _scheme_of(text: str) -> Scheme:
@@ -117,12 +118,15 @@ def _described(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}" if named is None else f"function {named}"
 
 
-def _open(scheme: Scheme, target: object, spec: str, options: Mapping[str, Any]) -> Classifier:
+def _open(
+    scheme: Scheme, target: object, spec: str, options: Mapping[str, Any], *, name_in_spec: bool = False
+) -> Classifier:
     _check_names(options, scheme, spec)
     statement = Statement(
         spec=spec,
         output=checked_output(options.get("output")),
         name=options.get("name"),
+        name_in_spec=name_in_spec,
         settings={name: value for name, value in options.items() if name in SETTINGS},
         replacement=options.get("preprocessing"),
     )

@@ -22,6 +22,8 @@ class Statement:
         The text or a description of the object, for messages and as the name where none is given.
     output, name
         As given to `load_classifier`, or None.
+    name_in_spec
+        Whether the name was given in the text: then the text says all, and the classifier can be loaded again from it.
     settings
         Single preprocessing settings that were given.
     replacement
@@ -31,13 +33,14 @@ class Statement:
     spec: str
     output: Output | None = None
     name: str | None = None
+    name_in_spec: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     replacement: Preprocessing | None = None
 
     @property
     def shown_name(self) -> str:
-        """The name for people: the given one, or the spec."""
-        return self.name or self.spec
+        """The name for people: the given one, or the spec, where that holds all that was given."""
+        return self.spec if self.name is None or self.name_in_spec else self.name
 
     def stated_output(self) -> Output:
         """Return what the answers mean, for formats that do not say it themselves."""

@@ -143,7 +143,8 @@ class _Collecting:
         if not classifier.digest:
             raise PredictionsError(
                 f"classifier {classifier.name!r} has no name to keep its answers under; "
-                "load it with load_classifier(..., name='...'), or leave store= out."
+                "give it one that changes whenever the function does: load_classifier(..., name='v1'), or "
+                "?name=v1 behind its text; or leave store= out."
             )
         return store / run_name(classifier, self._source)
 
