@@ -146,9 +146,13 @@ def _rows_as_items(images: Array, top: int, bottom: int, left: int, right: int) 
 
 
 def _copy_upside_down(images: Array, result: Array, copy: Copy) -> None:
-    """Turn the stack by half, which also turns the order of the images, and copy it in that order reversed."""
-    height, width = images.shape[1:3]
-    turned = cv2.flip(_tall(images), -1).reshape(images.shape)[::-1]
+    """Turn each image by half, which is its pixels in reverse order, and move it where it is shifted."""
+    _, height, width, channels = images.shape
+    in_one_row = (len(images), height * width, channels)
+    if copy.y.stop - copy.y.start == height and copy.x.stop - copy.x.start == width:
+        cv2.flip(images.reshape(in_one_row), 1, result.reshape(in_one_row))
+        return
+    turned = cv2.flip(images.reshape(in_one_row), 1).reshape(images.shape)
     top = copy.y.start + height - 1 - copy.y.offset
     left = copy.x.start + width - 1 - copy.x.offset
     rows, columns = copy.y.stop - copy.y.start, copy.x.stop - copy.x.start
