@@ -22,6 +22,7 @@ Views = ViewSet | str | Path | list[View | str]
 _FLOAT_BYTES_AT_ONCE = 8 * 2**20
 _UPSIDE_DOWN_AT_ONCE = 64
 """Few enough images that they are still in the cache when they are copied a second time."""
+_TABLES_AT_ONCE = 1024
 _NO_MEAN = np.float64(0.0)
 _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
 
@@ -190,19 +191,23 @@ def _toned_by_table(images: Array, tone: Tone) -> Array:
         return result
     flat, flat_result = images.reshape(len(images), -1), result.reshape(len(images), -1)
     if not tone.about_mean:
-        cv2.LUT(flat, _table(np.ones(256), tone), flat_result)
+        cv2.LUT(flat, _tables(np.ones((1, 256)), tone)[0], flat_result)
         return result
-    for image, target in zip(flat, flat_result, strict=True):
-        histogram = cv2.calcHist([image], [0], None, [256], [0, 256]).ravel()
-        cv2.LUT(image[None], _table(histogram, tone), target[None])
+    for start in range(0, len(images), _TABLES_AT_ONCE):
+        at_once = slice(start, start + _TABLES_AT_ONCE)
+        histograms = [cv2.calcHist([image], [0], None, [256], [0, 256]).ravel() for image in flat[at_once]]
+        tables = _tables(np.array(histograms, dtype=np.float64), tone)
+        for image, table, target in zip(flat[at_once], tables, flat_result[at_once], strict=True):
+            cv2.LUT(image[None], table, target[None])
     return result
 
 
-def _table(histogram: Array, tone: Tone) -> Array:
-    """Return the tone of each pixel value of an image with those counts. [256] -> uint8 [256]"""
-    values: Float64Array = np.arange(256) / 255.0
+def _tables(histograms: Float64Array, tone: Tone) -> Array:
+    """Return the tone of each pixel value, for images with those counts of them. [n, 256] -> uint8 [n, 256]"""
+    values: Float64Array = np.broadcast_to(np.arange(256) / 255.0, histograms.shape)
+    pixels = histograms.sum(axis=1, keepdims=True)
     for curve in tone.curves:
-        mean = np.average(values, weights=histogram)
+        mean = (values * histograms).sum(axis=1, keepdims=True) / pixels
         values = np.clip(curve(values, mean), 0.0, 1.0)
     return np.rint(values * 255).astype(np.uint8)
 
