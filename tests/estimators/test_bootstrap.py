@@ -135,3 +135,22 @@ KNOWN = {
 def test_the_interval_covers_the_true_mean_of_independent_views(name: str, n_views: int, at_least: float) -> None:
     draw, true_mean = KNOWN[name]
     assert coverage(n_views, draw, true_mean) >= at_least
+
+
+@pytest.mark.parametrize("n_views", [2, 7, 13, 17, 24, 35, 40, 44])
+def test_certain_answers_have_certain_intervals_however_many_images_there_are(n_views: int) -> None:
+    views = ["identity", *(f"shift:{far},0" for far in range(1, n_views))]
+    for n_images in (1, 5, 2098):
+        certain = np.zeros((n_images, n_views, 2), dtype=np.float32)
+        certain[..., 0] = 1
+        low, high = interval(Predictions(probabilities=certain, views=views))
+        assert (low == 1).all()
+        assert (high == 1).all()
+
+
+def test_the_interval_of_an_image_depends_on_that_image_alone() -> None:
+    logits = 5 * np.random.default_rng(0).normal(size=(300, 13, 4))
+    preds = Predictions(logits=logits, views=["identity", *(f"shift:{far},0" for far in range(1, 13))])
+    together = confidence(preds, "bootstrap-lower")
+    alone = [confidence(preds.select(images=[image]), "bootstrap-lower")[0] for image in range(300)]
+    np.testing.assert_array_equal(together, alone)

@@ -141,3 +141,11 @@ def test_importing_the_room_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["msr", "mean", "bootstrap-lower", "view:hflip"])
+def test_a_probability_is_at_most_one_also_for_several_classes(name: str) -> None:
+    answers = np.array([[[0.6, 0.4, 0.0]] * 2] * 3, dtype=np.float32)  # 0.6 + 0.4 is 1.00000003 in these digits
+    assert answers[0, 0].astype(np.float64).sum() > 1
+    preds = Predictions(probabilities=answers, views="identity hflip")
+    assert (confidence(preds, name, k=2) == 1).all()

@@ -197,3 +197,32 @@ def test_bad_input(preds: Predictions, others: Predictions) -> None:
         compare({"own": (preds.correct(), confidence(preds, "msr"))}, ["auroc"], resamples=0)
     with pytest.raises(MetricError, match="no number for 'mean, auc, all images'"):
         evaluate(preds, ["mean"], ["auroc"], resamples=2)["mean", "auc"]
+
+
+def test_classes_with_the_same_name_stay_apart() -> None:
+    answers = np.random.default_rng(0).dirichlet(np.ones(3), size=(60, 1))
+    preds = Predictions(
+        probabilities=answers, views="identity", labels=np.arange(60) % 3, class_names=["crane", "dog", "crane"]
+    )
+    result = evaluate(preds, "msr", "accuracy", groups="class", resamples=2)
+    assert result.parts == ("all images", "class crane (0)", "class dog", "class crane (2)")
+    assert [result["msr", "accuracy", part].images for part in result.parts] == [60, 20, 20, 20]
+
+
+def test_groups_that_cannot_be_told_apart_are_refused(preds: Predictions) -> None:
+    n = preds.n_images
+    with pytest.raises(MetricError, match="two parts would both be called 'a b c'"):
+        evaluate(preds, "msr", groups={"a": ["b c"] * n, "a b": ["c"] * n}, resamples=2)
+    with pytest.raises(MetricError, match="groups 'site' has NaN for image 3"):
+        evaluate(preds, "msr", groups={"site": [1.0, 1.0, 1.0, np.nan, *[2.0] * (n - 4)]}, resamples=2)
+
+
+def test_one_name_is_not_taken_for_its_letters(preds: Predictions) -> None:
+    assert evaluate(preds, "mean", "auroc", resamples=2).methods == ("mean",)
+
+
+def test_a_parameter_or_a_seed_that_cannot_be_is_refused(preds: Predictions) -> None:
+    with pytest.raises(MetricError, match=r"risk_at got coverage 2.0, expected a share in \(0, 1\]"):
+        evaluate(preds, "mean", "risk_at:2", resamples=2)
+    with pytest.raises(MetricError, match="seed is -1, expected a whole number of at least 0"):
+        evaluate(preds, "mean", "auroc", resamples=2, seed=-1)

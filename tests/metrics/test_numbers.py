@@ -169,3 +169,9 @@ def test_the_published_tables_are_on_joint_risk() -> None:
         # Printed with one decimal in per cent: the cell is right within half a unit of each rounded number.
         slack = 0.05 + 0.05 * right * (1 - right) + 0.05 * (100 - by_name["AUROC"]) / 100 + 1e-9
         assert abs((100 - by_name["AUROC"]) * right * (1 - right) - by_name["eAURC"]) <= slack, cell
+
+
+def test_risk_inside_a_large_block_keeps_its_digits() -> None:
+    correct = np.ones(10**6, dtype=bool)
+    correct[:300_001] = False
+    assert metrics.risk_at(correct, np.zeros(10**6), 1e-6) == 0.300001

@@ -103,6 +103,13 @@ def test_a_single_view_cannot_be_left_out(preds: Predictions) -> None:
     assert (row.auroc_without, row.change, row.change_interval) == (None, None, None)
 
 
+def test_equally_sure_images_come_in_their_own_order(study: Study) -> None:
+    sure = {name: np.full(study.n_images, 0.5) for name in study.confidences}
+    errors, right, *_ = galleries_of(replace(study, confidences=sure), 0.1)
+    assert errors.images.tolist() == np.flatnonzero(~study.correct)[:MOST_IMAGES].tolist()
+    assert right.images.tolist() == np.flatnonzero(study.correct)[:MOST_IMAGES].tolist()
+
+
 def test_galleries_show_what_they_say(study: Study) -> None:
     errors, right, changed = galleries_of(study, 0.1)
     sure = study.confidences["mean"]

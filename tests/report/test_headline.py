@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from secondlook.evaluation import Evaluation, evaluate
+from secondlook.metrics import coverage_at, rank
 from secondlook.predictions import Predictions
 from secondlook.report.headline import Headline, coverage_metric, headline, percent
 from secondlook.report.study import studied
@@ -75,13 +76,20 @@ def test_opposite_directions_are_joined_by_but(made: Made) -> None:
     preds = noisy(made, 0.1)
     study = studied(preds, ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
     numbers = evaluate(preds, study.confidences, ["auroc", coverage_metric(RISK)])
-    rows = tuple(
-        replace(row, value=0.1) if row.method == "mean" and row.metric.startswith("coverage_at") else row
-        for row in numbers.rows
-    )
-    assert (
-        "; but at 20 % risk it accepts 10 % instead of " in headline(study, replace(numbers, rows=rows), RISK).sentence
-    )
+    errors_early = rank([True] * 64 + [False] * 250 + [True] * 486, -np.arange(800.0))
+    study = replace(study, rankings={**study.rankings, "mean": errors_early})
+    assert "; but at 20 % risk it accepts 10 % instead of " in headline(study, numbers, RISK).sentence
+
+
+def test_what_is_said_to_be_accepted_can_be_accepted(made: Made) -> None:
+    # Half of the images are surer than the other half, and all of a half are equally sure.
+    sure = np.where(np.arange(1000) < 500, 0.99, 0.9)
+    wrong = np.isin(np.arange(1000), np.arange(500, 550))
+    preds = made(sure, sure, wrong)
+    study = studied(preds, ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
+    numbers = evaluate(preds, study.confidences, ["auroc"], baseline=study.baseline, resamples=20)
+    assert "at 1 % risk both accept 50 % of the images" in headline(study, numbers, 0.01).sentence
+    assert coverage_at(study.correct, study.confidences["mean"], 0.01) > 0.55, "as a metric, over the order of ties"
 
 
 def test_numbers_that_round_alike_get_more_decimals(made: Made) -> None:

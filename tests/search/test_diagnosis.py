@@ -100,10 +100,12 @@ def test_of_very_many_images_some_are_looked_at() -> None:
 
 def test_intensity_curves_follow_one_family(made_pool: Pools) -> None:
     views = (
-        "identity hflip rotate:-4 rotate:2 shift:3,4 shift:0,1 hflip+rotate:2 hflip+rotate:4 rotate:2+shift:1,0 gamma:2"
+        "identity hflip rotate:-4 rotate:2 shift:3,4 shift:0,1 hflip+rotate:2 hflip+rotate:4 rotate:2+shift:1,0 "
+        "gamma:2 shift:5%,0 shift:0,2%"
     )
     curves = intensity_curves(diagnose(made_pool(60, views=views.split())))
-    assert set(curves) == {"rotate", "shift", "hflip+rotate"}
+    assert set(curves) == {"rotate", "shift", "shift:%", "hflip+rotate"}
+    assert curves["shift:%"].intensities == (2.0, 5.0)
     assert curves["rotate"].intensities == (-4.0, 2.0)
     assert curves["shift"].intensities == (1.0, 5.0)
     assert [point.view for point in curves["hflip+rotate"].points] == ["hflip+rotate:2", "hflip+rotate:4"]

@@ -13,6 +13,7 @@ from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, collect
 from secondlook.search import STRATEGIES, SearchWarning, search_run, search_views
+from secondlook.search.pool import pool_of
 from secondlook.views import ViewSet
 
 Pools = Callable[..., Predictions]
@@ -184,3 +185,30 @@ def test_files_that_cannot_be_written_are_told(made_pool: Pools, tmp_path: Path)
         result.plot(tmp_path / "curve.gif")
     with pytest.raises(SearchError, match=r"cannot be written to .*: No such file"):
         result.plot(tmp_path / "nowhere" / "curve.png")
+
+
+def test_weights_that_add_up_to_one_by_rounding_give_probabilities() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 10, 600)
+    logits = generator.normal(size=(600, 1, 10)) * 20 + generator.normal(size=(600, 8, 10)) * 2
+    logits[np.arange(600), :, labels] += 24
+    preds = Predictions(logits=logits, views=["identity", *(f"shift:{far},0" for far in range(1, 8))], labels=labels)
+    assert np.isfinite(search_views(preds, 2, "nll", "weights", seed=0).value)
+
+
+def test_what_several_classes_hold_is_at_most_all(made_pool: Pools) -> None:
+    pool = made_pool()
+    preds = Predictions(probabilities=pool.probabilities, views=pool.views, labels=pool.labels)  # in float32
+    assert preds.probabilities.sum(axis=2, dtype=np.float64).max() > 1
+    assert pool_of(preds, preds.n_classes).shares.max() == 1
+
+
+def test_the_result_is_json_also_where_nothing_but_the_pool_is_believed(made_pool: Pools) -> None:
+    result = search_views(made_pool(), 3, shrinkage=np.inf)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["shrinkage"] is None
+    assert json.loads(json.dumps(search_views(made_pool(), 3, shrinkage=0.5).to_dict()))["shrinkage"] == 0.5
+
+
+def test_a_seed_below_zero_is_refused(made_pool: Pools) -> None:
+    with pytest.raises(SearchError, match="seed is -1"):
+        search_views(made_pool(), 3, seed=-1)

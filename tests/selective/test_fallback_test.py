@@ -138,5 +138,7 @@ def test_starts_depend_on_nothing_observed_and_can_pass() -> None:
 def test_the_fewest_images_without_errors() -> None:
     assert images_without_errors(0.05, 0.05) == 59
     assert (1 - 0.05) ** 59 <= 0.05 < (1 - 0.05) ** 58
+    for risk in (0.05, 0.1, 0.3):
+        assert [images_without_errors(risk, (1 - risk) ** n) for n in (1, 2, 7, 30)] == [1, 2, 7, 30]
     perfect = rank([True] * 60, np.arange(60.0))
     assert largest_certified(perfect, 0.05, 0.05) == 60

@@ -137,3 +137,12 @@ def test_a_confidence_that_needs_other_images_is_refused(preds: Predictions) -> 
         certify(preds, "max-logit-pnorm", risk=0.1, delta=0.1)
     with pytest.raises(DecisionError, match="fit_temperature"):
         certify(preds, "entropy", risk=0.1, delta=0.1, temperature="fit")
+
+
+def test_absurd_numbers_of_further_images_are_not_told() -> None:
+    # 200 images are enough to promise something; errors among the surest are in the way, not their number.
+    correct = np.ones(400, dtype=bool)
+    correct[1::3] = False
+    rule = certify_confidence(correct, -np.arange(400.0), risk=0.1, delta=0.1)
+    assert rule.shortfall is not None
+    assert rule.shortfall.further_images is None

@@ -104,15 +104,18 @@ def _interval(
 def _confidences(
     preds: Predictions, seed: int, by: By, k: int, resamplings: int | None, rows: int | None
 ) -> Iterator[tuple[slice, Float64Array]]:
-    counts = _counts(preds, resamplings, seed)
-    shares = shares_of_views(preds, by, k)
-    weights = counts / len(counts)
+    from secondlook.estimators.sorting_kernels import resample_means
+
+    counts = _counts(preds, resamplings, seed).astype(np.float64)
+    shares = np.minimum(shares_of_views(preds, by, k), 1.0)  # a sum over k classes may exceed 1 by rounding
     step = max(1, BLOCK_BYTES // (8 * counts.shape[1])) if rows is None else rows
     if step < 1:
         raise ConfidenceError(f"rows is {rows}; expected the number of images in a block, at least 1.")
     for start in range(0, preds.n_images, step):
         chosen = slice(start, min(start + step, preds.n_images))
-        yield chosen, shares[chosen] @ weights
+        block = np.empty((chosen.stop - chosen.start, counts.shape[1]))
+        resample_means(shares[chosen], counts, block)
+        yield chosen, block
 
 
 def _counts(preds: Predictions, resamplings: int | None, seed: int) -> IntArray:

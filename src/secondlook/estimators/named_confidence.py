@@ -72,4 +72,5 @@ def _checked_values(values: Float64Array, found: Method, n_images: int) -> Float
         raise ConfidenceError(
             f"confidence {found.form!r} of image {wrong[0]} is {values[wrong[0]]}; look at what was given to it."
         )
-    return values
+    # A sum over k classes, and probabilities of a classifier in half precision, may exceed 1 by rounding.
+    return np.clip(values, 0.0, 1.0) if found.is_probability else values

@@ -1,4 +1,4 @@
-"""Compiled loops that bring N x B resampled doubts into order, a part at a time; importing this loads numba."""
+"""Compiled loops that resample views, and bring N x B doubts into order, a part at a time; importing loads numba."""
 
 import numpy as np
 
@@ -19,23 +19,38 @@ _SMALL_BIN = 48
 
 
 @compiled
-def resample_image(doubts: Float64Array, counts: Float64Array, sums: Float64Array, resampled: Float32Array) -> None:
-    """Fill `resampled` [B] with the float32 of doubts [V] @ counts [V, B].
+def add_views(values: Float64Array, counts: Float64Array, sums: Float64Array) -> None:
+    """Fill `sums` [B] with values [V] @ counts [V, B].
 
-    The views are added one after the other, so the value does not depend on blocks, threads or the BLAS at hand:
-    images with equal doubts get equal sums, to the last bit.
+    The views are added one after the other, so a sum does not depend on blocks, threads or the BLAS at hand: images
+    with equal values get equal sums, to the last bit.
     """
     sums[:] = 0.0
-    n_views, fours = doubts.shape[0], doubts.shape[0] // 4 * 4
+    n_views, fours = values.shape[0], values.shape[0] // 4 * 4
     # Four views at a time spare three of four trips to `sums`; the order of the additions stays the same.
     for v in range(0, fours, 4):
-        d0, d1, d2, d3 = doubts[v], doubts[v + 1], doubts[v + 2], doubts[v + 3]
+        v0, v1, v2, v3 = values[v], values[v + 1], values[v + 2], values[v + 3]
         for b in range(sums.shape[0]):
-            two = sums[b] + d0 * counts[v, b] + d1 * counts[v + 1, b]
-            sums[b] = two + d2 * counts[v + 2, b] + d3 * counts[v + 3, b]
+            two = sums[b] + v0 * counts[v, b] + v1 * counts[v + 1, b]
+            sums[b] = two + v2 * counts[v + 2, b] + v3 * counts[v + 3, b]
     for v in range(fours, n_views):
         for b in range(sums.shape[0]):
-            sums[b] += doubts[v] * counts[v, b]
+            sums[b] += values[v] * counts[v, b]
+
+
+@compiled
+def resample_means(values: Float64Array, counts: Float64Array, means: Float64Array) -> None:
+    """Fill `means` [n, B] with the mean of values [n, V] over the views that each resampling draws. counts [V, B]"""
+    for image in range(values.shape[0]):
+        add_views(values[image], counts, means[image])
+        for b in range(means.shape[1]):
+            means[image, b] /= values.shape[1]
+
+
+@compiled
+def resample_image(doubts: Float64Array, counts: Float64Array, sums: Float64Array, resampled: Float32Array) -> None:
+    """Fill `resampled` [B] with the float32 of doubts [V] @ counts [V, B]."""
+    add_views(doubts, counts, sums)
     for b in range(sums.shape[0]):
         resampled[b] = sums[b]
 

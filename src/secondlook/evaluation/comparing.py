@@ -43,8 +43,8 @@ def evaluate(
     preds
         Labelled predictions.
     methods
-        Names of confidences (`msr`, `mean` and, with two views or more, `bootstrap` unless said), or confidences of
-        one's own by name, float [N] (with `ood`: first those of `preds`, then those of `ood`).
+        One or several names of confidences (`msr`, `mean` and, with two views or more, `bootstrap` unless said), or
+        confidences of one's own by name, float [N] (with `ood`: first those of `preds`, then those of `ood`).
     metrics
         Names such as 'auroc' or 'risk_at:0.8'.
     groups
@@ -89,7 +89,8 @@ def _confidences(
         found = {name: np.asarray(values, dtype=np.float64) for name, values in methods.items()}
     else:
         default = ("msr", "mean", "bootstrap") if preds.n_views * max(1, len(preds.members)) > 1 else ("msr",)
-        names = dict.fromkeys(default if methods is None else methods)
+        asked = default if methods is None else [methods] if isinstance(methods, str) else methods
+        names = dict.fromkeys(asked)
         with everything.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:
             found = {name: confidence_of(seen, name, by=by, k=k) for name in names}
     if not found:

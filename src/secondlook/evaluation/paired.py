@@ -31,6 +31,8 @@ class Setting:
             raise MetricError(
                 f"level is {self.level} and resamples {self.resamples}, expected a share in (0, 1) and at least 1."
             )
+        if self.seed < 0:
+            raise MetricError(f"seed is {self.seed}, expected a whole number of at least 0.")
 
 
 def paired_estimates(part: str, entries: Entries, setting: Setting, advance: Advance = unwatched) -> Iterator[Estimate]:

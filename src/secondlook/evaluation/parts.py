@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import BoolArray, IntArray
+from secondlook.arrays import Array, BoolArray, IntArray
 from secondlook.errors import MetricError
 from secondlook.predictions.predictions import Predictions
 
@@ -30,27 +30,45 @@ def parts_of(preds: Predictions, correct: BoolArray, groups: Groups, n_others: i
     parts = [Part(ALL, everything, others_wrong)]
     if n_others:
         parts += [Part(OWN, own, correct), Part(TELLING_APART, everything, everything < preds.n_images)]
-    for name, labels in _named_groups(preds, groups):
-        for label in dict.fromkeys(sorted(labels.tolist(), key=lambda one: (str(type(one)), one))):
-            members = own[labels == label]
-            parts.append(Part(f"{name} {label}", members, correct[members]))
+    parts += [Part(title, members, correct[members]) for title, members in _titled_groups(preds, groups)]
+    for place, part in enumerate(parts):
+        if part.name in (earlier.name for earlier in parts[:place]):
+            raise MetricError(f"two parts would both be called {part.name!r}; give the groups other names.")
     return parts
 
 
-def _named_groups(preds: Predictions, groups: Groups) -> Iterator[tuple[str, np.typing.NDArray[np.generic]]]:
+def _titled_groups(preds: Predictions, groups: Groups) -> Iterator[tuple[str, IntArray]]:
+    """Yield the title of each group and its images. int64 [n]"""
+    if groups == "class":
+        for label in np.unique(preds.labels):
+            yield f"class {_class_title(preds.class_names, int(label))}", np.flatnonzero(preds.labels == label)
+        return
+    for name, labels in _named_groups(preds, groups):
+        for value in dict.fromkeys(sorted(labels.tolist(), key=lambda one: (str(type(one)), one))):
+            yield f"{name} {value}", np.flatnonzero(labels == value)
+
+
+def _class_title(names: tuple[str, ...] | None, label: int) -> str:
+    """Return the name of a class, with its number where another class has the same name."""
+    if names is None:
+        return str(label)
+    return names[label] if names.count(names[label]) == 1 else f"{names[label]} ({label})"
+
+
+def _named_groups(preds: Predictions, groups: Groups) -> Iterator[tuple[str, Array]]:
     if groups is None:
         return
     if isinstance(groups, str):
-        if groups != "class":
-            raise MetricError(f"groups is {groups!r}, expected 'class' or one label per image.")
-        names = preds.class_names
-        yield "class", preds.labels if names is None else np.array(names)[preds.labels]
-        return
+        raise MetricError(f"groups is {groups!r}, expected 'class' or one label per image.")
     named = groups if isinstance(groups, Mapping) else {"group": groups}
     for name, given in named.items():
         labels = np.asarray(given)
         if labels.shape != (preds.n_images,):
             raise MetricError(
                 f"groups {name!r} has shape {labels.shape} for {preds.n_images} images, expected one label per image."
+            )
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            raise MetricError(
+                f"groups {name!r} has NaN for image {int(np.flatnonzero(np.isnan(labels))[0])}, expected a label."
             )
         yield name, labels

@@ -7,6 +7,11 @@ from secondlook.arrays import Float64Array, IntArray
 WALKED = 32
 """Up to here terms are added one by one; beyond, the series for the rest is exact to the last digit."""
 
+_WALKED_SUMS = np.array(
+    [[sum(1.0 / n for n in range(before + 1, last + 1)) for last in range(WALKED + 1)] for before in range(WALKED)]
+)
+"""Sum of 1/n over n = before + 1 .. last. float64 [before, last]"""
+
 
 def harmonic_sums(before: IntArray, sizes: IntArray) -> Float64Array:
     """Sum 1/n over n = before + 1 .. before + size, for each run. int64 [B], int64 [B] -> float64 [B]
@@ -24,9 +29,8 @@ def _sums_of_long_runs(before: IntArray, sizes: IntArray) -> Float64Array:
     start = np.maximum(before, WALKED)
     low, high = start + 0.5, np.maximum(before + sizes, WALKED) + 0.5
     sums: Float64Array = np.log1p((high - low) / low) + (_rest(high) - _rest(low))
-    for run in np.flatnonzero(before < WALKED):
-        last = min(int(before[run] + sizes[run]), WALKED)
-        sums[run] += sum(1.0 / n for n in range(int(before[run]) + 1, last + 1))
+    near = np.flatnonzero(before < WALKED)
+    sums[near] += _WALKED_SUMS[before[near], np.minimum(before[near] + sizes[near], WALKED)]
     return sums
 
 

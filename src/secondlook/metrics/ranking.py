@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
+from secondlook.metrics.harmonic import harmonic_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,15 @@ class Ranking:
     def block_errors(self) -> IntArray:
         """Errors in each block. int64 [B]"""
         return np.diff(self.errors, prepend=0)
+
+    @cached_property
+    def mean_selective_risk(self) -> float:
+        """Mean over n of the error rate among the n surest images, expected over random orders within blocks."""
+        above = self.accepted - self.block_sizes
+        # Block of m with j errors: sum of (E + i j/m) / (n + i) over i = 1..m is j + (E - n j/m) * sum of 1/(n + i).
+        excess = self.errors - self.block_errors - above * (self.block_errors / self.block_sizes)
+        above_average = float(np.dot(excess, harmonic_sums(above, self.block_sizes)))
+        return (self.n_errors + above_average) / self.n_images
 
     def perfect(self) -> "Ranking":
         """Return the best ranking of the same images: every right one before every wrong one."""

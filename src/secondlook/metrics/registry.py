@@ -52,6 +52,8 @@ class Measure:
 
 
 _METRICS: dict[str, Metric[...]] = {}
+_ONE_RIGHT_ONE_WRONG = rank([True, False], [0.75, 0.25])
+"""Images for which every metric has a meaning."""
 
 
 def metric(
@@ -91,12 +93,14 @@ def measure(text: str) -> Measure:
         if colon:
             raise MetricError(f"metric {name!r} has no parameter, but {text!r} gives one: write {name!r}.")
         return Measure(text, record, ())
-    return Measure(text, record, (_number(argument, text, record.parameter),))
+    read = Measure(text, record, (_number(argument, text, record.parameter),))
+    read.of(_ONE_RIGHT_ONE_WRONG)  # says what is wrong with the parameter, where something is
+    return read
 
 
 def measures(texts: Iterable[str]) -> tuple[Measure, ...]:
-    """Read several metrics; naming one twice is an error."""
-    read = tuple(measure(text) for text in texts)
+    """Read several metrics, or a single one; naming one twice is an error."""
+    read = tuple(measure(text) for text in ([texts] if isinstance(texts, str) else texts))
     for index, one in enumerate(read):
         if one in read[:index]:
             raise MetricError(f"metric {one.text!r} is named twice; name each once.")

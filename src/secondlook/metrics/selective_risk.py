@@ -3,7 +3,6 @@
 import numpy as np
 
 from secondlook.errors import MetricError
-from secondlook.metrics.harmonic import harmonic_sums
 from secondlook.metrics.ranking import Ranking
 from secondlook.metrics.registry import metric
 
@@ -11,11 +10,7 @@ from secondlook.metrics.registry import metric
 @metric("aurc", better="lower", says="mean selective risk over all coverages")
 def aurc(ranking: Ranking) -> float:
     """Mean over n of the error rate among the n surest images, expected over the order of equal confidences."""
-    above = ranking.accepted - ranking.block_sizes
-    # Block of m with j errors: sum of (E + i j/m) / (n + i) over i = 1..m is j + (E - n j/m) * sum of 1/(n + i).
-    excess = ranking.errors - ranking.block_errors - above * (ranking.block_errors / ranking.block_sizes)
-    above_average = float(np.dot(excess, harmonic_sums(above, ranking.block_sizes)))
-    return (ranking.n_errors + above_average) / ranking.n_images
+    return ranking.mean_selective_risk
 
 
 @metric("eaurc", better="lower", says="selective-risk area above the perfect one (Geifman's E-AURC)")
@@ -40,9 +35,9 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
         raise MetricError(f"risk_at got coverage {coverage}, expected a share in (0, 1] such as 0.8.")
     accepted = images_for(coverage, ranking.n_images)
     block = int(np.searchsorted(ranking.accepted, accepted))
-    short = int(ranking.accepted[block]) - accepted
-    missing = short * int(ranking.block_errors[block]) / int(ranking.block_sizes[block])
-    return (int(ranking.errors[block]) - missing) / accepted
+    size, errors = int(ranking.block_sizes[block]), int(ranking.block_errors[block])
+    taken = accepted - (int(ranking.accepted[block]) - size)
+    return (int(ranking.errors[block]) - errors + taken * errors / size) / accepted
 
 
 @metric("coverage_at", better="higher", says="largest coverage with at most this selective risk", parameter="risk")

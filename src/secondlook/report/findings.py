@@ -52,7 +52,7 @@ def found(study: Study, evaluation: Evaluation | None, risk: float | None, delta
     return Findings(
         study=study,
         evaluation=evaluation,
-        headline=headline(study, _numbers_to_tell(study, evaluation, told), told),
+        headline=headline(study, _numbers_to_tell(study, evaluation), told),
         risk=told,
         delta=delta,
         risks=risks,
@@ -79,14 +79,13 @@ def _evaluated(study: Study, metrics: tuple[str, ...]) -> Evaluation:
     )
 
 
-def _numbers_to_tell(study: Study, evaluation: Evaluation, risk: float) -> Evaluation:
+def _numbers_to_tell(study: Study, evaluation: Evaluation) -> Evaluation:
     """Return the evaluation where it holds what the sentence says, or another one that does."""
-    metrics = ("auroc", coverage_metric(risk))
     held = {(row.method, row.metric) for row in evaluation.rows if row.part == evaluation.parts[0]}
     methods = [name for name in (study.baseline, study.second_look) if name]
-    complete = all((method, metric) in held for method in methods for metric in metrics)
+    complete = all((method, "auroc") in held for method in methods)
     same = evaluation.baseline == study.baseline and evaluation.rows[0].images == study.n_images
-    return evaluation if complete and same else _evaluated(study, metrics)
+    return evaluation if complete and same else _evaluated(study, ("auroc",))
 
 
 def _check_same_images(study: Study, evaluation: Evaluation) -> None:

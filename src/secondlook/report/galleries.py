@@ -31,7 +31,8 @@ def galleries_of(study: Study, risk: float) -> list[Gallery]:
     sure = study.confidences[study.shown]
     order = np.argsort(-sure, kind="stable")
     errors = order[~study.correct[order]][:MOST_IMAGES]
-    right = order[study.correct[order]][::-1][:MOST_IMAGES]
+    rising = np.argsort(sure, kind="stable")
+    right = rising[study.correct[rising]][:MOST_IMAGES]
     found = [
         Gallery(
             "surest-errors",

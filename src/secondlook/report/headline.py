@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from secondlook.evaluation import Estimate, Evaluation, Interval
+from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import Study
 
 MOST_DECIMALS = 4
@@ -20,7 +21,7 @@ class Headline:
 def headline(study: Study, evaluation: Evaluation, risk: float) -> Headline:
     """Say what the second look does for this classifier on these images.
 
-    `evaluation` holds 'auroc' and the coverage at `risk` for the baseline and the second look.
+    `evaluation` holds 'auroc' for the baseline and the second look.
     """
     if not study.has_right_and_wrong:
         return Headline(_nothing_to_detect(study), "none")
@@ -28,11 +29,12 @@ def headline(study: Study, evaluation: Evaluation, risk: float) -> Headline:
         return Headline(_one_look_only(study, evaluation, risk), "none")
     auroc = evaluation[study.second_look, "auroc"]
     before = evaluation[study.baseline, "auroc"]
-    compared = f"it detects errors with AUROC {_pair(auroc, before, 1)}"
-    end = f"{_accepting(study.second_look, study.baseline, evaluation, risk, auroc)}."
+    pair = _pair(auroc.value or 0.0, before.value or 0.0, 1)
+    compared = f"it detects errors with AUROC {pair}"
+    end = f"{_accepting(study, study.second_look, risk, auroc)}."
     match auroc.verdict:
         case "better":
-            return Headline(f"A second look detects errors with AUROC {_pair(auroc, before, 1)}; {end}", "better")
+            return Headline(f"A second look detects errors with AUROC {pair}; {end}", "better")
         case "worse":
             return Headline(f"A second look does not help here: {compared}; {end}", "worse")
         case "unclear":
@@ -62,28 +64,31 @@ def _nothing_to_detect(study: Study) -> str:
 
 def _one_look_only(study: Study, evaluation: Evaluation, risk: float) -> str:
     auroc = evaluation[study.baseline, "auroc"].value or 0.0
-    coverage = evaluation[study.baseline, coverage_metric(risk)].value or 0.0
+    coverage = _coverage(study, study.baseline, risk)
     return (
         f"Without a second look, {study.baseline} detects errors with AUROC {100 * auroc:.1f}; "
         f"at {percent(risk, 4)} risk it accepts {percent(coverage, 1)} of the images."
     )
 
 
-def _accepting(second_look: str, baseline: str, evaluation: Evaluation, risk: float, auroc: Estimate) -> str:
+def _coverage(study: Study, method: str, risk: float) -> float:
+    """Return the share that a threshold can accept at the risk: equal confidences are accepted together or not."""
+    return point_at_risk(study.rankings[method], risk).accepted / study.n_images
+
+
+def _accepting(study: Study, second_look: str, risk: float, auroc: Estimate) -> str:
     """Say what is accepted at the risk; 'but' where this and the AUROC point different ways."""
-    metric = coverage_metric(risk)
-    after, before = evaluation[second_look, metric], evaluation[baseline, metric]
-    change = (after.value or 0.0) - (before.value or 0.0)
-    if change == 0:
-        return f"at {percent(risk, 4)} risk both accept {percent(after.value or 0.0, 1)} of the images"
-    opposed = (auroc.difference or 0.0) * change < 0
+    after, before = _coverage(study, second_look, risk), _coverage(study, study.baseline, risk)
+    if after == before:
+        return f"at {percent(risk, 4)} risk both accept {percent(after, 1)} of the images"
+    opposed = (auroc.difference or 0.0) * (after - before) < 0
     accepting = f"at {percent(risk, 4)} risk it accepts {_pair(after, before, 0, ' %')} of the images"
     return f"but {accepting}" if opposed else accepting
 
 
-def _pair(after: Estimate, before: Estimate, decimals: int, unit: str = "") -> str:
+def _pair(after: float, before: float, decimals: int, unit: str = "") -> str:
     """Write 'a instead of b' in per cent, with the fewest decimals that tell the two apart and from 0 and 100."""
-    values = [100 * (one.value or 0.0) for one in (after, before)]
+    values = [100 * after, 100 * before]
     if values[0] == values[1]:
         return f"{values[0]:.{decimals}f}{unit}, as before"
     while decimals < MOST_DECIMALS and _rounds_too_much(values, decimals):

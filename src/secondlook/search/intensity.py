@@ -28,13 +28,19 @@ def intensity_curves(diagnosis: Diagnosis) -> dict[str, IntensityCurve]:
         view = View.parse(row.view)
         intensity = _intensity(view)
         if intensity is not None:
-            families["+".join(step.name for step in view.steps)].append((intensity, row))
+            families["+".join(map(_family, view.steps))].append((intensity, row))
     return {family: _curve(family, points) for family, points in families.items() if len(points) > 1}
 
 
 def _curve(family: str, points: list[tuple[float, ViewDiagnosis]]) -> IntensityCurve:
     rising = sorted(points, key=lambda point: (point[0], point[1].view))
     return IntensityCurve(family, tuple(x for x, _ in rising), tuple(row for _, row in rising))
+
+
+def _family(step: BoundStep) -> str:
+    """Return the name of a step, with the unit of its amounts: five per cent and two pixels do not compare."""
+    relative = any(isinstance(one, Amount) and one.percent for one in step.arguments)
+    return f"{step.name}:%" if relative else step.name
 
 
 def _intensity(view: View) -> float | None:

@@ -54,11 +54,11 @@ class Judge:
 
     def value(self, confidence: Float64Array) -> float:
         """Return the objective. float64 [N]"""
-        return self._metric.metric(self._correct, confidence, *self._metric.arguments)
+        return self._metric.metric(self._correct, _in_range(confidence), *self._metric.arguments)
 
     def resampled(self, confidence: Float64Array) -> Float64Array:
         """Return the objective on each resampling, NaN where it has no meaning. float64 [N] -> [R]"""
-        images = SortedImages(self._correct, confidence)
+        images = SortedImages(self._correct, _in_range(confidence))
         values = np.full(RESAMPLES, np.nan)
         for draw, counts in enumerate(self._counts):
             try:
@@ -88,3 +88,8 @@ class Judge:
         """Return the curve over the number of views, the first being the image itself. float64 [n, N]"""
         gains = [self.gain("the image itself", row, confidences[0]) for row in confidences]
         return tuple(CurvePoint(n, self.value(confidences[n]), gain) for n, gain in enumerate(gains))
+
+
+def _in_range(confidence: Float64Array) -> Float64Array:
+    """Return the confidence in [0, 1]: a mean of ones, and weights that add up to 1, may round to more."""
+    return np.clip(confidence, 0.0, 1.0)

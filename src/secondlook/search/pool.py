@@ -69,7 +69,8 @@ def _pool_of(preds: Predictions, k: int) -> Pool:
     shares, largest = np.empty(shape), np.empty(shape)
     agrees, right, truth = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_), np.empty(shape)
     for rows, block in preds.blocks():
-        shares[:, rows] = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2).T
+        held = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2).T
+        shares[:, rows] = np.minimum(held, 1.0)  # a sum over k classes may exceed 1 by rounding
         for view in range(preds.n_views):
             outputs = block[:, view]
             leading = leading_classes(outputs, k)

@@ -1,5 +1,6 @@
 """`SearchResult`: the views that were found, what they gain on images they were not chosen on, and a plain verdict."""
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -97,6 +98,8 @@ class SearchResult:
         """Return all of it as JSON can hold it."""
         return {
             **asdict(self),
+            # JSON has no infinity; null is the confidence held to the pool alone.
+            "shrinkage": self.shrinkage if math.isfinite(self.shrinkage) else None,
             "found": list(self.found.texts),
             "kept": None if self.kept is None else list(self.kept.texts),
             "views": list(self.views.texts),

@@ -68,6 +68,8 @@ def search_views(
         How strongly the confidence is held to the mean over all sound candidates: 0 believes the labels alone,
         `math.inf` the pool alone. Unless given, it is decided on images that the views are not chosen on.
     """
+    if seed < 0:
+        raise SearchError(f"seed is {seed}; expected a whole number of at least 0.")
     metric, chosen_strategy = objective_measure(objective), find_strategy(strategy)
     pool = pool_of(preds, k, progress=progress)
     _check(pool, budget, folds, shrinkage)

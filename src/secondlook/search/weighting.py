@@ -78,5 +78,4 @@ def weighted_confidence(preds: Predictions, weights: "tuple[float, ...] | Float6
         )
     if not np.isfinite(given).all() or (given < 0).any() or abs(given.sum() - 1) > 1e-6:
         raise SearchError(f"the weights add up to {given.sum():g}; expected numbers from 0 up that add up to 1.")
-    confidence: Float64Array = given @ pool_of(preds, k).shares
-    return confidence
+    return np.clip(given @ pool_of(preds, k).shares, 0.0, 1.0)

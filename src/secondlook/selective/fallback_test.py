@@ -57,7 +57,8 @@ def starting_ranks(n_images: int, risk: float, delta: float) -> list[int]:
 
 def images_without_errors(risk: float, delta: float) -> int:
     """Return how many images without a single error show, with certainty 1 - delta, that the risk is lower."""
-    return math.ceil(math.log(delta) / math.log1p(-risk))
+    # Where delta is (1 - risk)^n, the quotient may exceed n by rounding alone.
+    return math.ceil(math.log(delta) / math.log1p(-risk) * (1 - 1e-12))
 
 
 def _errors_first(ranking: Ranking) -> IntArray:

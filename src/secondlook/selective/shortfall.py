@@ -7,6 +7,8 @@ import numpy as np
 from secondlook.metrics import Ranking
 from secondlook.selective.fallback_test import images_without_errors, largest_certified, starting_ranks
 
+MOST_TIMES = 100
+"""A guess of more than so many times the images at hand says only that these do not tell."""
 STEPS = 10_000
 """How finely risks are tried: in hundredths of a per cent."""
 
@@ -41,11 +43,12 @@ def further_images(ranking: Ranking, risk: float, delta: float) -> int | None:
     share = delta / max(1, len(starting_ranks(ranking.n_images, risk, delta)))
     accepted, gaps = ranking.accepted[helpful], risk - error_rates[helpful]
     growth = float(np.min(ndtri(share) ** 2 * risk * (1 - risk) / (accepted * gaps**2)))
-    return max(1, math.ceil(ranking.n_images * (growth - 1)))
+    further = max(1, math.ceil(ranking.n_images * (growth - 1)))
+    return further if further <= MOST_TIMES * ranking.n_images else None
 
 
 def _until_errors_may_occur(ranking: Ranking, risk: float, delta: float) -> int | None:
     """Return what is missing to the fewest images that could promise anything, where too few is all that is wrong."""
-    if float(np.min(ranking.errors / ranking.accepted)) >= risk:
-        return None
-    return max(1, 2 * images_without_errors(risk, delta) - ranking.n_images)
+    missing = 2 * images_without_errors(risk, delta) - ranking.n_images
+    few_errors = float(np.min(ranking.errors / ranking.accepted)) < risk
+    return missing if few_errors and missing > 0 else None
