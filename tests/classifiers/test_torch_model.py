@@ -226,3 +226,13 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'secondlook\[torch\]'"):
         load_classifier("torch:m.pt2", output="logits")
+
+
+def test_networks_that_differ_beside_their_weights_are_told_apart() -> None:
+    first = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=1), torch.nn.ReLU())
+    second = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.GELU())
+    second.load_state_dict(first.state_dict())
+    same = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=1), torch.nn.ReLU())
+    same.load_state_dict(first.state_dict())
+    digests = [load_classifier(one, output="logits").digest for one in (first, second, same)]
+    assert digests[0] == digests[2] != digests[1]

@@ -1,5 +1,6 @@
 """What is kept on disk: readable by others, checked whenever it is read, repaired when it is damaged."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -10,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from secondlook.arrays import Array
+from secondlook.classifiers import load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions import DamagedPartWarning, Predictions, collect
 from secondlook.predictions.lock import together
@@ -260,3 +263,39 @@ def test_a_part_comes_back_as_it_was_and_always_in_the_same_bytes(
 
 def test_groups_are_bounded_powers_of_two() -> None:
     assert [rows_per_group(classes) for classes in (1, 10, 100, 1000, 21_000, 10**6)] == [1024, 1024, 512, 64, 16, 16]
+
+
+def test_views_of_different_images_are_never_put_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    for number in range(6):
+        side = 40 if number == 2 else 8
+        Image.fromarray(np.full((side, side, 3), 40 * number, np.uint8)).save(tmp_path / "pictures" / f"{number}.png")
+
+    def brightness(batch: Array) -> Array:
+        bright = batch.mean(axis=(1, 2, 3)) / 255
+        return np.stack([bright, 1 - bright], axis=1)
+
+    model = load_classifier(brightness, name="brightness", resize=(8, 8))
+    data, store = f"folder:{tmp_path / 'pictures'}", tmp_path / "store"
+    few = collect(model, f"{data}?max_pixels=100", "identity", store=store, on_error="skip")
+    assert [name for name, _ in few.skipped] == ["2.png"]
+    mixed = collect(model, data, "identity hflip", store=store, on_error="skip")
+    with pytest.raises(PredictionsError, match="view 'hflip' .* is about other images than that of view 'identity'"):
+        mixed.probabilities  # noqa: B018 -- reading is what fails
+    mended = collect(model, data, "identity hflip", store=store)
+    assert len(mended.ids) == 6
+    np.testing.assert_allclose(
+        mended.probabilities[:, :, 0], np.repeat(40 * np.arange(6)[:, None] / 255, 2, axis=1), atol=1e-6
+    )
+
+
+def test_what_the_system_refuses_for_now_is_not_damage(collected: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = sorted(collected.rglob("part-*.parquet"))
+    monkeypatch.setattr(pq, "ParquetFile", busy)
+    with pytest.raises(PredictionsError, match="cannot be read: Input/output error; .* try again") as caught:
+        Predictions.open(collected).probabilities  # noqa: B018
+    assert not isinstance(caught.value, DamagedPartError)
+    assert sorted(collected.rglob("part-*.parquet")) == before

@@ -137,3 +137,12 @@ def test_what_makes_no_sense(preds: Predictions, tmp_path: Path, options: dict[s
 def test_a_page_has_a_name_of_its_own(preds: Predictions, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"give a name such as 'report\.html'"):
         write_report(preds, tmp_path, title="t")
+
+
+def test_pictures_may_be_float32(preds: Predictions, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    pages = [
+        write_report(preds, tmp_path / name, title="t", methods=["msr"], artefacts=False, image=image).read_bytes()
+        for name, image in (("a.html", lambda _: pixels), ("b.html", lambda _: (pixels / 255).astype(np.float32)))
+    ]
+    assert pages[0] == pages[1]

@@ -278,6 +278,40 @@ def test_parts_of_other_data_policies_and_functions_are_refused(
         score(policy.model_copy(update={"threshold": 0.5}), images, out, classifier=classifier)
     with pytest.raises(DecisionError, match=r"\(other classifier\)"):
         score(policy, images, out, classifier=brightness, allow_mismatch=True)
+    with pytest.raises(DecisionError, match=r"\(other preprocessing\)"):
+        cropped = load_classifier(brightness, name="brightness", crop=4)
+        score(policy, images, out, classifier=cropped, allow_mismatch=True)
+
+
+def test_nothing_is_written_over_what_is_read_or_written(
+    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy.save("policy.json")
+    Path("mine.csv").write_text("path\nabsent.png\n")
+
+    def refused(sentence: str, out: str, **options: Any) -> None:
+        with pytest.raises(DecisionError, match=sentence):
+            score(tmp_path / "policy.json", "csv:mine.csv", out, classifier=classifier, **options)
+
+    refused("the scores would replace the data at 'mine.csv'; give each a file of its own", "mine.csv")
+    Path("sub").mkdir()
+    refused("the scores would replace the data", "sub/../mine.csv")
+    refused("the export 'fiftyone:policy.json' would replace the policy", "s.csv", exports=["fiftyone:policy.json"])
+    refused("the export 'fiftyone:s.csv' would replace the scores", "s.csv", exports=["fiftyone:s.csv"])
+    twice = ["fiftyone:a.json", "label-studio:a.json"]
+    refused("the export 'label-studio:a.json' would replace the export 'fiftyone:a.json'", "s.csv", exports=twice)
+    assert Path("mine.csv").read_text() == "path\nabsent.png\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["function:os:getcwd?name=x", "sklearn:evil.pkl?trust_pickle=true", "torch:package.module:factory?output=logits"],
+)
+def test_a_policy_does_not_run_code_by_itself(policy: Policy, images: Array, tmp_path: Path, name: str) -> None:
+    sent = policy.model_copy(update={"classifier": policy.classifier.model_copy(update={"name": name})})
+    with pytest.raises(DecisionError, match="loading it runs code; say that you trust it by giving it yourself"):
+        score(sent, images, tmp_path / "scores.csv")
 
 
 def test_damaged_parts_and_strange_folders(

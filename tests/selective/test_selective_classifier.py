@@ -98,6 +98,17 @@ def test_another_classifier_is_refused_unless_told_otherwise(
         SelectiveClassifier(other, fitted.policy)
     told = SelectiveClassifier(other, fitted.policy, allow_mismatch=True)
     assert len(told.predict(bright_or_dark[0][:3])) == 3
+    assert fitted.rule.certified
+    assert not told.rule.certified, "the promise is about the other classifier"
+    assert told.rule.threshold == fitted.rule.threshold
+
+
+def test_folders_of_new_images_need_not_be_classes(
+    fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array]
+) -> None:
+    images = bright_or_dark[0][:9]
+    cameras = ArraySource(images, labels=np.arange(9) % 3, class_names=["camera 1", "camera 2", "camera 3"])
+    assert np.array_equal(fitted.predict(cameras), fitted.predict(images))
 
 
 def test_without_a_rule_nothing_is_decided(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,8 +71,12 @@ def _text_at(content: mmap.mmap, position: int) -> str:
 
 
 def digest_of_module(module: "torch.nn.Module") -> str:
-    """Hex sha256 of a torch module: its class, and the name, shape, type and bytes of every parameter and buffer."""
+    """Hex sha256 of a torch module: its class and parts, and the name, shape, type and bytes of every weight.
+
+    The parts as torch prints them tell strides and activations, which no weight does.
+    """
     digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for piece in _pieces_of_state(module):
         digest.update(piece)
     return digest.hexdigest()

@@ -8,11 +8,11 @@ from typing import BinaryIO
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` so that no other process holds it, waiting for it if need be."""
+def alone(path: Path) -> Iterator[BinaryIO]:
+    """Hold the lock file `path` so that no other process holds it, waiting for it if need be; gives the open file."""
     with path.open("ab") as file:
         _lock(file, shared=False, wait=True)
-        yield
+        yield file
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ class PartFile:
             self._checksums = metadata[b"secondlook.checksums"].decode().split()
             self.skipped = tuple(SkippedImage(**image) for image in json.loads(metadata[b"secondlook.skipped"]))
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise self._damaged(str(error)) from None
+            raise self._unreadable(error) from None
         if found != [place.run, place.view, str(place.number)]:
             raise self._damaged(f"it belongs to run {found[0]}, view {found[1]!r}, part {found[2]}")
         self.rows: int = self._file.metadata.num_rows
@@ -142,10 +143,19 @@ class PartFile:
             column = table[self._kind].combine_chunks()
             answers: Any = column.flatten().to_numpy().reshape(len(indices), column.type.list_size)
         except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
-            raise self._damaged(str(error)) from None
+            raise self._unreadable(error) from None
         if group >= len(self._checksums) or _checksum(indices, answers) != self._checksums[group]:
             raise self._damaged(f"the checksum of row group {group} is wrong")
         return indices, answers
+
+    def _unreadable(self, error: Exception) -> PredictionsError:
+        """Tell what the system refuses for now (a busy disk, too many open files) from what is damaged."""
+        if isinstance(error, OSError) and error.errno:
+            return PredictionsError(
+                f"the stored part {str(self.path)!r} cannot be read: {os.strerror(error.errno)}; nothing in it is "
+                "known to be damaged: try again."
+            )
+        return self._damaged(str(error))
 
     def _damaged(self, why: str) -> DamagedPartError:
         return DamagedPartError(

@@ -13,7 +13,7 @@ from secondlook.arrays import IntArray
 from secondlook.errors import PredictionsError
 from secondlook.predictions.division import Division
 from secondlook.predictions.lock import alone, together
-from secondlook.predictions.manifest import RUN_FILE, Manifest, read_manifest, view_name, write_manifest
+from secondlook.predictions.manifest import RUN_FILE, Manifest, SkippedImage, read_manifest, view_name, write_manifest
 from secondlook.predictions.part import DamagedPartError, DamagedPartWarning, Part, PartFile, PartPlace, write_part
 from secondlook.predictions.whole_file import remove_unfinished_files
 from secondlook.sources.source import HOW_TO_SKIP
@@ -46,7 +46,8 @@ class Run:
         """Hold the run while parts are written, and clear away first what killed processes left."""
         with together(self.folder / "collecting.lock") as nobody_else_writes:
             if nobody_else_writes:
-                remove_unfinished_files(self.folder)
+                with alone(self.folder / "manifest.lock"):  # another process may be writing its manifest just now
+                    remove_unfinished_files(self.folder)
             yield
 
     @property
@@ -76,17 +77,23 @@ class Run:
     def remove_damaged_parts(self, views: tuple[str, ...]) -> None:
         """Read all parts of the views that are there; say which are damaged, and remove them."""
         for number in self.division.numbers:
-            for view in views:
-                if self.has(view, number):
-                    self._remove_if_damaged(view, number)
+            present = [view for view in views if self.has(view, number)]
+            read = {view: indices for view in present if (indices := self._indices_read(view, number)) is not None}
+            if len({indices.tobytes() for indices in read.values()}) > 1:
+                # An image that one view was made of could not be read for another: the views must be of the same.
+                for view in read:
+                    self.path_of(view, number).unlink(missing_ok=True)
 
-    def _remove_if_damaged(self, view: str, number: int) -> None:
+    def _indices_read(self, view: str, number: int) -> IntArray | None:
+        """Return the images that a part has answers for, or remove it where it is damaged. int64 [n]"""
         try:
             part = self.part_file(view, number).read()
             self._check_indices(view, number, part)
         except DamagedPartError as error:
             warnings.warn(f"computing again: {error}", DamagedPartWarning, stacklevel=2)
             self.path_of(view, number).unlink(missing_ok=True)
+            return None
+        return part.indices
 
     def _check_indices(self, view: str, number: int, part: Part) -> None:
         skipped = np.array([image.index for image in part.skipped], dtype=np.int64)
@@ -97,14 +104,17 @@ class Run:
 
     def finish(self) -> None:
         """Write into the manifest what is known only when all images have been read."""
-        files = [self.part_file(self.manifest.views[0], number) for number in self.division.numbers]
-        skipped = tuple(image for file in files for image in file.skipped)
+        skipped: tuple[SkippedImage, ...] = ()
+        classes = 0
+        for number in self.division.numbers:  # one after the other: a process may hold only so many files open
+            file = self.part_file(self.manifest.views[0], number)
+            skipped += file.skipped
+            classes = classes or (file.classes if file.rows else 0)
         if len(skipped) == self.manifest.data.images:
             raise PredictionsError(
                 f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
                 f"the first, {skipped[0].id!r}: {skipped[0].reason}"
             )
-        classes = next(file.classes for file in files if file.rows)
         with alone(self.folder / "manifest.lock"):
             newest = read_manifest(self.folder / RUN_FILE, Manifest)
             self.manifest = newest.model_copy(update={"classes": classes, "skipped": skipped})

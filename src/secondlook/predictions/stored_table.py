@@ -4,7 +4,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.outputs import Output
-from secondlook.predictions.part import rows_per_group
+from secondlook.predictions.part import DamagedPartError, rows_per_group
 from secondlook.predictions.store import Run
 
 
@@ -15,10 +15,10 @@ class StoredTable:
         self._run = run
         self._views = views
         self._classes = classes
-        indices = run.read_indices()
-        self._part_of = indices // run.manifest.rows_per_part
+        self._indices = run.read_indices()
+        self._part_of = self._indices // run.manifest.rows_per_part
         # Skipped images leave no gap in a part: the row is the place among those that were read.
-        self._row_of = np.arange(len(indices)) - np.searchsorted(self._part_of, self._part_of)
+        self._row_of = np.arange(len(self._indices)) - np.searchsorted(self._part_of, self._part_of)
 
     @property
     def kind(self) -> Output:
@@ -41,14 +41,20 @@ class StoredTable:
         parts = self._part_of[images]
         for number in np.unique(parts):
             here = np.flatnonzero(parts == number)
-            rows = self._row_of[images[here]]
             for place, view in enumerate(views):
-                answers[here, place] = self._rows(self._views[view], int(number), rows)
+                answers[here, place] = self._rows(self._views[view], int(number), images[here])
         return answers
 
-    def _rows(self, view: str, number: int, rows: IntArray) -> Array:
+    def _rows(self, view: str, number: int, images: IntArray) -> Array:
+        rows = self._row_of[images]
         groups, group_of_row = np.unique(rows // self.rows_read_together, return_inverse=True)
         part = self._run.part_file(view, number).read_groups(groups.tolist())
         # All groups but the last of a part are full, so a group starts where the full ones before it end.
-        found: Array = part.answers[group_of_row * self.rows_read_together + rows % self.rows_read_together]
+        places = group_of_row * self.rows_read_together + rows % self.rows_read_together
+        if len(part.indices) <= places.max() or not np.array_equal(part.indices[places], self._indices[images]):
+            raise DamagedPartError(
+                f"part {number} of view {view!r} in run {self._run.folder.name!r} is about other images than that of "
+                f"view {self._run.manifest.views[0]!r}; collect into the same store again to recompute it."
+            )
+        found: Array = part.answers[places]
         return found

@@ -100,6 +100,11 @@ def _checked(pixels: object, index: int) -> Array:
         got = type(pixels).__name__
     elif pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
         return pixels
+    elif pixels.dtype == np.float32 and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
+        in_whole_steps: Array = np.rint(np.clip(pixels, 0.0, 1.0) * 255).astype(np.uint8)
+        return in_whole_steps
     else:
         got = f"{pixels.dtype} {list(pixels.shape)}"
-    raise ReportError(f"image({index}) gave {got}, expected uint8 [height, width, 1 or 3]; repair the reader.")
+    raise ReportError(
+        f"image({index}) gave {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]; repair the reader."
+    )

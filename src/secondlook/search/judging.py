@@ -50,7 +50,8 @@ class Judge:
         self._metric = metric
         self._correct = correct
         self._sign = 1 if metric.metric.better == "higher" else -1
-        self._counts = list(resampling_counts(len(correct), RESAMPLES, seed))
+        # An image is drawn a few times at most, so two bytes are plenty, and there are RESAMPLES x N of them.
+        self._counts = [counts.astype(np.uint16) for counts in resampling_counts(len(correct), RESAMPLES, seed)]
 
     def value(self, confidence: Float64Array) -> float:
         """Return the objective. float64 [N]"""
@@ -62,7 +63,7 @@ class Judge:
         values = np.full(RESAMPLES, np.nan)
         for draw, counts in enumerate(self._counts):
             try:
-                values[draw] = self._metric.of(images.ranking(counts))
+                values[draw] = self._metric.of(images.ranking(counts.astype(np.int64)))
             except MetricError:  # a resampling without errors; the interval leaves it out, or there is none
                 continue
         return values

@@ -1,6 +1,7 @@
 """The classifier that a policy asks: loaded from its text, compared with the policy, its members side by side."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +36,12 @@ def asked_classifier(policy: Policy, given: object, *, allow_mismatch: bool) -> 
 
 def _loaded(name: str) -> Classifier:
     texts = name.split(BETWEEN_MEMBERS)
+    for text in texts:
+        if _runs_code(text):
+            raise DecisionError(
+                f"the policy names the classifier {text!r}, and loading it runs code; say that you trust it by giving "
+                "it yourself, as --model or classifier=."
+            )
     try:
         if len(texts) == 1:
             return load_classifier(name)
@@ -44,6 +51,13 @@ def _loaded(name: str) -> Classifier:
             f"the classifier of the policy cannot be loaded: {str(error).rstrip('.')}; "
             "give it yourself, as --model or classifier=."
         ) from None
+
+
+def _runs_code(text: str) -> bool:
+    """Whether a text leads to Python code or a pickle: a policy may come from elsewhere, and is data."""
+    scheme, _, target = text.partition("?")[0].partition(":")
+    is_factory = scheme == "torch" and ":" in target and not Path(target).is_file()
+    return scheme in ("function", "sklearn") or is_factory
 
 
 class SideBySide(Classifier):

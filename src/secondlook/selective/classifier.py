@@ -1,6 +1,7 @@
 """A classifier that may ask a person: it answers by the rule of a policy, or learns the rule from labelled images."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, Float64Array, IntArray
-from secondlook.classifiers import load_classifier
+from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as confidence_of
 from secondlook.estimators import interval as interval_of
@@ -50,9 +51,8 @@ class SelectiveClassifier:
     ) -> None:
         self.classifier = load_classifier(classifier)
         self.policy: Policy | None = Policy.load(policy) if isinstance(policy, str | Path) else policy
-        if self.policy is not None and not allow_mismatch:
-            self.policy.check(self.classifier)
         made = self.policy
+        self._keeps_promise = made is None or _fits(made, self.classifier, allow_mismatch=allow_mismatch)
         self.views: ViewSet = as_view_set(views if made is None else list(made.views))
         self.method = method if made is None else made.method
         self.options: dict[str, object] = dict((options or {}) if made is None else made.options)
@@ -67,7 +67,7 @@ class SelectiveClassifier:
         """The rule in force."""
         if self.policy is None:
             raise DecisionError("there is no rule to decide by yet; give a policy, or call fit(images, labels) first.")
-        return self.policy.rule
+        return self.policy.rule if self._keeps_promise else replace(self.policy.rule, promise=None)
 
     def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
         """Choose the threshold on labelled images, so that the risk is promised; no weight is changed.
@@ -87,6 +87,7 @@ class SelectiveClassifier:
             data_digest=source.digest,
             class_names=preds.class_names,
         )
+        self._keeps_promise = True
         return self
 
     def predict(self, images: Any) -> IntArray:
@@ -135,12 +136,23 @@ class SelectiveClassifier:
         return accepted.reshape((-1,) + (1,) * (dimensions - 1))
 
     def _looked_at(self, images: Any) -> Iterator[Predictions]:
-        source = _source(images, None)
+        source = _source(images, None).without_labels()
         for start in range(0, len(source), IMAGES_AT_ONCE):
             positions = np.arange(start, min(start + IMAGES_AT_ONCE, len(source)))
             whole = len(positions) == len(source)
             part = source if whole else Subset(source, positions, source.spec, source.on_error)
             yield collect(self.classifier, part, self.views, progress=self.progress)
+
+
+def _fits(policy: Policy, classifier: Classifier, *, allow_mismatch: bool) -> bool:
+    """Say whether the policy was made for the classifier; where it was not, that must be insisted on."""
+    try:
+        policy.check(classifier)
+    except DecisionError:
+        if not allow_mismatch:
+            raise
+        return False
+    return True
 
 
 def _source(images: Any, labels: ArrayLike | None) -> Source:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -36,6 +36,8 @@ class ScoringJob(BaseModel):
     version: Literal[1] = 1
     policy: str
     classifier: str
+    output: str
+    preprocessing: dict[str, object]
     data: str
     images: int
     rows: int
@@ -140,11 +142,19 @@ class ScoreParts:
 def _held(folder: Path) -> Iterator[None]:
     while True:
         folder.mkdir(exist_ok=True)
-        with alone(folder / LOCK):
+        with alone(folder / LOCK) as held:
             # Whoever held it before has removed it together with the folder: then it is to be made again.
-            if (folder / LOCK).exists():
+            if _is_same_file(held, folder / LOCK):
                 yield
                 return
+
+
+def _is_same_file(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is the one that a path leads to now, and not one that was removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _check_job(folder: Path, job: ScoringJob) -> None:

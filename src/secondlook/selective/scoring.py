@@ -1,6 +1,5 @@
 """`score`: decide about new images by a policy, go on after a kill, and hand the rejected ones to people."""
 
-import copy
 import hashlib
 import json
 import uuid
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from secondlook.errors import DecisionError
 from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
 from secondlook.predictions.collecting import UNIT
 from secondlook.predictions.division import Division
@@ -28,6 +28,7 @@ from secondlook.selective.score_summary import ScoreSummary
 from secondlook.selective.thresholds import refuse_what_needs_other_images
 from secondlook.sources import Source, open_source
 from secondlook.sources.source import OnError
+from secondlook.sources.spec import parse_spec
 from secondlook.views import ViewSet
 
 ANSWERS_BYTES = 256 * 2**20
@@ -86,6 +87,7 @@ def score(
     format_of(path)
     check_place(path, "the scores")
     asked_exports = [AskedExport.parse(text) for text in exports]
+    _refuse_the_same_file_twice(path, policy, data, asked_exports)
     source = open_source(data, on_error=on_error)
     folder = None if rejected is None else RejectedFolder(Path(rejected), source, link)
     pictures = Pictures(source, folder, image_prefix)
@@ -132,6 +134,8 @@ class Scoring:
             policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
             # Parts of a function without a name cannot be told from another's, so they are never taken up again.
             classifier=asked.classifier.digest or f"unnamed {uuid.uuid4().hex}",
+            output=asked.classifier.output,
+            preprocessing=json.loads(json.dumps(asked.classifier.preprocessing.to_dict())),
             data=source.digest,
             images=len(source),
             rows=min(rows_per_part(image), max(16, ANSWERS_BYTES // (4 * answers * len(policy.views)))),
@@ -146,7 +150,7 @@ class Scoring:
     def fill(self, parts: ScoreParts, look: Look | None, *, progress: bool) -> None:
         """Look at every image that no part is about yet."""
         views = ViewSet(list(self.policy.views))
-        source = _without_labels(self.source)
+        source = self.source.without_labels()
         division = Division(self.job.images, self.job.rows)
         job = Job(self.side_by_side, source, views, self.batch_size, division)
         keeper = Deciding(parts, self.question, self.side_by_side, source, views, self.class_names, look)
@@ -212,13 +216,20 @@ class Scoring:
         return {"secondlook.score": json.dumps({**kept, **options}, ensure_ascii=False)}
 
 
+def _refuse_the_same_file_twice(out: Path, policy: object, data: object, exports: Sequence[AskedExport]) -> None:
+    """Say it before hours of work, where what is written would replace what is read, or what else is written."""
+    used: dict[Path, str] = {}
+    if isinstance(policy, str | Path):
+        used[Path(policy).resolve()] = "the policy"
+    if isinstance(data, str):
+        used[parse_spec(data).path.resolve()] = "the data"
+    written = [("the scores", out), *((f"the export {str(one)!r}", one.path) for one in exports)]
+    for what, file in written:
+        other = used.setdefault(file.resolve(), what)
+        if other is not what:
+            raise DecisionError(f"{what} would replace {other} at {str(file)!r}; give each a file of its own.")
+
+
 def _names_that_fit(known: Iterable[tuple[str, ...] | None], classes: int) -> tuple[str, ...] | None:
     """Return the first names that are as many as the classes: folders of new images may mean something else."""
     return next((names for names in known if names and len(names) == classes), None)
-
-
-def _without_labels(source: Source) -> Source:
-    """Return the images alone: what they are is not asked, and what a folder is called need not be a class."""
-    alone = copy.copy(source)
-    alone.labels = alone.class_names = None
-    return alone

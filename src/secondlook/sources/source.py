@@ -105,6 +105,12 @@ class Source(ABC):
         changed.on_error, changed._skipped = on_error, {}
         return changed
 
+    def without_labels(self) -> Self:
+        """Return the images alone: what they are is not asked, and what a folder is called need not be a class."""
+        alone = copy.copy(self)
+        alone.labels = alone.class_names = None
+        return alone
+
     @abstractmethod
     def read(self, index: int) -> Array:
         """Return one image, uint8 [H, W, 1 or 3], or raise `UnreadableImageError`."""
