@@ -280,7 +280,7 @@ def test_views_of_different_images_are_never_put_side_by_side(tmp_path: Path) ->
     few = collect(model, f"{data}?max_pixels=100", "identity", store=store, on_error="skip")
     assert [name for name, _ in few.skipped] == ["2.png"]
     mixed = collect(model, data, "identity hflip", store=store, on_error="skip")
-    with pytest.raises(PredictionsError, match="view 'hflip' .* is about other images than that of view 'identity'"):
+    with pytest.raises(PredictionsError, match=r"view 'hflip' .* is about other images than that of view 'identity'"):
         mixed.probabilities  # noqa: B018 -- reading is what fails
     mended = collect(model, data, "identity hflip", store=store)
     assert len(mended.ids) == 6
@@ -289,13 +289,14 @@ def test_views_of_different_images_are_never_put_side_by_side(tmp_path: Path) ->
     )
 
 
-def test_what_the_system_refuses_for_now_is_not_damage(collected: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("filled")
+def test_what_the_system_refuses_for_now_is_not_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    before = sorted(collected.rglob("part-*.parquet"))
+    before = sorted(store.rglob("part-*.parquet"))
     monkeypatch.setattr(pq, "ParquetFile", busy)
-    with pytest.raises(PredictionsError, match="cannot be read: Input/output error; .* try again") as caught:
-        Predictions.open(collected).probabilities  # noqa: B018
+    with pytest.raises(PredictionsError, match=r"cannot be read: Input/output error; .* try again") as caught:
+        Predictions.open(store).probabilities  # noqa: B018
     assert not isinstance(caught.value, DamagedPartError)
-    assert sorted(collected.rglob("part-*.parquet")) == before
+    assert sorted(store.rglob("part-*.parquet")) == before

@@ -278,8 +278,8 @@ def test_parts_of_other_data_policies_and_functions_are_refused(
         score(policy.model_copy(update={"threshold": 0.5}), images, out, classifier=classifier)
     with pytest.raises(DecisionError, match=r"\(other classifier\)"):
         score(policy, images, out, classifier=brightness, allow_mismatch=True)
+    cropped = load_classifier(brightness, name="brightness", crop=4)
     with pytest.raises(DecisionError, match=r"\(other preprocessing\)"):
-        cropped = load_classifier(brightness, name="brightness", crop=4)
         score(policy, images, out, classifier=cropped, allow_mismatch=True)
 
 
