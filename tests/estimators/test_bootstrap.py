@@ -154,3 +154,20 @@ def test_the_interval_of_an_image_depends_on_that_image_alone() -> None:
     together = confidence(preds, "bootstrap-lower")
     alone = [confidence(preds.select(images=[image]), "bootstrap-lower")[0] for image in range(300)]
     np.testing.assert_array_equal(together, alone)
+
+
+def test_images_that_nothing_tells_apart_share_their_place() -> None:
+    answers = np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 4))
+    answers[[3, 7, 8]] = answers[3]
+    answers[[11, 12]] = answers[11]
+    views = "identity hflip shift:1,0 shift:0,1"
+    scores = confidence(Predictions(probabilities=answers, views=views), "bootstrap")
+    assert len(set(scores[[3, 7, 8]])) == 1
+    assert len(set(scores[[11, 12]])) == 1
+    assert len(set(scores)) == 17
+    order = np.random.default_rng(1).permutation(20)
+    np.testing.assert_allclose(
+        confidence(Predictions(probabilities=answers[order], views=views), "bootstrap"), scores[order], atol=1e-12
+    )
+    same = Predictions(probabilities=np.full((6, 4, 3), 1 / 3), views=views)
+    assert confidence(same, "bootstrap").tolist() == [0.5] * 6

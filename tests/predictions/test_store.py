@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -291,8 +292,12 @@ def test_views_of_different_images_are_never_put_side_by_side(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("filled")
 def test_what_the_system_refuses_for_now_is_not_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    opened = pq.ParquetFile
+
+    def busy(path: Path, **options: Any) -> pq.ParquetFile:
+        if path.name.startswith("part-"):
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, **options)
 
     before = sorted(store.rglob("part-*.parquet"))
     monkeypatch.setattr(pq, "ParquetFile", busy)

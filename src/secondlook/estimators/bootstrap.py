@@ -6,7 +6,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.plurality import plurality_order, ranks_to_scores
+from secondlook.estimators.plurality import mean_over_equals, plurality_order, ranks_to_scores
 from secondlook.estimators.registry import method
 from secondlook.estimators.resampling import checked_resamplings, resampling_counts
 from secondlook.estimators.shares import doubts_of_views, shares_of_views
@@ -35,10 +35,11 @@ def bootstrap(
     """Return each image's place in the ranking among these images: 1 for the surest, 0 for the last. [N]
 
     `resamplings` is N_BS (the paper's rule by default), `window` is W_BS (N_BS by default). What is sorted is the
-    doubt, the sum over all other classes: the complement of MSR(D) with all its digits where MSR(D) is near 1.
+    doubt, the sum over all other classes: the complement of MSR(D) with all its digits where MSR(D) is near 1. Images
+    that nothing tells apart share the mean of their places.
     """
-    counts = _counts(preds, resamplings, seed)
-    return ranks_to_scores(plurality_order(doubts_of_views(preds, by, k), counts, window))
+    counts, doubts = _counts(preds, resamplings, seed), doubts_of_views(preds, by, k)
+    return mean_over_equals(ranks_to_scores(plurality_order(doubts, counts, window)), doubts)
 
 
 @method(

@@ -57,6 +57,22 @@ def ranks_to_scores(order: IntArray) -> Float64Array:
     return scores
 
 
+def mean_over_equals(scores: Float64Array, doubts: Float64Array) -> Float64Array:
+    """Return the scores [N], with one mean for all images whose doubts [N, V] are equal in every view.
+
+    The ranking puts such images in the order in which they happen to stand; their score must not depend on it.
+    """
+    _, first_view = np.unique(doubts[:, 0], return_inverse=True)
+    candidates = np.flatnonzero(np.bincount(first_view)[first_view] > 1)  # mostly none, and then nothing is sorted
+    if len(candidates) == 0:
+        return scores
+    _, group = np.unique(doubts[candidates], axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    shared = scores.copy()
+    shared[candidates] = (np.bincount(group, weights=scores[candidates]) / np.bincount(group))[group]
+    return shared
+
+
 def available_cores() -> int:
     """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,7 +9,7 @@ from secondlook.search.agreement import agreement_of, reason_of_disagreement
 from secondlook.search.pool import Pool
 
 MOST_ACCURACY_LOST = 0.25
-"""A view that turns more than this share of the right answers wrong breaks the classifier."""
+"""A view on which the accuracy falls by more than this share breaks the classifier."""
 CLEAR_LOSS = 2.0
 """Standard errors by which a mean must fall to count as lower."""
 
