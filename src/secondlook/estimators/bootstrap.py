@@ -6,7 +6,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.plurality import mean_over_equals, plurality_order, ranks_to_scores
+from secondlook.estimators.plurality import plurality_scores
 from secondlook.estimators.registry import method
 from secondlook.estimators.resampling import checked_resamplings, resampling_counts
 from secondlook.estimators.shares import doubts_of_views, shares_of_views
@@ -39,7 +39,7 @@ def bootstrap(
     that nothing tells apart share the mean of their places.
     """
     counts, doubts = _counts(preds, resamplings, seed), doubts_of_views(preds, by, k)
-    return mean_over_equals(ranks_to_scores(plurality_order(doubts, counts, window)), doubts)
+    return plurality_scores(doubts, counts, window)
 
 
 @method(

@@ -50,6 +50,11 @@ def plurality_order(
     return state.order
 
 
+def plurality_scores(doubts: Float64Array, counts: Array, window: int | None = None) -> Float64Array:
+    """Return the place of each image in that order as a score: 1 for the surest, 0 for the last. float64 [N]"""
+    return mean_over_equals(ranks_to_scores(plurality_order(doubts, counts, window)), doubts)
+
+
 def ranks_to_scores(order: IntArray) -> Float64Array:
     """Return scores evenly spaced from 1 (first in order) to 0 (last). int64 [N] -> float64 [N]; one image gets 1"""
     scores = np.empty(len(order))

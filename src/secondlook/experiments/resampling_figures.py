@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from secondlook.arrays import Float64Array
 from secondlook.estimators import number_of_resamplings
-from secondlook.estimators.bootstrap import bootstrap
+from secondlook.estimators.plurality import plurality_scores
+from secondlook.estimators.resampling import resampling_counts
+from secondlook.estimators.shares import doubts_of_views
 from secondlook.experiments.bench import Bench
 from secondlook.experiments.experiment import Column, ResamplingStudy, views_needed
 from secondlook.experiments.findings import Findings, Row
@@ -42,15 +45,17 @@ def _rows(study: ResamplingStudy, column: Column, bench: Bench) -> list[Row]:
         *(("resamplings", count, count, count) for count in study.resamplings),
         *(("window", window, default, window) for window in study.windows),
     ]
+    doubts = doubts_of_views(preds, "x", column.k)
     total = len(settings) * len(study.seeds)
     with progress_bar(f"{column.title}: BS(D)", total, "rankings", enabled=bench.progress) as advance:
-        return [_row(study, column, preds, *setting, advance) for setting in settings]
+        return [_row(study, column, preds, doubts, *setting, advance) for setting in settings]
 
 
 def _row(
     study: ResamplingStudy,
     column: Column,
     preds: Predictions,
+    doubts: Float64Array,
     varied: str,
     at: int,
     resamplings: int,
@@ -60,8 +65,8 @@ def _row(
     correct = preds.correct(k=column.k)
     values = []
     for seed in study.seeds:
-        sure = bootstrap(preds, by="x", k=column.k, resamplings=resamplings, window=window, seed=seed)
-        values.append(aorc_joint(correct, sure))
+        counts = resampling_counts(doubts.shape[1], resamplings, seed)
+        values.append(aorc_joint(correct, plurality_scores(doubts, counts, window)))
         advance(1)
     return Row(
         piece=study.name,
