@@ -58,6 +58,15 @@ def test_the_demo_goes_all_the_way_twice(here: Here) -> None:
     assert (again.code, again.out) == (0, "")
 
 
+def test_the_demo_leaves_a_folder_of_others_alone(here: Here) -> None:
+    Path("mine/asked").mkdir(parents=True)
+    Path("mine/asked/thesis.txt").write_text("years of work")
+    done = here("demo", "--out", "mine")
+    assert done.code == 2
+    assert "'mine/asked', but what is there is of no earlier demo: it has no rejected.csv" in done.err
+    assert [path.name for path in Path("mine").rglob("*")] == ["asked", "thesis.txt"]
+
+
 def test_the_numbers_of_the_demo_are_true(here: Here) -> None:
     assert here("demo", "--quiet").code == 0
     images, labels = digit_images()

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
+
+from secondlook.cli.app import app
 
 Here = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +43,25 @@ def test_commands_are_found() -> None:
     assert "secondlook report run/" in commands_in(ROOT / "README.md")
     assert "secondlook views list" in commands_in(ROOT / "docs" / "views.md")
     assert sum(len(commands_in(page)) for page in PAGES) > 15
+
+
+def flags_of_commands() -> dict[str, set[str]]:
+    """Return the long flags of each command, by its name as it is typed."""
+    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands |= {f"views {name}": command for name, command in commands.pop("views").commands.items()}
+    return {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
+
+
+def test_the_table_of_shared_options_is_true() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("## What commands share\n\n")[2]
+    heading, _, *rows = (line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines())
+    shared = [cell.strip(" `") for cell in heading[1:]]
+    told: dict[str, set[str]] = {}
+    for commands, *cells in rows:
+        has = {flag for flag, cell in zip(shared, cells, strict=True) if cell.strip() == "yes"}
+        told |= dict.fromkeys(re.findall(r"`([^`]+)`", commands), has)
+    true = {name: flags.intersection(shared) for name, flags in flags_of_commands().items()}
+    assert told == {name: flags for name, flags in true.items() if flags}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_in(page)], ids=lambda page: str(page.name))

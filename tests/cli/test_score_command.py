@@ -14,7 +14,7 @@ from PIL import Image
 import secondlook as sl
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo_digits import digit_images, seen_and_unseen
-from secondlook.selective import Policy, certify
+from secondlook.selective import Policy, certify, threshold_for
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -112,6 +112,36 @@ def test_another_place_of_the_model(secondlook: Command, place: Path) -> None:
     model = "onnx:moved.onnx?output=logits&grey=luminance"
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", model)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_model_that_moved_has_the_options_of_the_policy(secondlook: Command, place: Path) -> None:
+    from secondlook.predictions import collect
+
+    text = f"{MODEL}&mean=0.1&std=0.5"
+    images, labels = digit_images()
+    places = seen_and_unseen()[1][NEW : NEW + 300]
+    classifier = load_classifier(text)
+    rule = threshold_for(collect(classifier, images[places], VIEWS, labels=labels[places]), coverage=0.8)
+    Policy.of(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json")
+    assert secondlook("score", *GIVEN, "--out", "first.csv").returncode == 0
+    (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
+    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx")
+    assert done.returncode == 0, done.stderr
+    assert (place / "scores.csv").read_bytes() == (place / "first.csv").read_bytes()
+    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx?grey=luminance&mean=0.2")
+    assert done.returncode == 2
+    assert "preprocessing mean=" in done.stderr, "options that are given are taken as they are"
+
+
+@pytest.mark.parametrize(
+    ("option", "partner"),
+    [("--link", "--rejected"), ("--export-all", "--export"), ("--image-prefix=https://a.b/", "--export")],
+)
+def test_an_option_without_its_partner_is_refused(secondlook: Command, place: Path, option: str, partner: str) -> None:
+    done = secondlook("score", *GIVEN, "--out", "scores.csv", option)
+    assert done.returncode == 2
+    assert f"{option.partition('=')[0]} does nothing without {partner};" in done.stderr
+    assert not (place / "scores.csv").exists()
 
 
 def test_another_model_must_be_insisted_on(secondlook: Command, place: Path) -> None:

@@ -1,7 +1,8 @@
 """`secondlook calibrate`: a threshold with a promise, from the predictions of a run, as a policy file."""
 
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import Annotated, Any
 
 import typer
 
@@ -17,8 +18,8 @@ def calibrate(
     delta: Annotated[float, typer.Option(help="How improbable it must be that the promise fails.")] = 0.001,
     coverage: Annotated[float | None, typer.Option(help="Accept this share instead; promises nothing.")] = None,
     method: Annotated[str, typer.Option(metavar="NAME", help="The confidence to decide by.")] = "mean",
-    by: options.By = "x",
-    top_k: options.TopK = 1,
+    by: options.ByOfRun = None,
+    top_k: options.TopKOfRun = None,
     config: Config = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -34,11 +35,12 @@ def calibrate(
     if (risk is None) == (coverage is None):
         raise DecisionError("say either --risk (with a promise) or --coverage (without one), not both or neither.")
     folder = RunFolder.open(run)
+    answer: Any = {"by": by or folder.by, "k": top_k or folder.k}  # checked where it is used, with a sentence
     with folder.predictions.read_with_bar("confidences", 2, enabled=not (quiet or no_progress)) as preds:
         if risk is not None:
-            rule = certify(preds, method, risk=risk, delta=delta, by=by, k=top_k)  # type: ignore[arg-type]
+            rule = certify(preds, method, risk=risk, delta=delta, **answer)
         else:
-            rule = threshold_for(preds, method, coverage=coverage or 0.0, by=by, k=top_k)  # type: ignore[arg-type]
+            rule = threshold_for(preds, method, coverage=coverage or 0.0, **answer)
     if risk is not None and not rule.certified:
         raise DecisionError(f"{rule.shortfall}.")
     record = folder.record
@@ -59,6 +61,6 @@ def calibrate(
     if as_json:
         typer.echo(policy.model_dump_json())
     elif not quiet:
-        typer.echo(
-            f"{policy}\n\nKept in {out}. Next: secondlook score --policy {out} --data folder:new/ --out scores.parquet"
-        )
+        about = [] if (policy.by, policy.k) == ("x", 1) else [f"about the {options.answer_text(policy.by, policy.k)}"]
+        following = f"secondlook score --policy {quote(str(out))} --data folder:new/ --out scores.parquet"
+        typer.echo("\n".join([str(policy), *about, "", f"Kept in {out}. Next: {following}"]))

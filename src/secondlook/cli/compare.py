@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -12,13 +12,16 @@ from secondlook.cli import options
 from secondlook.cli.config import Config
 from secondlook.errors import MetricError
 
+if TYPE_CHECKING:
+    from secondlook.predictions import Predictions
+
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same images.")],
     method: options.Methods = None,
     metric: options.Metrics = None,
-    by: options.By = "x",
-    top_k: options.TopK = 1,
+    by: options.ByOfRun = None,
+    top_k: options.TopKOfRun = None,
     level: options.Level = 0.95,
     resamples: options.Resamples = 500,
     seed: options.Seed = 0,
@@ -35,23 +38,19 @@ def compare(
     from secondlook.estimators.registry import find_method
     from secondlook.evaluation.across import compare as compare_entries
 
+    _refuse_a_repeated_run(runs)
     folders = [RunFolder.open(path) for path in runs]
-    ids = [tuple(folder.predictions.ids) for folder in folders]
-    in_all = set(ids[0]).intersection(*ids[1:])
-    shared = [name for name in ids[0] if name in in_all]
-    if not shared:
-        raise MetricError("the runs have no image in common; compare runs of the same data.")
+    answer: Any = {"by": by or folders[0].by, "k": top_k or folders[0].k}  # checked where it is used, with a sentence
+    paired = _on_shared_images([folder.predictions for folder in folders])
+    _refuse_other_labels(runs, paired)
     methods = method or ["msr", "mean"]
     entries: dict[str, tuple[BoolArray, Float64Array]] = {}
     scores: list[str] = []
-    for path, folder, names in zip(runs, folders, ids, strict=True):
-        place = {name: position for position, name in enumerate(names)}
-        chosen = folder.predictions.select(images=np.array([place[name] for name in shared]))
+    for path, chosen in zip(runs, paired, strict=True):
         with chosen.read_with_bar(str(path), len(methods) + 1, enabled=not no_progress) as preds:
-            correct = preds.correct(by=by, k=top_k)  # type: ignore[arg-type]  # checked there, with a sentence
+            correct = preds.correct(**answer)
             for name in methods:
-                sure = confidence(preds, name, by=by, k=top_k)  # type: ignore[arg-type]
-                entries[f"{path} {name}"] = (correct, sure)
+                entries[f"{path} {name}"] = (correct, confidence(preds, name, **answer))
                 if not find_method(name)[0].is_probability:
                     scores.append(f"{path} {name}")
     result = compare_entries(
@@ -63,8 +62,40 @@ def compare(
         seed=seed,
         progress=not no_progress,
     )
+    images = paired[0].n_images
     if as_json:
-        typer.echo(json.dumps({"images": len(shared), **result.to_dict()}, ensure_ascii=False))
+        typer.echo(json.dumps({"images": images, **answer, **result.to_dict()}, ensure_ascii=False))
         return
-    typer.echo(f"{len(shared):,} images in all {len(runs)} runs")
+    typer.echo(f"{images:,} images in all {len(runs)} runs, {options.answer_text(**answer)}")
     typer.echo(str(result))
+
+
+def _refuse_a_repeated_run(runs: list[Path]) -> None:
+    places = [path.resolve() for path in runs]
+    for index, place in enumerate(places):
+        if place in places[:index]:
+            raise MetricError(f"the run {str(runs[index])!r} is given twice; give each once.")
+
+
+def _on_shared_images(runs: "list[Predictions]") -> "list[Predictions]":
+    """Return the predictions on the images that all runs have, in the order of the first."""
+    in_all = set(runs[0].ids).intersection(*(preds.ids for preds in runs[1:]))
+    shared = [name for name in runs[0].ids if name in in_all]
+    if not shared:
+        raise MetricError("the runs have no image in common; compare runs of the same data.")
+    places = [{name: position for position, name in enumerate(preds.ids)} for preds in runs]
+    return [
+        preds.select(images=np.array([place[name] for name in shared]))
+        for preds, place in zip(runs, places, strict=True)
+    ]
+
+
+def _refuse_other_labels(runs: list[Path], paired: "list[Predictions]") -> None:
+    """Refuse images that only share their ids, such as those of two archives, which are positions."""
+    for path, preds in zip(runs[1:], paired[1:], strict=True):
+        differ = int(np.sum(preds.labels != paired[0].labels))
+        if differ:
+            raise MetricError(
+                f"the runs {str(runs[0])!r} and {str(path)!r} are of other images: {differ:,} of {preds.n_images:,} "
+                "shared ids have another label; compare runs of the same data."
+            )

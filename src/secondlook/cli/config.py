@@ -1,6 +1,7 @@
 """Options from a TOML file: `--config FILE` gives the defaults of a command, and options on the line override them."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,16 +27,31 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
             f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}. "
             f"Options of this command go under [{command}]."
         )
-    options = {parameter.name or "" for parameter in context.command.params} - {*NOT_SETTINGS}
-    given = {name.replace("-", "_"): value for name, value in table[command].items()}
-    for name in given:
-        if name not in options:
+    taken = [one for one in context.command.params if one.name != "config"]
+    by_flag = {flag.lstrip("-"): one for one in taken for flag in one.opts if not re.fullmatch("-.", flag)}
+    # A run writes the names of the parameters, which are others where a flag can be given several times.
+    by_any_name = {(one.name or "").replace("_", "-"): one for one in taken} | by_flag
+    defaults: dict[str, Any] = {}
+    for name, value in table[command].items():
+        found = by_any_name.get(name.replace("_", "-"))
+        if found is None:
             raise SecondLookError(
                 f"{str(path)!r} sets {name!r} in [{command}], which is no option of it; known: "
-                f"{', '.join(sorted(options))}.{did_you_mean(name, options)}"
+                f"{', '.join(sorted(by_flag))}.{did_you_mean(name, by_flag)}"
             )
-    context.default_map = given
+        defaults[found.name or ""] = _as_on_the_line(value, several=found.nargs == -1 or found.multiple)
+    context.default_map = defaults
     return path
+
+
+def _as_on_the_line(value: Any, *, several: bool) -> Any:
+    """Return a value of the file as it is written on the line: numbers of one option with commas, texts with spaces."""
+    if several:
+        return value if isinstance(value, list) else [value]
+    if not isinstance(value, list):
+        return value
+    between = " " if any(isinstance(one, str) for one in value) else ","
+    return between.join(str(one) for one in value)
 
 
 def _read(path: Path) -> dict[str, Any]:

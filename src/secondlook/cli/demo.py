@@ -12,6 +12,8 @@ from secondlook.cli import options
 from secondlook.errors import ReportError
 
 RISK, DELTA = "0.02", "0.05"
+ASKED = "asked"
+"""The folder of rejected images."""
 
 CLOSING = """
 The same with your own model and images:
@@ -34,8 +36,8 @@ def demo(
     """
     from secondlook.cli.app import app
 
+    _remove_asked_of_earlier_demo(out / ASKED)
     write_digits(out)
-    shutil.rmtree(out / "asked", ignore_errors=True)  # of an earlier demo; scoring does not write among other files
     if not quiet:
         typer.echo(
             "A small network, trained on 200 handwritten digits, reads 1,597 others. When is it wrong?\n"
@@ -58,10 +60,23 @@ def commands(out: Path) -> list[list[str]]:
         ["calibrate", *_options(run=run, risk=RISK, delta=DELTA, out=policy)],
         [
             "score",
-            *_options(policy=policy, data=f"npz:{out}/new.npz", out=f"{out}/scores.csv", rejected=f"{out}/asked"),
+            *_options(policy=policy, data=f"npz:{out}/new.npz", out=f"{out}/scores.csv", rejected=f"{out}/{ASKED}"),
         ],
         ["report", run],
     ]
+
+
+def _remove_asked_of_earlier_demo(folder: Path) -> None:
+    """Make room for rejected images, which are not written among other files; what is no such folder stays."""
+    from secondlook.selective.review.rejected_folder import LIST
+
+    if (folder / LIST).is_file():
+        shutil.rmtree(folder)
+    elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ReportError(
+            f"the demo puts rejected images into {str(folder)!r}, but what is there is of no earlier demo: it has no "
+            f"{LIST}; move it away or choose another --out."
+        )
 
 
 def _options(**values: str) -> list[str]:

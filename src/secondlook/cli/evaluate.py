@@ -3,13 +3,14 @@
 import json
 import warnings
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from secondlook.cli import options
 from secondlook.cli.config import Config, settings_of
-from secondlook.errors import SourceError
+from secondlook.errors import MetricError, PredictionsError, SourceError
 from secondlook.evaluation import Evaluation
 
 
@@ -51,13 +52,17 @@ def evaluate(
     from secondlook.evaluation import evaluate as evaluate_predictions
     from secondlook.evaluation.comparing import METRICS
     from secondlook.predictions import collect
+    from secondlook.predictions.checks import checked_k
     from secondlook.search import warn_of_harmful_views
     from secondlook.sources import open_source
     from secondlook.views import ViewSet
 
+    _check_question(method or [], metric or [], by, level)
     classifier = options.load_models(
         model, output=output, mean=mean, std=std, resize=resize, crop=crop, model_options=model_options
     )
+    if classifier.n_classes is not None:
+        checked_k(top_k, classifier.n_classes)
     unreadable: Any = None if on_error == "fail" else on_error  # checked where it is used, with a sentence
     source = open_source(data, on_error=unreadable)
     if source.labels is None:
@@ -65,7 +70,8 @@ def evaluate(
             f"{source.spec!r} has no labels, and without them nothing can be evaluated; "
             "give a folder per class, or a table with a label column."
         )
-    others = None if ood is None else open_source(ood, on_error=unreadable)
+    # Whatever classes those images have, they are none of the classifier's.
+    others = None if ood is None else open_source(ood, on_error=unreadable).without_labels()
     view_set = ViewSet(views)
     store = options.path_in(out, PREDICTIONS)
     progress = not (quiet or no_progress)
@@ -93,15 +99,33 @@ def evaluate(
         progress=progress,
     )
     record = record_of(settings_of(context), classifier, source, view_set.texts, harmful)
-    write_run(out, record, result.to_dict())
-    _tell(result, out, len(preds.skipped), as_json=as_json, quiet=quiet)
-
-
-def _tell(result: Evaluation, out: Path, skipped: int, *, as_json: bool, quiet: bool) -> None:
+    skipped = [{"id": name, "reason": reason} for name, reason in preds.skipped]
+    told = {**result.to_dict(), "skipped": skipped, "warnings": list(harmful)}
+    write_run(out, record, told)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
+        typer.echo(json.dumps(told, ensure_ascii=False))
     elif not quiet:
-        typer.echo(str(result))
-        if skipped:
-            typer.echo(f"\n{skipped} image(s) could not be read and were left out; secondlook info {out} lists them.")
-        typer.echo(f"\nKept in {out}. Next: secondlook report {out}, or secondlook calibrate --run {out} --risk 0.01")
+        _tell(result, out, len(skipped))
+
+
+def _check_question(methods: list[str], metrics: list[str], by: str, level: float) -> None:
+    """Refuse before the classifier is asked what would be refused afterwards."""
+    from secondlook.estimators import METHODS  # noqa: F401 -- fills the registry
+    from secondlook.estimators.registry import find_method
+    from secondlook.metrics import measures
+
+    measures(metrics)
+    for name in methods:
+        find_method(name)
+    if by not in ("x", "D"):
+        raise PredictionsError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+    if not 0 < level < 1:
+        raise MetricError(f"level is {level}, expected a share in (0, 1), such as 0.95.")
+
+
+def _tell(result: Evaluation, out: Path, skipped: int) -> None:
+    run = quote(str(out))
+    typer.echo(str(result))
+    if skipped:
+        typer.echo(f"\n{skipped} image(s) could not be read and were left out; secondlook info {run} lists them.")
+    typer.echo(f"\nKept in {out}. Next: secondlook report {run}, or secondlook calibrate --run {run} --risk 0.01")

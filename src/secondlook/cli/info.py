@@ -71,7 +71,7 @@ def _about_run(path: Path) -> Facts:
         "skipped": [f"{name}: {reason}" for name, reason in preds.skipped],
         "warnings": list(record.warnings),
         "secondlook": record.secondlook,
-        "again": f"secondlook evaluate --config {path / 'run.toml'}",
+        "again": run.command,
     }
 
 

@@ -40,8 +40,16 @@ Metrics = Annotated[list[str] | None, typer.Option("--metric", metavar="NAME", h
 Level = Annotated[float, typer.Option(help="Of the intervals.")]
 Resamples = Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")]
 By = Annotated[str, typer.Option("--by", help="Take the class from the image itself (x) or the mean over views (D).")]
+ByOfRun = Annotated[
+    str | None,
+    typer.Option("--by", help="Class from the image itself (x) or the mean over views (D); as the run unless said."),
+]
 TopK = Annotated[int, typer.Option("--top-k", min=1, help="How many leading classes count as the answer.")]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
+TopKOfRun = Annotated[
+    int | None,
+    typer.Option("--top-k", min=1, help="How many leading classes count as the answer; as the run unless said."),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything random.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per call of the model; chosen by size unless said.")]
 OnError = Annotated[str, typer.Option(help="An image that cannot be read: fail, or skip it and list it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
@@ -78,6 +86,11 @@ def _with_options(model: str, given: list[str]) -> str:
     if not given:
         return model
     return f"{model}{'&' if '?' in model else '?'}{'&'.join(given)}"
+
+
+def answer_text(by: str, k: int) -> str:
+    """Return what counts as the answer, in the words of an evaluation."""
+    return f"class by {by}" if k == 1 else f"{k} leading classes by {by}"
 
 
 def path_in(folder: Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 """`secondlook report`: one HTML page of a run."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ def report(
     delta: Annotated[float, typer.Option(help="Of the promises that the page tells.")] = 0.001,
     galleries: Annotated[bool, typer.Option(help="Show pictures, if the images are still there.")] = True,
     config: Config = None,
+    as_json: options.Json = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
 ) -> None:
@@ -34,7 +36,9 @@ def report(
     target = out or run / REPORT
     progress = not (quiet or no_progress)
     notes = write_page(RunFolder.open(run), target, delta=delta, galleries=galleries, progress=progress)
-    if not quiet:
+    if as_json:
+        typer.echo(json.dumps({"report": str(target), "notes": notes}, ensure_ascii=False))
+    elif not quiet:
         for note in notes:
             typer.echo(note)
         typer.echo(f"The report is in {target}")
@@ -42,11 +46,12 @@ def report(
 
 def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool, progress: bool) -> list[str]:
     """Write the report of a run; returns what the reader should be told about it."""
+    from secondlook.evaluation.comparing import METRICS
     from secondlook.report import write_report
     from secondlook.sources import Skipped
 
     settings = run.record.settings
-    notes: list[str] = []
+    notes = [_without_ood(settings["ood"])] if "ood" in settings else []
     image = None
     if galleries:
         try:
@@ -59,18 +64,28 @@ def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool,
         target,
         title=f"{short_name(run.record.classifier.name)} on {short_name(run.record.data.spec)}",
         methods=settings.get("method"),
-        by=settings.get("by", "x"),
-        k=settings.get("top_k", 1),
+        metrics=settings.get("metric") or METRICS,
+        level=settings.get("level", 0.95),
+        resamples=settings.get("resamples", 500),
+        by=run.by,
+        k=run.k,
         delta=delta,
         seed=settings.get("seed", 0),
         image=image,
         facts=facts_of(run),
         notes=[*run.record.warnings, *notes],
         skipped=[Skipped(name, reason) for name, reason in run.predictions.skipped],
-        command=f"secondlook evaluate --config {run.path / 'run.toml'}",
+        command=run.command,
         progress=progress,
     )
     return notes
+
+
+def _without_ood(spec: str) -> str:
+    return (
+        f"This run also had --ood {spec}; the numbers with those images are in evaluation.json, as secondlook evaluate "
+        "printed them, and not in this page."
+    )
 
 
 def facts_of(run: "RunFolder") -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The folder of a run: how it came about, its predictions, and what came of them; no model is needed to read it."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from secondlook.cli.config import toml_text
 from secondlook.errors import PredictionsError, SourceError
 from secondlook.predictions import Predictions
 from secondlook.predictions.manifest import ensemble_name, run_name
+from secondlook.predictions.predictions import By
 from secondlook.predictions.whole_file import write_whole_file
 from secondlook.selective.policy import PolicyClassifier, described
 from secondlook.sources import Source, open_source
@@ -65,10 +67,15 @@ class RunFolder:
         """Open what `secondlook evaluate --out` wrote."""
         try:
             return cls(path, RunRecord.model_validate_json((path / RECORD).read_bytes()))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             found = "nothing is there" if not path.exists() else f"it has no {RECORD}"
             raise PredictionsError(
                 f"{str(path)!r} is not the folder of a run: {found}; make one with secondlook evaluate --out."
+            ) from None
+        except OSError as error:
+            raise PredictionsError(
+                f"the run {str(path / RECORD)!r} cannot be read: {error.strerror}; allow reading it, or run secondlook "
+                "evaluate again."
             ) from None
         except ValidationError as error:
             first = error.errors()[0]
@@ -76,6 +83,22 @@ class RunFolder:
             raise PredictionsError(
                 f"the run {str(path / RECORD)!r} is damaged, {where}: {first['msg']}; run secondlook evaluate again."
             ) from None
+
+    @property
+    def by(self) -> By:
+        """What the run took the class from."""
+        by: By = self.record.settings.get("by", "x")
+        return by
+
+    @property
+    def k(self) -> int:
+        """How many leading classes counted as the answer in the run."""
+        return int(self.record.settings.get("top_k", 1))
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same run again."""
+        return shlex.join(["secondlook", "evaluate", "--config", str(self.path / SETTINGS)])
 
     @cached_property
     def predictions(self) -> Predictions:

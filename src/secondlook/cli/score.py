@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from secondlook.cli import options
 from secondlook.cli.config import Config
+from secondlook.errors import DecisionError
+from secondlook.naming import BETWEEN_MEMBERS
 
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
@@ -52,13 +55,17 @@ def score(
 
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
+    from secondlook.selective import Policy
     from secondlook.selective.scoring import score as score_images
 
+    _refuse_without_partner({"--link": link}, "--rejected", rejected)
+    _refuse_without_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
+    texts = model if allow_mismatch or not model else _with_options_of(Policy.load(policy).classifier.name, model)
     summary = score_images(
         policy,
         data,
         out,
-        classifier=None if not model else options.load_models(model),
+        classifier=None if not texts else options.load_models(texts),
         answers=answers,
         level=level,
         seed=seed,
@@ -78,6 +85,21 @@ def score(
         typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:
         typer.echo(str(summary))
+
+
+def _refuse_without_partner(asked: Mapping[str, object], partner: str, given: object) -> None:
+    for option, value in asked.items():
+        if value and not given:
+            raise DecisionError(f"{option} does nothing without {partner}; give {partner} as well, or leave it out.")
+
+
+def _with_options_of(name: str, models: list[str]) -> list[str]:
+    """Return the texts with the options in a classifier's name, where one model of its kind is given without any."""
+    address, _, query = name.partition("?")
+    if len(models) > 1 or BETWEEN_MEMBERS in name or "?" in models[0] or not query:
+        return models
+    alike = models[0].partition(":")[0] == address.partition(":")[0]
+    return [f"{models[0]}?{query}"] if alike else models
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:

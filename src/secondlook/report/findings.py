@@ -1,6 +1,6 @@
 """Everything that a report shows, computed once: the page, the tables and the plots are drawn from it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from secondlook.arrays import Float64Array
@@ -39,14 +39,24 @@ class Findings:
     galleries: list[Gallery]
 
 
-def found(study: Study, evaluation: Evaluation | None, risk: float | None, delta: float) -> Findings:
+def found(
+    study: Study,
+    evaluation: Evaluation | None,
+    risk: float | None,
+    delta: float,
+    *,
+    metrics: Sequence[str] = METRICS,
+    level: float = 0.95,
+    resamples: int = 500,
+) -> Findings:
     """Compute all of it; an evaluation that was made before is taken over as it is."""
     if not 0 < delta < 1:
         raise ReportError(f"delta is {delta}, expected a number between 0 and 1, such as 0.001 for 99.9 % certainty.")
     told = telling_risk(study.error_rate) if risk is None else risk
     risks = risks_to_choose_from(study.error_rate, told)
     if evaluation is None:
-        evaluation = _evaluated(study, (*METRICS, coverage_metric(told)))
+        asked = dict.fromkeys([*metrics, coverage_metric(told)])
+        evaluation = _evaluated(study, tuple(asked), level, resamples)
     _check_same_images(study, evaluation)
     curves = {name: reliability_by(study, name) for name in study.confidences}
     return Findings(
@@ -66,7 +76,7 @@ def found(study: Study, evaluation: Evaluation | None, risk: float | None, delta
     )
 
 
-def _evaluated(study: Study, metrics: tuple[str, ...]) -> Evaluation:
+def _evaluated(study: Study, metrics: tuple[str, ...], level: float, resamples: int) -> Evaluation:
     return evaluate(
         study.preds,
         study.confidences,
@@ -74,6 +84,8 @@ def _evaluated(study: Study, metrics: tuple[str, ...]) -> Evaluation:
         by=study.by,
         k=study.k,
         baseline=study.baseline,
+        level=level,
+        resamples=resamples,
         seed=study.seed,
         progress=study.progress,
     )
@@ -85,7 +97,7 @@ def _numbers_to_tell(study: Study, evaluation: Evaluation) -> Evaluation:
     methods = [name for name in (study.baseline, study.second_look) if name]
     complete = all((method, "auroc") in held for method in methods)
     same = evaluation.baseline == study.baseline and evaluation.rows[0].images == study.n_images
-    return evaluation if complete and same else _evaluated(study, ("auroc",))
+    return evaluation if complete and same else _evaluated(study, ("auroc",), evaluation.level, evaluation.resamples)
 
 
 def _check_same_images(study: Study, evaluation: Evaluation) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from secondlook.errors import ReportError
 from secondlook.evaluation import Evaluation
+from secondlook.evaluation.comparing import METRICS
 from secondlook.predictions.predictions import By, Predictions
 from secondlook.predictions.whole_file import write_whole_file
 from secondlook.progress import progress_bar
@@ -28,6 +29,9 @@ def write_report(
     *,
     title: str,
     methods: Sequence[str] | None = None,
+    metrics: Sequence[str] = METRICS,
+    level: float = 0.95,
+    resamples: int = 500,
     by: By = "x",
     k: int = 1,
     risk: float | None = None,
@@ -53,6 +57,8 @@ def write_report(
         The HTML file; tables and plots go to the folder `<stem>-files` beside it unless `artefacts` is False.
     methods
         Confidences to compare: `msr` and, with two views or more, `mean`, `bootstrap` and `bootstrap-lower`.
+    metrics, level, resamples
+        What the methods are compared by, and of the intervals.
     risk
         The tolerated risk that the result is told at; the largest of 1, 2, 5 x 10^n up to a quarter of the error rate.
     delta
@@ -71,7 +77,7 @@ def write_report(
     if target.suffix.lower() not in (".html", ".htm"):
         raise ReportError(f"a report is an HTML file, got path {str(target)!r}; give a name such as 'report.html'.")
     study = studied(preds, methods, by=by, k=k, seed=seed, class_names=class_names, progress=progress)
-    findings = found(study, evaluation, risk, delta)
+    findings = found(study, evaluation, risk, delta, metrics=metrics, level=level, resamples=resamples)
     left_out = [(one.id, one.reason) for one in skipped] or list(preds.skipped)
     told = {**_circumstances(study, findings), **(facts or {})}
     folder = target.with_name(f"{target.stem}-files")
