@@ -4,7 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -129,6 +129,74 @@ def test_a_list_is_an_ensemble() -> None:
 def test_what_names_no_classifier_says_how_to(spec: object, message: str) -> None:
     with pytest.raises(ClassifierError, match=message):
         load_classifier(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "option", "expected"),
+    [
+        ("onnx:m.onnx?threads=x", "threads='x'", "a whole number"),
+        ("onnx:m.onnx?threads=1.5", "threads=1.5", "a whole number"),
+        ("onnx:m.onnx?threads=true", "threads=True", "a whole number"),
+        ("onnx:m.onnx?preprocessing=x", "preprocessing='x'", "a Preprocessing, which goes with a call and not with"),
+        ("http://localhost:1/v2/models/m?retries=x", "retries='x'", "a whole number"),
+        ("http://localhost:1/v2/models/m?timeout=x", "timeout='x'", "a finite number"),
+        ("http://localhost:1/v2/models/m?timeout=nan", "timeout=nan", "a finite number"),
+        ("http://localhost:1/v2/models/m?binary=perhaps", "binary='perhaps'", "true or false"),
+        ("http://localhost:1/v2/models/m?headers=x", "headers='x'", "a mapping"),
+        ("sklearn:m.pkl?trust_pickle=maybe", "trust_pickle='maybe'", "true or false"),
+    ],
+)
+def test_an_option_of_another_type_is_said(spec: str, option: str, expected: str) -> None:
+    with pytest.raises(ClassifierError) as raised:
+        load_classifier(spec, output="logits")
+    sentence = f"option {option} of {spec!r} has a value of another kind; expected {expected}"
+    assert str(raised.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"providers": 3}, "option providers=3 of 'onnx:m.onnx' .*; expected a text or a list"),
+        ({"output_name": 3}, "option output_name=3 of .*; expected a text"),
+        ({"threads": "2"}, "option threads='2' of .*; expected a whole number"),
+        ({"name": 3}, "option name=3 of .*; expected a text"),
+        ({"output": 3}, "output=3 is unknown; state output='logits'"),
+    ],
+)
+def test_an_argument_of_another_type_is_said(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ClassifierError, match=expected):
+        load_classifier("onnx:m.onnx", **options)
+
+
+def test_values_of_every_type_reach_the_opener(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+
+    def opener(
+        target: object,
+        statement: object,
+        *,
+        yes: bool = False,
+        number: float = 0,
+        count: Optional[int] = None,  # noqa: UP045  # as people's own openers may write it
+        file: str | None = None,
+        anything: Any = None,
+        others: "Array | None" = None,
+    ) -> Classifier:
+        seen.update(yes=yes, number=number, count=count, file=file, anything=anything, others=others)
+        return load_classifier(halves)
+
+    scheme = dataclasses.replace(SCHEMES["onnx"], name="mine", form="mine:X", open=opener)
+    monkeypatch.setitem(SCHEMES, "mine", scheme)
+    load_classifier("mine:x?yes=1&number=2&count=3&file=4&anything=5&others=a,6")
+    assert seen == {"yes": True, "number": 2, "count": 3, "file": "4", "anything": 5, "others": ("a", 6)}
+    load_classifier("mine:x", number=np.float32(0.5), count=np.int64(7), file=Path("w.pt"), anything=[8])
+    assert seen["file"] == Path("w.pt")
+    assert (seen["number"], seen["count"], seen["anything"]) == (0.5, 7, [8])
+    for off in ("no", "NO", "0", "false"):
+        load_classifier(f"mine:x?yes={off}")
+        assert seen["yes"] is False
+    with pytest.raises(ClassifierError, match=r"option count='x' of .* expected a whole number"):
+        load_classifier("mine:x?count=x")
 
 
 def test_an_option_given_twice_is_an_error() -> None:

@@ -194,3 +194,9 @@ def test_every_setting_changes_the_digest() -> None:
 def test_it_prints_what_differs_from_plain_pixels() -> None:
     assert str(Preprocessing()) == "pixels / 255, RGB, NCHW"
     assert str(Preprocessing(resize=256, crop=224, std=(0.5,))) == "resize=256, crop=(224, 224), std=(0.5)"
+
+
+def test_a_needle_of_an_image_does_not_fill_the_memory() -> None:
+    needle = np.zeros((6000, 1, 3), dtype=np.uint8)
+    with pytest.raises(ClassifierError, match="an image of 6000 x 1 pixels would have 1536000 x 256 after resizing"):
+        Preprocessing(resize=256, crop=224).fit([needle])

@@ -43,13 +43,15 @@ def test_an_estimator_that_cannot_be_pickled_has_no_identity(estimator: Any) -> 
 @pytest.mark.parametrize("dump", [joblib.dump, lambda each, file: Path(file).write_bytes(pickle.dumps(each))])
 def test_a_pickle_needs_trust(dump: Any, estimator: Any, images: Array, tmp_path: Path) -> None:
     dump(estimator, tmp_path / "m.pkl")
-    for untrusted in (f"sklearn:{tmp_path}/m.pkl", f"sklearn:{tmp_path}/m.pkl?trust_pickle=yes"):
+    for untrusted in (f"sklearn:{tmp_path}/m.pkl", f"sklearn:{tmp_path}/m.pkl?trust_pickle=no"):
         with pytest.raises(
             ClassifierError, match="loading a pickle runs whatever code it holds; pass trust_pickle=True"
         ):
             load_classifier(untrusted)
     by_text = load_classifier(f"sklearn:{tmp_path}/m.pkl?trust_pickle=true")
     np.testing.assert_array_equal(by_text(images), load_classifier(estimator)(images))
+    for yes in ("yes", "1", "True"):
+        assert load_classifier(f"sklearn:{tmp_path}/m.pkl?trust_pickle={yes}").digest == by_text.digest
     assert by_text.digest == load_classifier(f"sklearn:{tmp_path}/m.pkl", trust_pickle=True).digest
 
 
@@ -80,3 +82,5 @@ def test_classes_are_names_or_numbers_from_zero(images: Array) -> None:
     assert names.class_names == ("cat", "dog")
     with pytest.raises(ClassifierError, match="but labels run from 0 to 2; train it on labels 0, 1, 2"):
         load_classifier(LogisticRegression().fit(rows, LABELS + 1))
+    with pytest.raises(ClassifierError, match=r"was trained on the classes \[3, 4, 5\], but"):
+        load_classifier(LogisticRegression().fit(rows, (LABELS + 3).astype(np.uint8)))

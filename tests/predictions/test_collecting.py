@@ -8,9 +8,10 @@ import pytest
 from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier, Ensemble, load_classifier
+from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
 from secondlook.errors import PredictionsError, SecondLookError
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Predictions, collect, flow
+from secondlook.predictions.checks import ClassNamesWarning
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -201,8 +202,88 @@ def test_wrong_labels_and_names_are_said_at_the_first_answer(
         collect(counting.loaded(), images, VIEWS, labels=np.full(50, 9), store=store, batch_size=5)
     assert counting.images == 5
     named = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
-    with pytest.raises(PredictionsError, match="class_names has 2 entries; expected 4"):
+    with pytest.raises(PredictionsError, match=r"has 2 classes \(cat, dog\), but classifier 'counting' answers 4"):
         collect(counting.loaded(), named, VIEWS, store=store)
+
+
+def write_classes(folder: Path, names: tuple[str, ...]) -> str:
+    """Two images of each class, in a folder per class."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        write_pictures(folder / name, 2, [])
+    return f"folder:{folder}"
+
+
+def test_a_folder_that_lacks_a_class_of_the_classifier(counting: Counting, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "val", ("cat", "dog", "eel"))
+    with pytest.raises(PredictionsError) as raised:
+        collect(counting.loaded(), data, VIEWS)
+    assert str(raised.value) == (
+        f"data {data!r} has 3 classes (cat, dog, eel), but classifier 'counting' answers 4; "
+        "name all classes in the order of the outputs with ?classes=FILE, one name per line."
+    )
+    (tmp_path / "names.txt").write_text("cat\ncow\ndog\neel\n")
+    preds = collect(counting.loaded(), f"{data}?classes={tmp_path}/names.txt", VIEWS)
+    assert preds.labels.tolist() == [0, 0, 2, 2, 3, 3]
+    more = write_classes(tmp_path / "more", tuple("abcdef"))
+    with pytest.raises(PredictionsError, match=r"6 classes \(a, b, c, d, e, \.\.\.\).*answers 4; use a classifier of"):
+        collect(counting.loaded(), more, VIEWS)
+
+
+def named_classifier(names: tuple[str, ...] | None, name: str = "named") -> Classifier:
+    classifier = load_classifier(lambda batch: np.full((len(batch), 2), 0.5), name=name)
+    classifier.class_names = names
+    return classifier
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("names", [("dog", "cat"), ("Dog", "_CAT")])
+def test_names_in_another_order_are_refused(tmp_path: Path, names: tuple[str, ...], kept: bool) -> None:
+    data, store = write_classes(tmp_path / "val", ("cat", "dog")), tmp_path / "store" if kept else None
+    member = named_classifier(("cat", "dog"), "right")
+    for classifier in (named_classifier(names), Ensemble([member, named_classifier(names)])):
+        with pytest.raises(PredictionsError) as raised:
+            collect(classifier, data, VIEWS, store=store)
+        assert str(raised.value) == (
+            f"classifier 'named' calls class 0 {names[0]!r}, data {data!r} calls it 'cat', so both have the same names "
+            "in another order; give the data the classifier's order with ?classes=FILE, one name per line."
+        )
+    assert store is None or not store.exists(), "it is said before anything is computed"
+    (tmp_path / "names.txt").write_text("dog\ncat\n")
+    ordered = collect(named_classifier(names), f"{data}?classes={tmp_path}/names.txt", VIEWS, store=store)
+    assert ordered.labels.tolist() == [1, 1, 0, 0]
+    assert collect(named_classifier(names), f"{data}?labels=none", VIEWS, store=store).n_images == 4
+
+
+def test_an_array_in_another_order_is_refused(images: Array) -> None:
+    source = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
+    with pytest.raises(PredictionsError, match="give the data the classifier's order in its class_names, and number"):
+        collect(named_classifier(("dog", "cat")), source, VIEWS)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("cat", "dog"), ("Cat", "DOG"), ("c_a-t", "d o g"), ("n02123045 tabby cat", "n02085620 dog"), None, ("cat",)],
+)
+def test_names_that_agree_or_say_nothing_are_let_pass(
+    images: Array, names: tuple[str, ...] | None, recwarn: pytest.WarningsRecorder
+) -> None:
+    source = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
+    collect(named_classifier(names), source, "identity")
+    assert not recwarn.list
+
+
+def test_other_names_are_warned_of_once(images: Array) -> None:
+    labelled = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
+    ensemble = Ensemble([named_classifier(names) for names in (("cat", "dog"), ("cat", "hound"), ("feline", "dog"))])
+    with pytest.warns(ClassNamesWarning) as warned:
+        collect(ensemble, labelled, VIEWS)
+    assert [str(each.message) for each in warned] == [
+        "classifier 'named' calls class 1 'hound', data 'array:[50, 6, 6, 3]' calls it 'dog'; if that is another class "
+        "and not another spelling, the labels are wrong: give the data the classifier's order in its class_names, and "
+        "number its labels so."
+    ]
+    collect(ensemble, open_source(images, class_names=("cat", "dog")), VIEWS)
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, "big", True])
@@ -246,3 +327,38 @@ def test_real_images_and_a_real_classifier(store: Path) -> None:
     assert 0.88 < preds.correct().mean() < 0.97
     assert 0.88 < preds.correct(by="D").mean() < 0.97
     assert preds.correct(k=5).mean() > 0.98
+
+
+def test_few_images_are_held_at_their_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    source = open_source(np.zeros((70, 40, 40, 3), dtype=np.uint8))
+    fit = Preprocessing.fit
+
+    def watched(self: Preprocessing, images: list[Array]) -> Array:
+        held.append(len(images))
+        return fit(self, images)
+
+    monkeypatch.setattr(flow, "DECODED_AT_ONCE", 5)
+    monkeypatch.setattr(Preprocessing, "fit", watched)
+    sizes: list[int] = []
+
+    def answer(batch: Array) -> Array:
+        sizes.append(len(batch))
+        return np.full((len(batch), 2), 0.5)
+
+    collect(load_classifier(answer, resize=(8, 8)), source, "identity", batch_size=32)
+    assert max(held) == 5
+    assert sizes == [16, 16, 16, 16, 6], "parts of 16 images, which batches do not cross"
+
+
+def test_labels_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(flow, "checked_labels", lambda labels, images, classes: looked.append(images))
+    collect(
+        lambda batch: np.full((len(batch), 2), 0.5),
+        np.zeros((50, 4, 4, 3), np.uint8),
+        "identity hflip",
+        labels=np.zeros(50, int),
+        batch_size=7,
+    )
+    assert looked == [50]

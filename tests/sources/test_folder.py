@@ -9,7 +9,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import Skipped, image_files, open_source
+from secondlook.sources import LeftOutWarning, Skipped, image_files, open_source
 
 PIXELS = np.zeros((3, 4, 3), dtype=np.uint8)
 Encode = Callable[[Array], bytes]
@@ -40,6 +40,50 @@ def test_what_counts_as_an_image(picture_folder: Path, encode_png: Encode) -> No
     assert source.ids[:4] == ("cat/0.png", "cat/1.png", "cat/UPPER.JPG", "cat/deep/er/x.TIFF")
     assert source.class_names == ("ant", "cat", "dog")
     assert len(source) == 6
+
+
+def test_a_jpeg_has_four_endings(picture_folder: Path, encode_png: Encode) -> None:
+    for ending in ("jpg", "jpeg", "jpe", "JFIF"):
+        (picture_folder / "cat" / f"x.{ending}").write_bytes(encode_png(PIXELS))
+    assert open_source(f"folder:{picture_folder}").ids[2:6] == ("cat/x.JFIF", "cat/x.jpe", "cat/x.jpeg", "cat/x.jpg")
+
+
+def test_images_of_other_kinds_are_counted_and_told_once(picture_folder: Path) -> None:
+    for name in ("cat/a.gif", "cat/deep/b.GIF", "dog/c.heic", "dog/.d.gif", "dog/e.txt", "Thumbs.db", "f.json"):
+        (picture_folder / name).parent.mkdir(exist_ok=True)
+        (picture_folder / name).touch()
+    for options in ("", "?labels=none"):
+        with pytest.warns(LeftOutWarning) as warned:
+            source = open_source(f"folder:{picture_folder}{options}")
+        assert [str(each.message) for each in warned] == [
+            f"'folder:{picture_folder}{options}' leaves out 3 files that are not JPEG, PNG, WebP, BMP or TIFF "
+            "(2 .gif, 1 .heic); convert them to one of these to have them read."
+        ]
+        assert len(source) == 4
+    with pytest.warns(LeftOutWarning, match=r"leaves out 1 files .*\(1 \.heic\)"):
+        open_source(f"folder:{picture_folder / 'dog'}")
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(picture_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "more" / "deep").mkdir(parents=True)
+    (tmp_path / "bird").mkdir()
+    (picture_folder / "cat" / "0.png").rename(tmp_path / "more" / "deep" / "far.png")
+    (picture_folder / "dog" / "2.png").rename(tmp_path / "bird" / "b.png")
+    links = {
+        picture_folder / "cat" / "link": tmp_path / "more",
+        picture_folder / "bird": tmp_path / "bird",
+        tmp_path / "bird" / "up": picture_folder,
+        tmp_path / "more" / "deep" / "again": tmp_path / "more",
+        picture_folder / "cat" / "back": picture_folder,
+        picture_folder / "cat" / "self": picture_folder / "cat" / "self",
+        picture_folder / "whole": picture_folder,
+    }
+    for link, target in links.items():
+        link.symlink_to(target)
+    source = open_source(f"folder:{picture_folder}")
+    assert source.ids == ("bird/b.png", "cat/1.png", "cat/link/deep/far.png", "dog/3.png")
+    assert source.class_names == ("bird", "cat", "dog")
+    assert len(next(source.batches(8)).images) == 4
 
 
 def test_a_flat_folder_has_no_labels(picture_folder: Path) -> None:

@@ -50,6 +50,17 @@ def test_names_are_numbered_by_a_file_of_classes(table: Callable[[str], str], tm
     assert labels_of(open_source(text)) == [1, 0]
 
 
+def test_numbers_with_a_point_are_class_numbers(table: Callable[[str], str], tmp_path: Path) -> None:
+    rows = "".join(f"img/{number}.png,{number}.0\n" for number in range(12))
+    source = open_source(table("path,label\n" + rows))
+    assert labels_of(source) == list(range(12))
+    assert source.class_names is None
+    assert labels_of(open_source(table("path,label\na,1.\nb,-0.0\nc,2e1\nd,3\n"))) == [1, 0, 20, 3]
+    (tmp_path / "names.txt").write_text("-1\n1\n0.5\n")
+    text = table("path,label\na,-1\nb,0.5\n") + f"?classes={tmp_path}/names.txt"
+    assert labels_of(open_source(text)) == [0, 2]
+
+
 def test_other_columns_tabs_and_no_labels(table: Callable[..., str]) -> None:
     text = table("file\tkind\nimg/0.png\t1\n", "list.tsv") + "?path=file&label=kind"
     assert labels_of(open_source(text)) == [1]
@@ -68,6 +79,13 @@ def test_other_columns_tabs_and_no_labels(table: Callable[..., str]) -> None:
         ("path,label\n,1\n", "", r"line 2 of .* has no path"),
         ("path,label\nx,1\ny,\n", "", r"line 3 of .* has no label, others have"),
         ("path,label\nx,cat\ny,2\n", "", r"mix numbers \(line 3: '2'\) and names"),
+        ("path,label\nx,cat\ny,2.0\n", "", r"mix numbers \(line 3: '2.0'\) and names"),
+        ("path,label\nx,0\ny,-1\n", "", r"line 3 of .* has the label -1, but a class number is 0, 1, 2 and so on"),
+        ("path,label\nx,0\ny,1.5\n", "", r"line 3 of .* has the label 1.5, .*name the classes with \?classes=FILE"),
+        ("path,label\nx,99999999999999999999\n", "", r"line 2 of .* has the label 99999999999999999999, but"),
+        ("path,label\nx,1e-999999999\n", "", r"line 2 of .* has the label 1e-999999999, but"),
+        ("path,label\nx,1e999999999\n", "", r"line 2 of .* has the label 1e999999999, but"),
+        ("path,label\nx,1\na, b.png,2\n", "", r"line 3 of .* has 3 cells, but the first line names 2 columns; put"),
         ('path,label\n"x,1\n', "", r"cannot be read as a table: unexpected end of data"),
     ],
 )

@@ -27,6 +27,26 @@ def test_options_follow_the_last_question_mark() -> None:
     assert parse_spec("npz:a+b.npz?labels=x%20y+z").options == {"labels": "x y+z"}
 
 
+@pytest.mark.parametrize("name", ["wh?at", "wh?at=1", "x=1?y", "50%", "a?b&c"])
+def test_what_is_selected_opens_again_whatever_the_folder_is_called(name: str, picture_folder: Path) -> None:
+    location = picture_folder.rename(picture_folder.with_name(name))
+    whole = open_source(f"folder:{location}?on_error=skip")
+    for part in (
+        open_source(f"folder:{location}?limit=2"),
+        open_source(f"folder:{location}?on_error=skip", limit=2),
+        open_source(whole, limit=2),
+    ):
+        again = open_source(part.spec)
+        assert (again.ids, again.spec) == (part.ids, part.spec)
+        assert len(part) == 2
+
+
+def test_a_question_mark_in_a_name_is_no_option(picture_folder: Path) -> None:
+    location = picture_folder.rename(picture_folder.with_name("wh?at"))
+    assert open_source(f"folder:{location}", limit=2).spec == f"folder:{location}?limit=2"
+    assert open_source(open_source(f"folder:{location}"), limit=2).spec == f"folder:{location}?limit=2"
+
+
 def test_home_is_expanded() -> None:
     assert parse_spec("folder:~/x").path == Path.home() / "x"
 

@@ -18,6 +18,9 @@ INTERPOLATIONS: tuple[Interpolation, ...] = ("nearest", "box", "bilinear", "hamm
 CropRounding = Literal["even", "down"]
 """Where the spare margin is odd: half to even as torchvision and timm crop, or down as transformers crops."""
 
+MOST_PIXELS = 2**26
+"""More than these no resizing makes: a picture of one pixel by thousands would fill the memory."""
+
 LUMINANCE = (19595, 38470, 7471)
 """ITU-R 601 weights of red, green and blue in units of 1/65536, as Pillow rounds them."""
 
@@ -35,6 +38,11 @@ def resized(image: Array, size: Size, interpolation: Interpolation) -> Array:
     """Image at the given size, smoothed where it shrinks. uint8|float32 [H, W, C] -> the same dtype [*size, C]"""
     if image.shape[:2] == size:
         return image
+    if size[0] * size[1] > MOST_PIXELS:
+        raise ClassifierError(
+            f"an image of {image.shape[0]} x {image.shape[1]} pixels would have {size[0]} x {size[1]} after resizing "
+            "its shorter side; leave it out, or give height and width, such as resize=(224, 224)."
+        )
     method = Image.Resampling[interpolation.upper()]
     width_and_height = (size[1], size[0])
     if image.dtype == np.uint8:

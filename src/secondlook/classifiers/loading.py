@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import UnionType
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from secondlook.classifiers import (
 )
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.ensemble import Ensemble
+from secondlook.classifiers.option_values import check_value, read_value
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.classifiers.schemes import SCHEMES, Scheme, Statement, checked_output
 from secondlook.errors import ClassifierError
@@ -122,9 +122,12 @@ def _open(
     scheme: Scheme, target: object, spec: str, options: Mapping[str, Any], *, name_in_spec: bool = False
 ) -> Classifier:
     _check_names(options, scheme, spec)
+    output = checked_output(options.get("output"))
+    for name, hint in _hints(scheme).items():
+        check_value(name, options.get(name), hint, spec)
     statement = Statement(
         spec=spec,
-        output=checked_output(options.get("output")),
+        output=output,
         name=options.get("name"),
         name_in_spec=name_in_spec,
         settings={name: value for name, value in options.items() if name in SETTINGS},
@@ -145,28 +148,15 @@ def _check_names(options: Mapping[str, object], scheme: Scheme, spec: str) -> No
 
 def _options_in(query: str, spec: str, scheme: Scheme) -> dict[str, object]:
     options: dict[str, object] = {}
+    hints = _hints(scheme)
     for part in filter(None, query.split("&")):
         name, equals, value = part.partition("=")
         if not equals or name in options:
             raise ClassifierError(f"{part!r} in {spec!r} is not one option=value of its own; join options with '&'.")
-        is_text = name in ("output", "name") or _takes_text(scheme.options.get(name))
-        options[name] = unquote(value) if is_text else _value_of(unquote(value))
+        options[name] = read_value(unquote(value), hints.get(name))
     return options
 
 
-def _takes_text(hint: object) -> bool:
-    return hint is str or (isinstance(hint, UnionType) and set(hint.__args__) == {str, type(None)})
-
-
-def _value_of(text: str) -> object:
-    """Return a number, true or false, a tuple where there are commas, or the text itself."""
-    if "," in text:
-        return tuple(_value_of(part) for part in text.split(","))
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
+def _hints(scheme: Scheme) -> dict[str, object]:
+    """Return the types of all options but the preprocessing settings, which check themselves."""
+    return {"output": str, "name": str | None, "preprocessing": Preprocessing | None, **scheme.options}

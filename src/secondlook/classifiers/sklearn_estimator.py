@@ -101,8 +101,9 @@ def _class_names(estimator: Any, spec: str) -> tuple[str, ...] | None:
     if classes is None or np.array_equal(classes, np.arange(len(classes))):
         return None
     if np.asarray(classes).dtype.kind in "iufb":
+        first = np.asarray(classes)[:5].tolist()
         raise ClassifierError(
-            f"{spec!r} was trained on the classes {list(classes)[:5]}, but labels run from 0 to {len(classes) - 1}; "
+            f"{spec!r} was trained on the classes {first}, but labels run from 0 to {len(classes) - 1}; "
             "train it on labels 0, 1, 2, ... or on class names."
         )
     return tuple(str(each) for each in classes)

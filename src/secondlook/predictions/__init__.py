@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING
 from secondlook.lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from secondlook.predictions.checks import ClassNamesWarning
     from secondlook.predictions.collecting import collect
     from secondlook.predictions.part import DamagedPartWarning
     from secondlook.predictions.predictions import Predictions
 
-__all__ = ["DamagedPartWarning", "Predictions", "collect"]
+__all__ = ["ClassNamesWarning", "DamagedPartWarning", "Predictions", "collect"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
+        "ClassNamesWarning": "secondlook.predictions.checks",
         "DamagedPartWarning": "secondlook.predictions.part",
         "Predictions": "secondlook.predictions.predictions",
         "collect": "secondlook.predictions.collecting",

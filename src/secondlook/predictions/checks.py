@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,19 @@ from secondlook.predictions.table import rows_per_block
 from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
+    from secondlook.classifiers import Classifier
     from secondlook.predictions.predictions import Predictions
+    from secondlook.sources import Source
 
 SUM_TOLERANCE = 1e-3
 """How far the probabilities of one view may be from summing to 1 (a classifier in half precision needs this much)."""
+
+SHOWN_NAMES = 5
+SYNSET = re.compile(r"n\d{8}\b")
+
+
+class ClassNamesWarning(UserWarning):
+    """The classifier and the data name their classes differently."""
 
 
 def checked_answers(values: object, kind: Output, views: Sequence[str]) -> Array:
@@ -117,6 +128,66 @@ def checked_class_names(class_names: Iterable[str] | None, classes: int) -> tupl
     if len(names) != classes:
         raise PredictionsError(f"class_names has {len(names)} entries; expected {classes}, one for each class.")
     return names
+
+
+def check_number_of_classes(classifier: str, source: Source, classes: int) -> None:
+    """Refuse data that names more or fewer classes than the classifier answers."""
+    names = source.class_names
+    if names is None or len(names) == classes:
+        return
+    shown = ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
+    repair = "use a classifier of these classes, or leave out the images of the others"
+    if len(names) < classes:
+        repair = f"name all classes in the order of the outputs {_place_of_names(source)}"
+    raise PredictionsError(
+        f"data {source.spec!r} has {len(names)} classes ({shown}), but classifier {classifier!r} answers {classes}; "
+        f"{repair}."
+    )
+
+
+def check_class_names_agree(classifiers: Sequence[Classifier], source: Source) -> None:
+    """Refuse labels by names in another order than a classifier's, and warn once where names differ otherwise."""
+    if source.labels is None or source.class_names is None:
+        return
+    repair = f"give the data the classifier's order {_place_of_names(source)}"
+    differences = []
+    for classifier in classifiers:
+        names = classifier.class_names or ()
+        place = _first_difference(names, source.class_names)
+        if place is None:
+            continue
+        differences.append(
+            f"classifier {classifier.name!r} calls class {place} {names[place]!r}, "
+            f"data {source.spec!r} calls it {source.class_names[place]!r}"
+        )
+        if sorted(map(_spelling, names)) == sorted(map(_spelling, source.class_names)):
+            raise PredictionsError(f"{differences[-1]}, so both have the same names in another order; {repair}.")
+    if differences:
+        question = "if that is another class and not another spelling, the labels are wrong"
+        warnings.warn(f"{differences[0]}; {question}: {repair}.", ClassNamesWarning, stacklevel=3)
+
+
+def _first_difference(ours: tuple[str, ...], theirs: tuple[str, ...]) -> int | None:
+    """Return the first class whose names differ; None where there is none, or where names cannot be compared."""
+    # The synset ids of ImageNet and the words of a model are both right, and always differ.
+    if len(ours) != len(theirs) or all(map(SYNSET.match, ours)) != all(map(SYNSET.match, theirs)):
+        return None
+    pairs = zip(ours, theirs, strict=True)
+    return next((place for place, (one, other) in enumerate(pairs) if _spelling(one) != _spelling(other)), None)
+
+
+def _spelling(name: str) -> str:
+    """Return the name without what people write differently: case, spaces, '_' and '-'."""
+    return re.sub(r"[\s_-]", "", name).casefold()
+
+
+def _place_of_names(source: Source) -> str:
+    from secondlook.sources import SCHEMES
+
+    scheme = SCHEMES.get(source.spec.partition(":")[0])
+    if scheme is not None and "classes" in scheme.options:
+        return "with ?classes=FILE, one name per line"
+    return "in its class_names, and number its labels so"
 
 
 def checked_k(k: int, classes: int) -> int:

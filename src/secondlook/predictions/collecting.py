@@ -9,6 +9,7 @@ from secondlook.errors import PredictionsError
 from secondlook.naming import short_name
 from secondlook.predictions.asked_views import AskedViews, as_view_set
 from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
+from secondlook.predictions.checks import check_class_names_agree
 from secondlook.predictions.division import Division
 from secondlook.predictions.flow import Job, first_image, run_flow
 from secondlook.predictions.images_file import keep_images
@@ -72,6 +73,7 @@ def collect(
 
     loaded = load_classifier(classifier)
     source = open_source(data, labels=labels, on_error=on_error)
+    check_class_names_agree(loaded.members or (loaded,), source)
     collecting = _Collecting(source, as_view_set(views), batch_size, progress)
     if store is None:
         return collecting.in_memory(loaded)

@@ -13,7 +13,7 @@ from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.errors import PredictionsError
 from secondlook.predictions.ahead import ahead
 from secondlook.predictions.batching import HalvingBatches
-from secondlook.predictions.checks import checked_class_names, checked_labels
+from secondlook.predictions.checks import check_number_of_classes, checked_labels
 from secondlook.predictions.division import Division
 from secondlook.predictions.manifest import SkippedImage
 from secondlook.predictions.part import Part
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PARTS_AHEAD = 1
 LOOKS_AHEAD = 3
+DECODED_AT_ONCE = 16
+"""Images at their own size that are held before they are fitted to the input: photographs of 12 megapixels add up."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,14 @@ def run_flow(job: Job, keeper: Keeper, advance: Callable[[int], None]) -> None:
     """Collect whatever the keeper lacks; `advance` is told how many images were classified."""
     classify = HalvingBatches(job.classifier, job.batch_size)
     answers: list[Float32Array] = []
+    checked = False
     with closing(ahead(lambda: _looks(job, keeper), LOOKS_AHEAD)) as looks:
         for look in looks:
             if look.images is not None:
                 answers.append(classify(look.images))
-                _check_classes(job.source, answers[-1].shape[1])
+                if not checked:
+                    _check_classes(job, answers[-1].shape[1])
+                    checked = True
                 advance(len(look.images))
             if look.is_last:
                 keeper.keep(look.view, look.part.number, Part(look.part.indices, _joined(answers), look.part.skipped))
@@ -89,11 +94,11 @@ def _joined(answers: list[Float32Array]) -> Float32Array:
     return np.concatenate(answers) if answers else np.empty((0, 1), dtype=np.float32)
 
 
-def _check_classes(source: Source, classes: int) -> None:
+def _check_classes(job: Job, classes: int) -> None:
     """Say at the first answer, not after hours, that labels or class names do not go with the classifier."""
-    checked_class_names(source.class_names, classes)
-    if source.labels is not None:
-        checked_labels(source.labels, len(source), classes)
+    check_number_of_classes(job.classifier.name, job.source, classes)
+    if job.source.labels is not None:
+        checked_labels(job.source.labels, len(job.source), classes)
 
 
 def _looks(job: Job, keeper: Keeper) -> Iterator[Look]:
@@ -119,12 +124,17 @@ def _decoded_parts(job: Job, keeper: Keeper) -> Iterator[DecodedPart]:
 
 def _decoded_part(job: Job, number: int) -> DecodedPart:
     wanted = job.division.indices_of(number)
-    read, batches = [], []
-    for batch in job.source.batches(job.batch_size, wanted.start, wanted.stop):
+    read, fitted = [], []
+    for batch in job.source.batches(DECODED_AT_ONCE, wanted.start, wanted.stop):
         read.append(batch.indices)
-        batches.append(job.classifier.preprocessing.fit(batch.images))
+        fitted.append(job.classifier.preprocessing.fit(batch.images))
     indices = np.concatenate(read) if read else np.empty(0, dtype=np.int64)
+    batches = _in_batches(np.concatenate(fitted), job.batch_size) if fitted else []
     return DecodedPart(number, indices, batches, _skipped(job.source, wanted, indices))
+
+
+def _in_batches(images: Array, batch_size: int) -> list[Array]:
+    return [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
 
 
 def _skipped(source: Source, wanted: range, read: IntArray) -> tuple[SkippedImage, ...]:

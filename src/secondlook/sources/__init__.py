@@ -1,5 +1,6 @@
 """Sources: images with ids and labels from folders, archives, tables, the hub and the official files of data sets."""
 
+from secondlook.sources.folder import LeftOutWarning
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.opening import READING_OPTIONS, open_source
 from secondlook.sources.schemes import SCHEMES, Scheme, scheme
@@ -14,6 +15,7 @@ __all__ = [
     "SELECTION_OPTIONS",
     "ArraySource",
     "Batch",
+    "LeftOutWarning",
     "ReadingRules",
     "Scheme",
     "Selection",

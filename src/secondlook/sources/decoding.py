@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff")
 FORMATS = "JPEG, PNG, WebP, BMP or TIFF"
 SIGNATURE_BYTES = 12
 ORIENTATION = 0x0112

@@ -1,7 +1,11 @@
 """`folder:DIR`: a folder of images per class, or one flat folder without labels."""
 
 import os
-from collections.abc import Iterator
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from secondlook.errors import SourceError
@@ -11,6 +15,13 @@ from secondlook.sources.labels import labels_of_names, read_class_names
 from secondlook.sources.schemes import scheme
 from secondlook.sources.source import ReadingRules
 from secondlook.sources.spec import Spec
+
+UNREAD = re.compile(r"\.(gif|avif|heic|heif|ppm|pgm|pbm|jp2|jxl|svg|psd|raw|dng|dcm|exr|tga|ico)")
+"""The endings of what is usually an image too, but of no kind that is read."""
+
+
+class LeftOutWarning(UserWarning):
+    """A folder holds images of a kind that is not read."""
 
 
 @scheme(
@@ -26,10 +37,14 @@ def open_folder(spec: Spec, rules: ReadingRules) -> FileSource:
     """Open a folder; classes are the sub-folders in sorted order, unless a file gives another order."""
     root = existing_folder(spec.path, "folder:")
     if spec.one_of("labels", ("folders", "none"), "folders") == "none":
-        return _without_labels(spec, rules, list(images_below(root)))
-    flat = images_in(root)
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-    per_class = {name: list(images_below(root / name)) for name in classes}
+        everything = list(files_below(root))
+        _warn_of_unread(everything, spec)
+        return _without_labels(spec, rules, _images_among(everything))
+    files, classes = files_in(root), _folders_in(root, (root.resolve(),))
+    files_of = {name: list(files_below(root / name, (root.resolve(),))) for name in classes}
+    _warn_of_unread(chain(files, *files_of.values()), spec)
+    flat = _images_among(files)
+    per_class = {name: _images_among(members) for name, members in files_of.items()}
     if flat and any(per_class.values()):
         raise SourceError(
             f"{str(root)!r} mixes {len(flat)} images of its own with {len(classes)} folders of images; move the images"
@@ -73,16 +88,39 @@ def existing_folder(path: Path, form: str) -> Path:
 
 def images_in(folder: Path) -> list[Path]:
     """Return the image files directly in a folder, sorted by name; hidden ones are left out."""
-    return sorted(folder / entry.name for entry in os.scandir(folder) if entry.is_file() and _is_image(entry.name))
+    return _images_among(files_in(folder))
 
 
-def images_below(folder: Path) -> Iterator[Path]:
-    """Yield the image files in a folder and below it, sorted; hidden files and folders are left out."""
-    yield from images_in(folder)
-    below = (entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-    for name in sorted(below):
-        if not name.startswith("."):
-            yield from images_below(folder / name)
+def images_below(folder: Path) -> list[Path]:
+    """Return the image files in a folder and below it, sorted; hidden files and folders are left out."""
+    return _images_among(files_below(folder))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files directly in a folder, sorted by name; hidden ones are left out."""
+    return sorted(folder / entry.name for entry in _entries_in(folder) if entry.is_file())
+
+
+def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files in a folder and below it, sorted; links are followed unless they lead back up."""
+    here = (*above, folder.resolve())
+    yield from files_in(folder)
+    for name in _folders_in(folder, here):
+        yield from files_below(folder / name, here)
+
+
+def _folders_in(folder: Path, here: tuple[Path, ...]) -> list[str]:
+    """Return the names of the folders in a folder, sorted, less the links to what holds one of `here`."""
+    names = sorted(entry.name for entry in _entries_in(folder) if entry.is_dir())
+    targets = {name: (folder / name).resolve() for name in names}
+    return [name for name in names if not any(each.is_relative_to(targets[name]) for each in here)]
+
+
+def _entries_in(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what lies in a folder, less what is hidden and links that lead nowhere or to themselves."""
+    for entry in os.scandir(folder):
+        if not entry.name.startswith(".") and (not entry.is_symlink() or (folder / entry.name).exists()):
+            yield entry
 
 
 def relative_ids(paths: list[Path], root: Path) -> list[str]:
@@ -90,5 +128,18 @@ def relative_ids(paths: list[Path], root: Path) -> list[str]:
     return [path.relative_to(root).as_posix() for path in paths]
 
 
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+def _images_among(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.name.lower().endswith(SUFFIXES)]
+
+
+def _warn_of_unread(paths: Iterable[Path], spec: Spec) -> None:
+    """Say once how many images are of a kind that is not read."""
+    endings = Counter(filter(UNREAD.fullmatch, (path.suffix.lower() for path in paths)))
+    if endings:
+        counts = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
+        warnings.warn(
+            f"{str(spec)!r} leaves out {endings.total()} files that are not {FORMATS} ({counts}); convert them to one"
+            " of these to have them read.",
+            LeftOutWarning,
+            stacklevel=2,
+        )

@@ -1,7 +1,10 @@
 """`csv:FILE`: a table of image paths and, optionally, labels."""
 
 import csv
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,9 @@ from secondlook.sources.schemes import scheme
 from secondlook.sources.source import ReadingRules
 from secondlook.sources.spec import Spec
 from secondlook.suggest import did_you_mean
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
+MOST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,21 @@ def _read_rows(spec: Spec) -> list[Row]:
             label = _column(spec, "label", columns) if {"label", spec.options.get("label")} & set(columns) else None
             if label is None and "label" in spec.options:
                 _column(spec, "label", columns)
-            return [
-                Row(reader.line_num, (row[path] or "").strip(), (row[label] or "").strip() if label else "")
-                for row in reader
-            ]
+            return [_row(reader.line_num, cells, path, label, spec) for cells in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SourceError(
             f"{spec.location!r} cannot be read as a table: {error}; a CSV file in UTF-8 is needed."
         ) from error
+
+
+def _row(line: int, cells: Mapping[str | None, str | list[str]], path: str, label: str | None, spec: Spec) -> Row:
+    if None in cells:
+        columns = len(cells) - 1
+        raise SourceError(
+            f"line {line} of {spec.location!r} has {columns + len(cells[None])} cells, but the first line names"
+            f" {columns} columns; put a text that holds the separator in double quotes."
+        )
+    return Row(line, str(cells[path] or "").strip(), str(cells[label] or "").strip() if label else "")
 
 
 def _column(spec: Spec, option: str, columns: list[str]) -> str:
@@ -92,16 +105,20 @@ def _checked_rows(rows: list[Row], spec: Spec) -> list[Row]:
 def _read_labels(
     rows: list[Row], class_names: tuple[str, ...] | None, spec: Spec
 ) -> tuple[IntArray | None, tuple[str, ...] | None]:
-    """Read numbers as class indices and anything else as class names, sorted unless a file orders them."""
+    """Read numbers as class indices and anything else as class names, sorted unless a file orders them.
+
+    Tables often hold 3.0 for 3. What a file of classes names is a name, even if it reads as a number that no class has.
+    """
     written = [row.label for row in rows]
     if not any(written):
         return None, class_names
     if not all(written):
         line = next(row.line for row in rows if not row.label)
         raise SourceError(f"line {line} of {spec.location!r} has no label, others have; label every image or none.")
-    if all(label.isdecimal() for label in written):
-        return np.array([int(label) for label in written], dtype=np.int64), class_names
-    numbered = next((row for row in rows if row.label.isdecimal()), None)
+    indices = all(label.isdecimal() for label in written)
+    if indices or (not set(written) <= set(class_names or ()) and all(map(NUMBER.fullmatch, written))):
+        return np.array([_class_number(row, spec) for row in rows], dtype=np.int64), class_names
+    numbered = next((row for row in rows if NUMBER.fullmatch(row.label)), None)
     if numbered is not None and class_names is None:
         raise SourceError(
             f"the labels of {spec.location!r} mix numbers (line {numbered.line}: {numbered.label!r}) and names; use"
@@ -109,3 +126,13 @@ def _read_labels(
         )
     names = class_names or tuple(sorted(set(written)))
     return labels_of_names(written, names, str(spec)), names
+
+
+def _class_number(row: Row, spec: Spec) -> int:
+    number = Decimal(row.label)
+    if not 0 <= number <= MOST or number != int(number):
+        raise SourceError(
+            f"line {row.line} of {spec.location!r} has the label {row.label}, but a class number is 0, 1, 2 and so on;"
+            " write such numbers, or name the classes with ?classes=FILE, one name per line."
+        )
+    return int(number)

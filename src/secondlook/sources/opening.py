@@ -15,7 +15,7 @@ from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.schemes import scheme_named
 from secondlook.sources.selection import SELECTION_OPTIONS, Part, Selection, selection_from, whole_number
 from secondlook.sources.source import OnError, ReadingRules, Source
-from secondlook.sources.spec import Spec, parse_spec
+from secondlook.sources.spec import Spec, parse_spec, with_options
 from secondlook.sources.subset import Subset
 from secondlook.suggest import did_you_mean
 
@@ -70,7 +70,7 @@ def open_source(
             "max_pixels is for files that are yet to be decoded; leave it out for an array or an open source."
         )
     source = _opened(spec, labels, class_names, _checked_on_error(on_error, "the source"))
-    return _select(source, selection_from(selected, source.spec), _texts(selected))
+    return _select(source, selection_from(selected, source.spec), with_options(source.spec, _texts(selected)))
 
 
 def _opened(
@@ -101,18 +101,18 @@ def _open_text(spec: Spec) -> Source:
             )
     selected = {name: spec.options[name] for name in SELECTION_OPTIONS if name in spec.options}
     selection = selection_from(selected, str(spec))
-    return _select(scheme.open(spec.without(SELECTION_OPTIONS), _reading_rules(spec)), selection, selected)
+    whole = spec.without(SELECTION_OPTIONS)
+    text = str(Spec(spec.scheme, spec.location, {**whole.options, **selected}))
+    return _select(scheme.open(whole, _reading_rules(spec)), selection, text)
 
 
-def _select(source: Source, selection: Selection | None, options: Mapping[str, str]) -> Source:
-    """Return the selected images; the text of the selection is added to the source's text, so that it opens again."""
+def _select(source: Source, selection: Selection | None, text: str) -> Source:
+    """Return the selected images; the text names source and selection, so that it opens again."""
     if selection is None:
         return source
     if isinstance(source, Subset):
         raise SourceError(f"{source.spec!r} is a part already; select from the whole source instead.")
-    joint = "&" if source.spec.rpartition("?")[1] else "?"
-    spec = source.spec + joint + str(Spec("", "", options)).removeprefix(":?")
-    return Subset(source, selection.positions(source.ids, source.spec), spec, source.on_error)
+    return Subset(source, selection.positions(source.ids, source.spec), text, source.on_error)
 
 
 def _with_arguments(spec: Spec, arguments: Mapping[str, object]) -> Spec:

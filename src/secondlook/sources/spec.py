@@ -18,8 +18,7 @@ class Spec:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        options = "&".join(f"{name}={quote(value, safe='/,:~')}" for name, value in self.options.items())
-        return f"{self.scheme}:{self.location}" + (f"?{options}" if options else "")
+        return f"{self.scheme}:{self.location}" + (f"?{_joined(self.options)}" if self.options else "")
 
     @property
     def path(self) -> Path:
@@ -53,6 +52,16 @@ def parse_spec(text: str) -> Spec:
             f"{text!r} says nothing after '{scheme}:'; write where the data is, as in '{scheme}:LOCATION'."
         )
     return Spec(scheme, location, _parse_options(options, text))
+
+
+def with_options(text: str, options: Mapping[str, str]) -> str:
+    """Return the text of a source with more options behind it."""
+    _, given = _split_options(text)
+    return f"{text}{'&' if given else '?'}{_joined(options)}"
+
+
+def _joined(options: Mapping[str, str]) -> str:
+    return "&".join(f"{name}={quote(value, safe='/,:~')}" for name, value in options.items())
 
 
 def _split_options(rest: str) -> tuple[str, str]:
