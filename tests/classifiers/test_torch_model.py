@@ -236,3 +236,29 @@ def test_networks_that_differ_beside_their_weights_are_told_apart() -> None:
     same.load_state_dict(first.state_dict())
     digests = [load_classifier(one, output="logits").digest for one in (first, second, same)]
     assert digests[0] == digests[2] != digests[1]
+
+
+class Wrapping(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A network that calls its only part `module`, as torch calls what it spreads over several GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = torch.nn.Linear(12, 3)
+
+    def forward(self, images: Any) -> Any:
+        return self.module(images.flatten(1))
+
+
+def test_weights_of_a_part_called_module_and_of_several_gpus_are_loaded(tmp_path: Path) -> None:
+    torch.save(Wrapping().state_dict(), tmp_path / "own.pt")
+    load_classifier(Wrapping(), output="logits", weights=str(tmp_path / "own.pt"))
+    plain = torch.nn.Linear(12, 3)
+    torch.save({f"module.{name}": value for name, value in plain.state_dict().items()}, tmp_path / "spread.pt")
+    load_classifier(plain, output="logits", weights=str(tmp_path / "spread.pt"))
+
+
+@pytest.mark.parametrize("content", [b"hello", b"", b"(", b"I1\n2", b"PK\x03\x04aaaa"])
+def test_what_is_no_weights_file_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "weights.pt").write_bytes(content)
+    with pytest.raises(ClassifierError, match=r"weights='.*weights\.pt' cannot be read as a plain state dict"):
+        load_classifier(torch.nn.Linear(12, 3), output="logits", weights=str(tmp_path / "weights.pt"))

@@ -77,3 +77,10 @@ def test_the_cause_of_an_error_counts_and_other_errors_are_not_retried() -> None
     with pytest.raises(ValueError, match="something else"):
         HalvingBatches(classify, 4)(np.zeros((4, 1, 1, 1), dtype=np.uint8))
     assert calls == [4]
+
+
+def test_a_failed_allocation_of_any_library_is_known() -> None:
+    error = ClassifierError("classifier 'm' failed on an input")
+    error.__cause__ = RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(ClassifierError("classifier 'm' has no memory of that"))

@@ -1,6 +1,7 @@
 """NumPy archives."""
 
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,15 @@ def test_a_cut_archive_is_told(tmp_path: Path, compressed: bool) -> None:
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(SourceError, match="cannot be read as a NumPy archive"):
         open_source(f"npz:{tmp_path}/a.npz")
+
+
+def test_strange_archives_are_told_or_read(tmp_path: Path) -> None:
+    images = np.zeros((2, 4, 4, 3), dtype=np.uint8)
+    np.savez(tmp_path / "bytes.npz", images=images, labels=[0, 1], class_names=np.array([b"cat", "é".encode()]))
+    assert open_source(f"npz:{tmp_path / 'bytes.npz'}").class_names == ("cat", "é")
+    np.savez(tmp_path / "one.npz", images=images, labels=[0, 0], class_names=np.array("cat"))
+    assert open_source(f"npz:{tmp_path / 'one.npz'}").class_names == ("cat",)
+    with zipfile.ZipFile(tmp_path / "bytes.npz", "a") as archive:
+        archive.writestr("notes.txt", "x")
+    with pytest.raises(SourceError, match=r"has no array 'notes\.txt'; it has: images, labels, class_names"):
+        open_source(f"npz:{tmp_path / 'bytes.npz'}?images=notes.txt")

@@ -210,3 +210,9 @@ def test_a_large_folder_is_known_by_sizes_and_times(picture_folder: Path, monkey
     assert open_source(f"folder:{picture_folder}").digest == by_status
     os.utime(picture_folder / "cat" / "0.png", ns=(1, 1))
     assert open_source(f"folder:{picture_folder}").digest != by_status
+
+
+def test_a_name_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.png")).touch()
+    with pytest.raises(SourceError, match=r"the name 'caf\\udce9\.png' in 'folder:.*' is not UTF-8; rename the file"):
+        open_source(f"folder:{tmp_path}")

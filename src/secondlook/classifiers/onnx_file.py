@@ -60,9 +60,6 @@ class OnnxClassifier(Classifier):
         try:
             scores: Array = self._session.run([self._output_name], {self._input.name: inputs})[0]
         except (failures.Fail, failures.InvalidArgument, failures.RuntimeException) as error:
-            # Too little memory is for the caller, who can come back with a smaller batch.
-            if any(sign in str(error).lower() for sign in ("alloc", "memory")):
-                raise
             raise ClassifierError(
                 f"classifier {self.name!r} failed on an input of {list(inputs.shape)}: {str(error).splitlines()[0]}; "
                 "check the size and layout of the images (resize=, crop=, layout=)."

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
+PREFIX = "module."
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts keep the state dict beside the rest of a checkpoint."""
 
@@ -26,6 +27,7 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     if not file.is_file():
         raise ClassifierError(f"weights={str(file)!r} of {spec!r} does not exist; check the path.")
     state = _safetensors(file) if file.suffix == ".safetensors" else _state_dict(file)
+    state = _without_prefix(state, module.state_dict())
     missing, unexpected = _compare(state, module.state_dict())
     if missing or unexpected:
         raise ClassifierError(
@@ -37,6 +39,13 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ClassifierError(f"weights={str(file)!r} do not fit {spec!r}: {reason}") from error
+
+
+def _without_prefix(state: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the state without the prefix that a model trained on several GPUs carries on every name."""
+    if any(name.startswith(PREFIX) for name in wanted) or not all(name.startswith(PREFIX) for name in state):
+        return state
+    return {name.removeprefix(PREFIX): value for name, value in state.items()}
 
 
 def _compare(state: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -60,7 +69,7 @@ def _state_dict(file: Path) -> dict[str, Any]:
 
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
         raise ClassifierError(
             f"weights={str(file)!r} cannot be read as a plain state dict, and anything else is not loaded because "
             "it could run code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
@@ -70,8 +79,7 @@ def _state_dict(file: Path) -> dict[str, Any]:
             state = state[wrapper]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise ClassifierError(f"weights={str(file)!r} holds {type(state).__name__}, not a state dict.")
-    # A model trained on several GPUs carries this prefix on every name.
-    return {name.removeprefix("module."): value for name, value in state.items()}
+    return state
 
 
 def load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.Module", TensorInput | None]:

@@ -67,8 +67,6 @@ class TorchClassifier(Classifier):
                 answers = self.module(self._on_device(tensor))
                 scores: Array = _scores_in(answers, self.name).to("cpu", torch.float32).numpy()
         except RuntimeError as error:
-            if "out of memory" in str(error):
-                raise
             raise ClassifierError(
                 f"classifier {self.name!r} failed on an input of {list(inputs.shape)}: {str(error).splitlines()[0]}; "
                 "check the size and layout of the images (resize=, crop=, layout=)."

@@ -7,6 +7,7 @@ from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from secondlook import __version__
 from secondlook.cli import calibrate, compare, demo, evaluate, info, report, reproduce, score, search, views
@@ -73,7 +74,7 @@ def _stop(_signal: int, _frame: object) -> None:
 
 
 def _say(heading: str, sentence: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {_escaped(sentence)}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(sentence)}")
 
 
 def _show_warning(
@@ -86,7 +87,3 @@ def _show_warning(
 ) -> None:
     """Print a warning as the sentence it is, without the place in the code."""
     _say("[bold yellow]warning:[/]", str(message))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")

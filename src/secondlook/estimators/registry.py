@@ -10,7 +10,7 @@ from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError
 from secondlook.suggest import did_you_mean
 
-Need = Literal["labels", "logits", "members", "two views", "passes", "embeddings"]
+Need = Literal["logits", "members", "two views", "passes", "embeddings"]
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])
 
 GIVEN_TO_ALL = ("preds", "by", "k")

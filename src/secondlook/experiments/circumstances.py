@@ -50,11 +50,16 @@ def _versions() -> dict[str, str]:
 
 def commit_of_source() -> str:
     """Return the commit of the source tree, marked where it was changed since; 'unknown' outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        _git("ls-files", "--error-unmatch", Path(__file__).name)  # an installed copy may lie in another tree
+        return _git("describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _processor() -> str:

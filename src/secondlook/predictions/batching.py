@@ -12,7 +12,13 @@ BatchSize = int | Literal["auto"]
 
 PIXELS_PER_BATCH = 2**22
 PART_BYTES = 64 * 2**20
-_WORDS_OF_FAILED_ALLOCATION = ("failed to allocate memory", "out of memory", "bfcarena", "cuda_error_out_of_memory")
+_WORDS_OF_FAILED_ALLOCATION = (
+    "failed to allocate memory",
+    "out of memory",
+    "bfcarena",
+    "cuda_error_out_of_memory",
+    "bad_alloc",
+)
 
 
 def chosen_batch_size(batch_size: BatchSize, image: Array) -> int:

@@ -59,7 +59,7 @@ def collect(
         A folder to keep the predictions in. What is in there already is not computed again, and a job that was killed
         goes on where it was. Without it they are kept in memory only.
     labels
-        The right class of each image, int [N], where the source does not know it.
+        The right class of each image of an array, int [N]; other sources bring their own.
     batch_size
         Images per call of the classifier; halved whenever memory runs out.
     progress

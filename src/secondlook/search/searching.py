@@ -94,7 +94,7 @@ def search_run(
     out: str | Path | None = None,
     curve: str | Path | None = None,
 ) -> SearchResult:
-    """Choose views from the predictions kept in a run, write them to `out` and draw `curve`: `secondlook search`."""
+    """Choose views from the predictions that `collect` kept in a store, write them to `out` and draw `curve`."""
     result = search_views(Predictions.open(run), budget, objective, strategy, preset=preset, seed=seed)
     if out is not None:
         result.write(out)

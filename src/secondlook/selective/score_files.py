@@ -4,12 +4,11 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from secondlook.errors import DecisionError
@@ -33,7 +32,6 @@ class ScoreFormat:
 
 
 _formats: dict[str, ScoreFormat] = {}
-SCORE_FORMATS: Mapping[str, ScoreFormat] = MappingProxyType(_formats)
 """Every format by its suffix."""
 
 

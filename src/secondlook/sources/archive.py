@@ -13,6 +13,7 @@ from numpy.lib import format as npy
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources.in_memory import ArraySource
+from secondlook.sources.labels import text_of
 from secondlook.sources.schemes import scheme
 from secondlook.sources.source import ReadingRules
 from secondlook.sources.spec import Spec
@@ -41,7 +42,7 @@ def open_npz(spec: Spec, rules: ReadingRules) -> ArraySource:
     return ArraySource(
         images,
         spec=str(spec),
-        ids=None if ids is None else [str(id_) for id_ in ids],
+        ids=None if ids is None else [text_of(id_) for id_ in np.atleast_1d(ids)],
         labels=labels,
         class_names=class_names,
         on_error=rules.on_error,
@@ -69,7 +70,7 @@ def _read_optional(spec: Spec, archive: zipfile.ZipFile, name: str) -> Array | N
 
 
 def _read_array(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
-    known = [member.removesuffix(".npy") for member in archive.namelist()]
+    known = [member.removesuffix(".npy") for member in archive.namelist() if member.endswith(".npy")]
     if name not in known:
         raise SourceError(
             f"{str(path)!r} has no array {name!r}; it has: {', '.join(known) or 'none'}.{did_you_mean(name, known)}"

@@ -26,12 +26,22 @@ def checked_ids(ids: Sequence[str], where: str) -> tuple[str, ...]:
     if len(set(ids)) < len(ids):
         repeated, times = Counter(ids).most_common(1)[0]
         raise SourceError(f"id {repeated!r} stands {times} times in {where!r}; every image needs an id of its own.")
+    for id_ in ids:
+        try:
+            id_.encode()
+        except UnicodeEncodeError:
+            raise SourceError(f"the name {id_!r} in {where!r} is not UTF-8; rename the file.") from None
     return tuple(ids)
+
+
+def text_of(name: object) -> str:
+    """Return a name as text; an array of bytes holds UTF-8."""
+    return name.decode("utf-8", errors="replace") if isinstance(name, bytes) else str(name)
 
 
 def checked_class_names(names: Iterable[str], where: str) -> tuple[str, ...]:
     """Return the class names as a tuple; there must be some, and no two the same."""
-    class_names = tuple(str(name) for name in names)
+    class_names = tuple(text_of(name) for name in (np.atleast_1d(names) if isinstance(names, np.ndarray) else names))
     if not class_names:
         raise SourceError(f"the list of class names in {where!r} is empty; give a name per class, or leave it out.")
     repeated, times = Counter(class_names).most_common(1)[0]

@@ -52,7 +52,7 @@ def read_indices(path: Path, total: int) -> IntArray:
     """Read indices from a .npy file, or from a text of whole numbers between white space. -> int64 [n]"""
     try:
         indices = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_numbers(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise SourceError(f"indices file {str(path)!r} cannot be read: {error}; whole numbers are needed.") from error
     if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
         raise SourceError(
