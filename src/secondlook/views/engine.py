@@ -106,7 +106,7 @@ def _copied(images: Array, copy: Copy) -> Array:
     result = np.empty_like(images)
     if len(images) and copy.y.start < copy.y.stop and copy.x.start < copy.x.stop:
         if copy.y.sign > 0:
-            _copy_as_one_tall_picture(images, result, copy)
+            _copy_as_one_row_of_pixels(images, result, copy)
         elif copy.x.sign > 0:
             rows = _rows_as_items(result, copy.y.start, copy.y.stop, copy.x.start, copy.x.stop)
             rows[...] = _rows_as_items(images, *copy.y.source, *copy.x.source)[:, ::-1]
@@ -114,23 +114,53 @@ def _copied(images: Array, copy: Copy) -> Array:
             for start in range(0, len(images), _UPSIDE_DOWN_AT_ONCE):
                 at_once = slice(start, start + _UPSIDE_DOWN_AT_ONCE)
                 _copy_upside_down(images[at_once], result[at_once], copy)
+    height, width = images.shape[1:3]
     result[:, : copy.y.start] = 0
     result[:, copy.y.stop :] = 0
-    result[:, :, : copy.x.start] = 0
-    result[:, :, copy.x.stop :] = 0
+    for left, right in ((0, min(copy.x.start, width)), (max(copy.x.stop, 0), width)):
+        if left < right and len(images):
+            columns = _rows_as_items(result, 0, height, left, right)
+            columns[...] = np.zeros((), columns.dtype)  # half the time of writing zeros pixel by pixel
     return result
 
 
-def _copy_as_one_tall_picture(images: Array, result: Array, copy: Copy) -> None:
-    """Move the whole stack at once; the rows that a neighbour pushes in are those that will be black."""
-    (top, bottom), (left, right) = copy.y.source, copy.x.source
-    rows = len(images) * images.shape[1] - (images.shape[1] - (bottom - top))
-    source = _tall(images)[top : top + rows, left:right]
-    target = _tall(result)[copy.y.start : copy.y.start + rows, copy.x.start : copy.x.stop]
+def _copy_as_one_row_of_pixels(images: Array, result: Array, copy: Copy) -> None:
+    """Move all pixels of the stack by as many places; what a neighbour pushes in stands where it will be black."""
+    width, (left, right) = images.shape[2], copy.x.source
     if copy.x.sign > 0:
-        np.copyto(target, source)
+        places = (copy.y.start - copy.y.source[0]) * width + copy.x.start - left
+        _copy_moved(_pixels(images), _pixels(result), places)
     else:
-        cv2.flip(source, 1, target)
+        places = (copy.y.start - copy.y.source[0]) * width + copy.x.start - (width - right)
+        _flip_moved(_tall(images), _pixels(result), places)
+
+
+def _copy_moved(source: Array, target: Array, places: int) -> None:
+    """Copy pixels so many places further; those that leave the row are lost. [P, C], [P, C]"""
+    if places >= 0:
+        target[places:] = source[: len(source) - places]
+    else:
+        target[:places] = source[-places:]
+
+
+def _flip_moved(rows: Array, target: Array, places: int) -> None:
+    """Flip each row and copy it so many places further. [R, W, C], [R * W, C]
+
+    Whole rows are flipped straight into their place; of the rows at the edge only a part stays.
+    """
+    width, at_edge = rows.shape[1], -(-abs(places) // rows.shape[1])
+    whole, edge = (
+        (rows[: len(rows) - at_edge], rows[len(rows) - at_edge :]) if places >= 0 else (rows[at_edge:], rows[:at_edge])
+    )
+    start = places if places >= 0 else at_edge * width + places
+    if len(whole):
+        cv2.flip(whole, 1, target[start : start + len(whole) * width].reshape(whole.shape))
+    if at_edge:
+        flipped = _pixels(cv2.flip(edge, 1).reshape(edge.shape))
+        if places >= 0:
+            target[start + len(whole) * width :] = flipped[: at_edge * width - places]
+        else:
+            target[:start] = flipped[at_edge * width - start :]
 
 
 def _rows_as_items(images: Array, top: int, bottom: int, left: int, right: int) -> Array:
@@ -162,7 +192,13 @@ def _copy_upside_down(images: Array, result: Array, copy: Copy) -> None:
 
 
 def _tall(images: Array) -> Array:
+    """See the stack as one tall picture. [N, H, W, C] -> [N * H, W, C]"""
     return images.reshape(-1, *images.shape[2:])
+
+
+def _pixels(images: Array) -> Array:
+    """See images as one row of pixels. [..., C] -> [P, C]"""
+    return images.reshape(-1, images.shape[-1])
 
 
 def _reordered(images: Array, reorder: Reorder) -> Array:
