@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from rich.console import Console
@@ -30,7 +31,7 @@ CIFAR10 = ROOT.parent / "shared" / "cifar10"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SEED = 0
 BATCH = 256
-ROUNDS = 3
+ROUNDS = 9
 MEGABYTE = 2**20
 
 
@@ -47,7 +48,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=2000, help="CIFAR-10 images for the throughput")
+    parser.add_argument("--images", type=int, default=1000, help="CIFAR-10 images for the throughput")
     parser.add_argument("--rows", type=int, default=50_000, help="images of the large table")
     parser.add_argument("--views", type=int, default=24, help="views of the large table")
     parser.add_argument("--classes", type=int, default=1000, help="classes of the large table")
@@ -58,7 +59,10 @@ def _arguments() -> argparse.Namespace:
 
 
 def _throughput(count: int) -> list[dict[str, object]]:
-    """Time the bare session and collecting in turns, on the same images and views, and compare the best of each."""
+    """Time the bare session and collecting in turns, on the same images and views.
+
+    A machine that is shared speeds up and slows down, so each turn is compared with its neighbour; the median counts.
+    """
     if not CIFAR10.is_dir():
         print(f"throughput left out: there is no {CIFAR10}")
         return []
@@ -74,10 +78,11 @@ def _throughput(count: int) -> list[dict[str, object]]:
             collect(model, source, views, store=store, batch_size=BATCH, progress=False)
             collected.append(time.perf_counter() - start)
     looks = len(inputs)
+    ratios = [one / other for one, other in zip(bare, collected, strict=True)]
     return [
-        _row("bare ONNX session", "images x views per second", looks / min(bare), ""),
-        _row("collect to disk", "images x views per second", looks / min(collected), ""),
-        _row("collect beside the bare session", "ratio of throughput", min(bare) / min(collected), ">= 0.95"),
+        _row("bare ONNX session", "images x views per second", looks / median(bare), ""),
+        _row("collect to disk", "images x views per second", looks / median(collected), ""),
+        _row("collect beside the bare session", "ratio of throughput", median(ratios), ">= 0.95"),
     ]
 
 
