@@ -1,5 +1,6 @@
 """The engine against the plain reference: equal for copies, within one grey level for the rest."""
 
+import itertools
 from types import ModuleType
 
 import numpy as np
@@ -236,3 +237,13 @@ def test_bad_images_are_named(images: Array, sentence: str) -> None:
 def test_channel_order_needs_colour() -> None:
     with pytest.raises(ViewError, match="'channels:bgr' needs images of 3 channels, got 1"):
         apply_view(np.zeros((1, 4, 4, 1), np.uint8), "channels:bgr")
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 4), (4, 1), (3, 4)])
+def test_every_whole_shift_of_small_stacks(size: tuple[int, int]) -> None:
+    height, width = size
+    images = np.random.default_rng(0).integers(1, 256, (3, height, width, 3), dtype=np.uint8)
+    for flip, dx, dy in itertools.product(("", "hflip+"), range(-width - 1, width + 2), range(-height - 1, height + 2)):
+        padded = np.pad(images[:, :, ::-1] if flip else images, [(0, 0), (9, 9), (9, 9), (0, 0)])
+        expected = padded[:, 9 - dy : 9 - dy + height, 9 - dx : 9 - dx + width]
+        np.testing.assert_array_equal(apply_view(images, f"{flip}shift:{dx},{dy}"), expected)

@@ -144,23 +144,24 @@ def _copy_moved(source: Array, target: Array, places: int) -> None:
 
 
 def _flip_moved(rows: Array, target: Array, places: int) -> None:
-    """Flip each row and copy it so many places further. [R, W, C], [R * W, C]
+    """Flip each row and copy it so many places further; what leaves the target is lost. [R, W, C], [R * W, C]
 
-    Whole rows are flipped straight into their place; of the rows at the edge only a part stays.
+    Most rows are flipped straight into their place; only those at the edge are flipped aside and cut.
     """
-    width, at_edge = rows.shape[1], -(-abs(places) // rows.shape[1])
-    whole, edge = (
-        (rows[: len(rows) - at_edge], rows[len(rows) - at_edge :]) if places >= 0 else (rows[at_edge:], rows[:at_edge])
-    )
-    start = places if places >= 0 else at_edge * width + places
-    if len(whole):
-        cv2.flip(whole, 1, target[start : start + len(whole) * width].reshape(whole.shape))
+    count, width = rows.shape[:2]
+    at_edge = min(count, -(-abs(places) // width))
+    kept, cut = (slice(count - at_edge), slice(count - at_edge, count))
+    if places < 0:
+        kept, cut = slice(at_edge, count), slice(at_edge)
+    if at_edge < count:
+        start = (kept.start or 0) * width + places
+        whole = target[start : start + (count - at_edge) * width].reshape(-1, *rows.shape[1:])
+        cv2.flip(rows[kept], 1, whole)
     if at_edge:
-        flipped = _pixels(cv2.flip(edge, 1).reshape(edge.shape))
-        if places >= 0:
-            target[start + len(whole) * width :] = flipped[: at_edge * width - places]
-        else:
-            target[:start] = flipped[at_edge * width - start :]
+        aside = _pixels(cv2.flip(rows[cut], 1).reshape(-1, *rows.shape[1:]))
+        start = (cut.start or 0) * width + places
+        first, last = max(start, 0), min(start + len(aside), len(target))
+        target[first:last] = aside[first - start : last - start]
 
 
 def _rows_as_items(images: Array, top: int, bottom: int, left: int, right: int) -> Array:
