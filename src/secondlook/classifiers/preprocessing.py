@@ -176,10 +176,11 @@ class Preprocessing:
             return np.repeat(images, 3, axis=-1)
         if (got, wanted, self.grey) == (3, 1, "luminance"):
             return geometry.luminance(images)
-        repair = {(1, 3): "grey='repeat'", (3, 1): "grey='luminance'"}.get((got, wanted), f"{wanted}-channel images")
-        raise ClassifierError(
-            f"the images have {got} channel(s), but the classifier takes {wanted}; pass {repair} to convert them."
+        conversion = {(1, 3): "repeat", (3, 1): "luminance"}.get((got, wanted))
+        repair = (
+            f"{wanted}-channel images" if conversion is None else f"grey={conversion!r}, in a text ?grey={conversion}"
         )
+        raise ClassifierError(f"the images have {got} channel(s), but the classifier takes {wanted}; pass {repair}.")
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """Return the same preprocessing but for the given settings; a setting that is None changes nothing."""

@@ -15,6 +15,7 @@ from secondlook.selective.rule import Calibration, Promise, Rule
 from secondlook.suggest import did_you_mean
 
 Option = str | int | float | bool | None
+INSISTING = "allow_mismatch=True (--allow-mismatch)"
 
 
 class Describable(Protocol):
@@ -164,17 +165,17 @@ class Policy(Record):
         if not theirs.digest:
             raise DecisionError(
                 f"classifier {theirs.name!r} has no name to recognise it by, but the policy is for {mine.name!r}; "
-                "load it with name=, or say that it is the same with allow_mismatch=True."
+                f"load it with name=, or say that it is the same with {INSISTING}."
             )
         if theirs.digest != mine.digest:
             raise DecisionError(
                 f"the policy is for classifier {mine.name!r} (digest {mine.digest[:12]}), got {theirs.name!r} (digest "
-                f"{theirs.digest[:12]}); calibrate again, or insist with allow_mismatch=True and lose the promise."
+                f"{theirs.digest[:12]}); calibrate again, or lose the promise with {INSISTING}."
             )
         if theirs.output != mine.output:
             raise DecisionError(
                 f"the policy is for a classifier that gives {mine.output}, but {theirs.name!r} gives {theirs.output}; "
-                f"load it with output={mine.output!r}, or insist with allow_mismatch=True."
+                f"load it with output={mine.output!r}, or insist with {INSISTING}."
             )
         _check_settings(mine.preprocessing, theirs.preprocessing)
 
@@ -227,7 +228,7 @@ def _check_settings(mine: Mapping[str, object], theirs: Mapping[str, object]) ->
         if mine.get(setting) != theirs.get(setting):
             raise DecisionError(
                 f"the policy was made with preprocessing {setting}={mine.get(setting)}, but the classifier has "
-                f"{setting}={theirs.get(setting)}; load it with the former, or insist with allow_mismatch=True."
+                f"{setting}={theirs.get(setting)}; load it with the former, or insist with {INSISTING}."
             )
 
 
