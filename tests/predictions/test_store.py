@@ -278,16 +278,38 @@ def test_views_of_different_images_are_never_put_side_by_side(tmp_path: Path) ->
 
     model = load_classifier(brightness, name="brightness", resize=(8, 8))
     data, store = f"folder:{tmp_path / 'pictures'}", tmp_path / "store"
-    few = collect(model, f"{data}?max_pixels=100", "identity", store=store, on_error="skip")
-    assert [name for name, _ in few.skipped] == ["2.png"]
-    mixed = collect(model, data, "identity hflip", store=store, on_error="skip")
+    expected = np.repeat(40 * np.arange(6)[:, None] / 255, 2, axis=1)
+    collect(model, data, "identity", store=store)
+    mixed = collect(model, f"{data}?max_pixels=100", "identity hflip", store=store, on_error="skip")
     with pytest.raises(PredictionsError, match=r"view 'hflip' .* is about other images than that of view 'identity'"):
         mixed.probabilities  # noqa: B018 -- reading is what fails
     mended = collect(model, data, "identity hflip", store=store)
-    assert len(mended.ids) == 6
-    np.testing.assert_allclose(
-        mended.probabilities[:, :, 0], np.repeat(40 * np.arange(6)[:, None] / 255, 2, axis=1), atol=1e-6
-    )
+    np.testing.assert_allclose(mended.probabilities[:, :, 0], expected, atol=1e-6)
+
+
+def test_what_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    for number in range(20):
+        side = 40 if number == 17 else 4
+        picture = Image.fromarray(np.full((side, side, 3), 10 * number, np.uint8))
+        picture.save(tmp_path / "pictures" / f"{number:02d}.png")
+    asked: list[int] = []
+
+    def answer(batch: Array) -> Array:
+        asked.append(len(batch))
+        bright = batch.mean(axis=(1, 2, 3)) / 255
+        return np.stack([bright, 1 - bright], axis=1)
+
+    model = load_classifier(answer, name="brightness", resize=(4, 4))
+    data, store = f"folder:{tmp_path / 'pictures'}", tmp_path / "store"
+    for _ in range(2):  # the second time nothing is asked again
+        few = collect(model, f"{data}?max_pixels=100", "identity hflip", store=store, on_error="skip")
+        assert [name for name, _ in few.skipped] == ["17.png"]
+    assert sum(asked) == 2 * 19
+    everything = collect(model, data, "identity hflip", store=store)
+    assert everything.n_images == 20
+    assert sum(asked) == 2 * 19 + 2 * 4, "only the part that it is in, of images 16 to 19"
+    np.testing.assert_allclose(everything.probabilities[:, 1, 0], 10 * np.arange(20) / 255, atol=1e-6)
 
 
 @pytest.mark.usefixtures("filled")

@@ -121,10 +121,20 @@ class _Collecting:
 
     def _fill(self, run: Run, job: Job) -> None:
         keep_images(run.folder, self._source.ids, self._source.labels)
+        run.remove_parts_about(image.index for image in run.manifest.skipped if self._can_be_read(image.index))
         run.remove_damaged_parts(self._views.texts)
         with OnDisk(run, self._views.texts).writing() as keeper:
             self._run(job, keeper)
         run.finish()
+
+    def _can_be_read(self, index: int) -> bool:
+        from secondlook.sources import UnreadableImageError
+
+        try:
+            self._source.read(index)
+        except UnreadableImageError:
+            return False
+        return True
 
     def _run(self, job: Job, keeper: InMemory | OnDisk) -> None:
         lacking = sum(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,12 @@ class Run:
                 # An image that one view was made of could not be read for another: the views must be of the same.
                 for view in read:
                     self.path_of(view, number).unlink(missing_ok=True)
+
+    def remove_parts_about(self, images: Iterable[int]) -> None:
+        """Remove the parts that images were left out of which can be read by now."""
+        for number in {image // self.manifest.rows_per_part for image in images}:
+            for view in self.manifest.views:
+                self.path_of(view, number).unlink(missing_ok=True)
 
     def _indices_read(self, view: str, number: int) -> IntArray | None:
         """Return the images that a part has answers for, or remove it where it is damaged. int64 [n]"""
