@@ -47,7 +47,7 @@ def test_evaluate_tells_the_numbers_of_the_library(here: Here) -> None:
 def test_evaluate_prints_a_table_and_what_comes_next(here: Here) -> None:
     done = here(*EVALUATE, "--metric", "auroc", "--method", "msr", "--method", "mean")
     assert done.out.startswith("all images: 400 images")
-    assert "auroc ↑  msr" in done.out
+    assert "auroc ↑\n  msr" in done.out
     assert "bootstrap" not in done.out
     assert "secondlook calibrate --run run" in done.out
 

@@ -163,7 +163,7 @@ def test_it_prints_well(result: Evaluation) -> None:
     assert "4 views, class by x; 95 % intervals from 200 resamplings" in text
     assert "auroc ↑" in text
     assert "aurc ↓" in text
-    assert max(len(line) for line in text.splitlines()) <= 110
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_class_by_all_views_and_leading_classes(preds: Predictions) -> None:
