@@ -6,6 +6,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.metrics import Ranking
+from secondlook.metrics.ranking import steps
 from secondlook.progress import Advance, unwatched
 
 Entries = Mapping[str, tuple[BoolArray, Float64Array]]
@@ -28,7 +29,7 @@ class SortedImages:
         taken = counts[self._order]
         accepted = np.cumsum(taken)[self._block_ends]
         errors = np.cumsum(taken * self._is_wrong)[self._block_ends]
-        kept = np.diff(accepted, prepend=0) > 0
+        kept = steps(accepted) > 0
         return Ranking(self._confidences[kept], accepted[kept], errors[kept])
 
 
