@@ -10,7 +10,7 @@ import typer
 
 from secondlook.cli import options
 from secondlook.cli.config import Config, settings_of
-from secondlook.errors import MetricError, PredictionsError, SourceError
+from secondlook.errors import MetricError, SourceError
 from secondlook.evaluation import Evaluation
 
 
@@ -113,12 +113,12 @@ def _check_question(methods: list[str], metrics: list[str], by: str, level: floa
     from secondlook.estimators import METHODS  # noqa: F401 -- fills the registry
     from secondlook.estimators.registry import find_method
     from secondlook.metrics import measures
+    from secondlook.predictions.checks import check_by
 
     measures(metrics)
     for name in methods:
         find_method(name)
-    if by not in ("x", "D"):
-        raise PredictionsError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+    check_by(by)
     if not 0 < level < 1:
         raise MetricError(f"level is {level}, expected a share in (0, 1), such as 0.95.")
 

@@ -19,6 +19,7 @@ from secondlook.predictions.predictions import By
 from secondlook.predictions.whole_file import write_whole_file
 from secondlook.selective.policy import PolicyClassifier, described
 from secondlook.sources import Source, open_source
+from secondlook.validation import first_fault
 
 RECORD = "run.json"
 SETTINGS = "run.toml"
@@ -78,10 +79,8 @@ class RunFolder:
                 "evaluate again."
             ) from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise PredictionsError(
-                f"the run {str(path / RECORD)!r} is damaged, {where}: {first['msg']}; run secondlook evaluate again."
+                f"the run {str(path / RECORD)!r} is damaged, {first_fault(error)}; run secondlook evaluate again."
             ) from None
 
     @property

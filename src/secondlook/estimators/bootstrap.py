@@ -108,7 +108,7 @@ def _confidences(
     from secondlook.estimators.sorting_kernels import resample_means
 
     counts = _counts(preds, resamplings, seed).astype(np.float64)
-    shares = np.minimum(shares_of_views(preds, by, k), 1.0)  # a sum over k classes may exceed 1 by rounding
+    shares = shares_of_views(preds, by, k)
     step = max(1, BLOCK_BYTES // (8 * counts.shape[1])) if rows is None else rows
     if step < 1:
         raise ConfidenceError(f"rows is {rows}; expected the number of images in a block, at least 1.")
@@ -120,10 +120,9 @@ def _confidences(
 
 
 def _counts(preds: Predictions, resamplings: int | None, seed: int) -> IntArray:
-    members = max(len(preds.members), 1)
-    if members * preds.n_views < 2:
+    if preds.n_outputs < 2:
         raise ConfidenceError(
             "the bootstrap needs at least two views, and these predictions have one; collect with more."
         )
-    n_resamplings = checked_resamplings(resamplings, preds.n_views, members)
-    return resampling_counts(members * preds.n_views, n_resamplings, seed)
+    n_resamplings = checked_resamplings(resamplings, preds.n_views, preds.n_members)
+    return resampling_counts(preds.n_outputs, n_resamplings, seed)

@@ -46,7 +46,7 @@ def _check_needs(preds: Predictions, found: Method, options: Mapping[str, object
         missing["logits"] = "logits; collect from a classifier that gives them, with output='logits'"
     if not preds.members:
         missing["members"] = "the members of an ensemble; collect with Ensemble([...]) or give Predictions(members=...)"
-    if max(len(preds.members), 1) * preds.n_views < 2:
+    if preds.n_outputs < 2:
         missing["two views"] = (
             "at least two views to draw from, and these predictions have one; collect with more views"
         )

@@ -24,6 +24,12 @@ def largest_share(outputs: Float64Array, k: int) -> Float64Array:
     return held
 
 
+def shares_in_views(outputs: Float64Array, classes: IntArray) -> Float64Array:
+    """Sum over some classes of the output of each view, at most 1 despite rounding. [n, V, C], [n, k] -> [n, V]"""
+    held: Float64Array = np.minimum(np.take_along_axis(outputs, classes[:, None, :], axis=2).sum(axis=2), 1.0)
+    return held
+
+
 def share_left(outputs: Float64Array, classes: IntArray) -> Float64Array:
     """Sum over all other classes of the output of each view. [n, V, C], [n, k] -> [n, V]; the outputs are spent
 
@@ -40,7 +46,7 @@ def shares_of_views(preds: Predictions, by: By, k: int) -> Float64Array:
     shares = np.empty((preds.n_images, len(lone_tables(preds)), preds.n_views))
     for member, table in enumerate(lone_tables(preds)):
         for rows, block in table.blocks():
-            shares[rows, member] = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2)
+            shares[rows, member] = shares_in_views(block, classes[rows])
     return shares.reshape(preds.n_images, -1)
 
 

@@ -88,7 +88,7 @@ def _confidences(
     if isinstance(methods, Mapping):
         found = {name: np.asarray(values, dtype=np.float64) for name, values in methods.items()}
     else:
-        default = ("msr", "mean", "bootstrap") if preds.n_views * max(1, len(preds.members)) > 1 else ("msr",)
+        default = ("msr", "mean", "bootstrap") if preds.n_outputs > 1 else ("msr",)
         asked = default if methods is None else [methods] if isinstance(methods, str) else methods
         names = dict.fromkeys(asked)
         with everything.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:

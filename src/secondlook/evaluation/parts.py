@@ -1,5 +1,6 @@
 """The parts of the images that are evaluated: all, with and without others mixed in, and groups."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,9 +32,9 @@ def parts_of(preds: Predictions, correct: BoolArray, groups: Groups, n_others: i
     if n_others:
         parts += [Part(OWN, own, correct), Part(TELLING_APART, everything, everything < preds.n_images)]
     parts += [Part(title, members, correct[members]) for title, members in _titled_groups(preds, groups)]
-    for place, part in enumerate(parts):
-        if part.name in (earlier.name for earlier in parts[:place]):
-            raise MetricError(f"two parts would both be called {part.name!r}; give the groups other names.")
+    name, times = Counter(part.name for part in parts).most_common(1)[0]
+    if times > 1:
+        raise MetricError(f"two parts would both be called {name!r}; give the groups other names.")
     return parts
 
 

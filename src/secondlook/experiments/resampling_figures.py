@@ -40,7 +40,7 @@ def run_resampling_study(study: ResamplingStudy, bench: Bench) -> Findings:
 
 def _rows(study: ResamplingStudy, column: Column, bench: Bench) -> list[Row]:
     preds = bench.predictions(column, study.part, views_needed(column, (MEAN,)))
-    default = number_of_resamplings(preds.n_views, max(1, len(preds.members)))
+    default = number_of_resamplings(preds.n_views, preds.n_members)
     settings = [
         *(("resamplings", count, count, count) for count in study.resamplings),
         *(("window", window, default, window) for window in study.windows),

@@ -190,6 +190,12 @@ def _place_of_names(source: Source) -> str:
     return "in its class_names, and number its labels so"
 
 
+def check_by(by: str) -> None:
+    """Refuse what the class cannot be taken from."""
+    if by not in ("x", "D"):
+        raise PredictionsError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+
+
 def checked_k(k: int, classes: int) -> int:
     """Return how many leading classes count as the answer, at least one and at most all."""
     if not 1 <= k <= classes:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from secondlook.errors import PredictionsError
 from secondlook.outputs import Output
 from secondlook.predictions.whole_file import write_whole_file
+from secondlook.validation import first_fault
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
@@ -162,14 +163,8 @@ def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
     try:
         return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        why = _first_complaint(error) if isinstance(error, ValidationError) else str(error)
+        why = first_fault(error) if isinstance(error, ValidationError) else str(error)
         raise PredictionsError(
             f"the manifest {str(path)!r} cannot be used ({why}); remove its folder and collect again, "
             "or open the store with the version of secondlook that wrote it."
         ) from None
-
-
-def _first_complaint(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the whole"
-    return f"{where}: {first['msg']}"

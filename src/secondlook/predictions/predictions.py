@@ -14,6 +14,7 @@ from secondlook.errors import PredictionsError
 from secondlook.outputs import Output, softmax
 from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity, positions_of
 from secondlook.predictions.checks import (
+    check_by,
     check_members_agree,
     checked_answers,
     checked_class_names,
@@ -152,6 +153,16 @@ class Predictions:
         return self._n_classes
 
     @property
+    def n_members(self) -> int:
+        """How many classifiers answered: the members of an ensemble, or one."""
+        return max(1, len(self.members))
+
+    @property
+    def n_outputs(self) -> int:
+        """How many answers there are to each image: one for each view of each member."""
+        return self.n_members * self.n_views
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Images, views, classes."""
         return self.n_images, self.n_views, self.n_classes
@@ -219,7 +230,7 @@ class Predictions:
     @contextmanager
     def read_with_bar(self, description: str, times: int, *, enabled: bool = True) -> Iterator[Predictions]:
         """Give the same predictions, drawing a progress bar as they are read about so many times."""
-        total = times * self.n_images * max(1, len(self.members))
+        total = times * self.n_images * self.n_members
         with progress_bar(description, total, "images", enabled=enabled) as advance:
             yield self._telling(advance)
 
@@ -254,8 +265,7 @@ class Predictions:
 
         `by="x"` takes it from the image itself, `by="D"` from the mean over all views. Ties go to the lower class.
         """
-        if by not in ("x", "D"):
-            raise PredictionsError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+        check_by(by)
         checked_k(k, self.n_classes)
         if (by, k) not in self._predicted:
             self._predicted[by, k] = self._leading(by, k)

@@ -80,7 +80,7 @@ def studied(
             "a report is about right and wrong answers, and these predictions have no labels; give labels= where they "
             "are made."
         )
-    several = preds.n_views * max(1, len(preds.members)) > 1
+    several = preds.n_outputs > 1
     names = tuple(dict.fromkeys((SEVERAL_VIEWS if several else ONE_VIEW) if methods is None else methods))
     if not names:
         raise ReportError("there is no method to report on; name at least one, such as 'mean'.")

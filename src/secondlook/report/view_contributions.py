@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.estimators.shares import largest_share, predicted_classes
+from secondlook.estimators.shares import largest_share, predicted_classes, shares_in_views
 from secondlook.evaluation import Interval, evaluate
 from secondlook.metrics import auroc
 from secondlook.predictions.leading import leading_classes
@@ -55,7 +55,7 @@ def _answers_of_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArr
     classes = predicted_classes(preds, study.by, k)
     with preds.read_with_bar("views", 1, enabled=study.progress) as seen:
         for rows, block in seen.blocks():
-            shares[rows] = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2)
+            shares[rows] = shares_in_views(block, classes[rows])
             for view in range(preds.n_views):
                 largest[rows, view] = largest_share(block[:, view], k)
                 leading = leading_classes(block[:, view], k)

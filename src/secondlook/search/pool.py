@@ -6,7 +6,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import SearchError
-from secondlook.estimators.shares import largest_share, predicted_classes
+from secondlook.estimators.shares import largest_share, predicted_classes, shares_in_views
 from secondlook.predictions.leading import leading_classes
 from secondlook.predictions.predictions import Predictions
 from secondlook.views import ViewSet
@@ -69,8 +69,7 @@ def _pool_of(preds: Predictions, k: int) -> Pool:
     shares, largest = np.empty(shape), np.empty(shape)
     agrees, right, truth = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_), np.empty(shape)
     for rows, block in preds.blocks():
-        held = np.take_along_axis(block, classes[rows, None, :], axis=2).sum(axis=2).T
-        shares[:, rows] = np.minimum(held, 1.0)  # a sum over k classes may exceed 1 by rounding
+        shares[:, rows] = shares_in_views(block, classes[rows]).T
         for view in range(preds.n_views):
             outputs = block[:, view]
             leading = leading_classes(outputs, k)

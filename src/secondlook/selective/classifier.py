@@ -119,13 +119,10 @@ class SelectiveClassifier:
         for preds in self._looked_at(images):
             ids.extend(preds.ids)
             sure = self._confidence(preds)
-            ends = interval_of(preds, level, seed=seed, by=self.by, k=self.k) if self._has_interval(preds) else ()
+            ends = interval_of(preds, level, seed=seed, by=self.by, k=self.k) if preds.n_outputs > 1 else ()
             parts.append([preds.predicted(self.by, self.k), sure, rule.accept(sure), *ends])
         labels, sure, accept, *ends_of_all = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Decisions(tuple(ids), labels, sure, (ends_of_all[0], ends_of_all[1]) if ends_of_all else None, accept)
-
-    def _has_interval(self, preds: Predictions) -> bool:
-        return preds.n_views * max(1, len(preds.members)) > 1
 
     def _confidence(self, preds: Predictions) -> Float64Array:
         return confidence_of(preds, self.method, by=self.by, k=self.k, **self.options)

@@ -13,6 +13,7 @@ from secondlook.arrays import BoolArray
 from secondlook.errors import DecisionError, SecondLookError
 from secondlook.selective.rule import Calibration, Promise, Rule
 from secondlook.suggest import did_you_mean
+from secondlook.validation import first_fault
 
 Option = str | int | float | bool | None
 INSISTING = "allow_mismatch=True (--allow-mismatch)"
@@ -145,7 +146,7 @@ class Policy(Record):
                 class_names=class_names,
             )
         except ValidationError as error:
-            raise DecisionError(f"no policy can be made of this rule, {_first_fault(error)}.") from None
+            raise DecisionError(f"no policy can be made of this rule, {first_fault(error)}.") from None
 
     @property
     def rule(self) -> Rule:
@@ -195,18 +196,12 @@ class Policy(Record):
             raise DecisionError(f"the policy {str(path)!r} cannot be read: {error.strerror}; check the path.") from None
         except ValidationError as error:
             raise DecisionError(
-                f"the policy {str(path)!r} cannot be used, {_first_fault(error)}; calibrate again, "
+                f"the policy {str(path)!r} cannot be used, {first_fault(error)}; calibrate again, "
                 "or use the version of secondlook that wrote it."
             ) from None
 
     def __str__(self) -> str:
         return f"{self.rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
-
-
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-    return f"{where}: {first['msg'].rstrip('.')}"
 
 
 def described(classifier: Describable) -> PolicyClassifier:

@@ -168,7 +168,8 @@ def _check_job(folder: Path, job: ScoringJob) -> None:
         found = ScoringJob.model_validate_json((folder / JOB).read_bytes())
     except ValidationError:
         raise DecisionError(f"the folder {str(folder)!r} holds a scoring that cannot be read; {repair}.") from None
-    other = [name for name, value in job if getattr(found, name) != value]
+    theirs = found.model_dump(mode="json")  # as files hold it: there a tuple is a list
+    other = [name for name, value in job.model_dump(mode="json").items() if theirs[name] != value]
     if other:
         raise DecisionError(
             f"the folder {str(folder)!r} holds an unfinished scoring of another kind (other {', '.join(other)}); "

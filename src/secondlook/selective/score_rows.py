@@ -83,7 +83,7 @@ def rows_of(question: Question, preds: Predictions, indices: IntArray) -> "pa.Ta
 
 def _interval(question: Question, preds: Predictions) -> tuple[Float64Array | list[None], Float64Array | list[None]]:
     """Return the ends of the mean confidence over views, or nothing where there is nothing to draw from."""
-    if preds.n_views * max(1, len(preds.members)) < 2:
+    if preds.n_outputs < 2:
         return [None] * len(preds), [None] * len(preds)
     return interval_of(preds, question.level, seed=question.seed, by=question.rule.by, k=question.rule.k)
 

@@ -135,7 +135,7 @@ class Scoring:
             # Parts of a function without a name cannot be told from another's, so they are never taken up again.
             classifier=asked.classifier.digest or f"unnamed {uuid.uuid4().hex}",
             output=asked.classifier.output,
-            preprocessing=json.loads(json.dumps(asked.classifier.preprocessing.to_dict())),
+            preprocessing=asked.classifier.preprocessing.to_dict(),
             data=source.digest,
             images=len(source),
             rows=min(rows_per_part(image), max(16, ANSWERS_BYTES // (4 * answers * len(policy.views)))),
