@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import Skipped, Source, UnreadableImageError, open_source
+from secondlook.sources import ArraySource, Skipped, Source, UnreadableImageError, open_source
 
 
 class Stripes(Source):
@@ -117,3 +117,12 @@ def test_what_is_no_source_is_told() -> None:
 
 def test_it_prints_well() -> None:
     assert repr(Stripes(3)) == "<Stripes 'stripes': 3 images>"
+
+
+def test_images_alone_are_the_same_data_whenever_they_are_asked_for() -> None:
+    labelled = ArraySource(np.zeros((3, 4, 4, 3), dtype=np.uint8), labels=[0, 1, 0], class_names=["a", "b"])
+    before = labelled.without_labels().digest
+    assert labelled.digest != before
+    assert labelled.without_labels().digest == before
+    assert labelled.without_labels().labels is None
+    assert labelled.class_names == ("a", "b")

@@ -109,6 +109,7 @@ class Source(ABC):
         """Return the images alone: what they are is not asked, and what a folder is called need not be a class."""
         alone = copy.copy(self)
         alone.labels = alone.class_names = None
+        alone.__dict__.pop("digest", None)  # one that is known already covers labels and names
         return alone
 
     @abstractmethod
