@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Array, IntArray
+from secondlook.classifiers.geometry import as_pixels
 from secondlook.errors import ReportError
 from secondlook.report.galleries import Gallery
 from secondlook.report.study import Study
@@ -98,11 +99,8 @@ def _views(study: Study, pixels: Array, outputs: Array, predicted: int) -> tuple
 def _checked(pixels: object, index: int) -> Array:
     if not isinstance(pixels, np.ndarray):
         got = type(pixels).__name__
-    elif pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
-        return pixels
-    elif pixels.dtype == np.float32 and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
-        in_whole_steps: Array = np.rint(np.clip(pixels, 0.0, 1.0) * 255).astype(np.uint8)
-        return in_whole_steps
+    elif pixels.dtype in (np.uint8, np.float32) and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
+        return as_pixels(pixels)
     else:
         got = f"{pixels.dtype} {list(pixels.shape)}"
     raise ReportError(

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, Float64Array, IntArray
-from secondlook.classifiers import Classifier, load_classifier
+from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as confidence_of
 from secondlook.estimators import interval as interval_of
 from secondlook.predictions import Predictions, collect
 from secondlook.predictions.asked_views import AskedViews, as_view_set
 from secondlook.predictions.predictions import By
+from secondlook.selective.asked_classifier import asked_classifier
 from secondlook.selective.decisions import ASK_A_PERSON, Decisions
 from secondlook.selective.policy import Policy
 from secondlook.selective.rule import Rule
@@ -52,7 +53,9 @@ class SelectiveClassifier:
         self.classifier = load_classifier(classifier)
         self.policy: Policy | None = Policy.load(policy) if isinstance(policy, str | Path) else policy
         made = self.policy
-        self._keeps_promise = made is None or _fits(made, self.classifier, allow_mismatch=allow_mismatch)
+        self._keeps_promise = (
+            made is None or asked_classifier(made, self.classifier, allow_mismatch=allow_mismatch).mismatch is None
+        )
         self.views: ViewSet = as_view_set(views if made is None else list(made.views))
         self.method = method if made is None else made.method
         self.options: dict[str, object] = dict((options or {}) if made is None else made.options)
@@ -139,17 +142,6 @@ class SelectiveClassifier:
             whole = len(positions) == len(source)
             part = source if whole else Subset(source, positions, source.spec, source.on_error)
             yield collect(self.classifier, part, self.views, progress=self.progress)
-
-
-def _fits(policy: Policy, classifier: Classifier, *, allow_mismatch: bool) -> bool:
-    """Say whether the policy was made for the classifier; where it was not, that must be insisted on."""
-    try:
-        policy.check(classifier)
-    except DecisionError:
-        if not allow_mismatch:
-            raise
-        return False
-    return True
 
 
 def _source(images: Any, labels: ArrayLike | None) -> Source:
