@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from circumstances import write_results
+from secondlook.diagnosis import STRATEGIES, candidates, search_views
 from secondlook.predictions import Predictions
-from secondlook.search import STRATEGIES, candidates, search_views
 
 RESULTS = Path(__file__).parent / "results"
 CANDIDATES, IMAGES, BUDGET, CLASSES = 200, 5_000, 24, 10

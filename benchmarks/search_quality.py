@@ -18,10 +18,10 @@ from circumstances import write_results
 from secondlook.arrays import IntArray
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo_digits import digit_images, seen_and_unseen
+from secondlook.diagnosis import STRATEGIES, SearchResult, candidates, search_views
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, collect
-from secondlook.search import STRATEGIES, SearchResult, candidates, search_views
 from secondlook.views import ViewSet
 
 RESULTS = Path(__file__).parents[1] / "results" / "search"

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from secondlook.arrays import softmax
 from secondlook.classifiers import load_classifier
 from secondlook.classifiers.answers import check_answers
-from secondlook.outputs import softmax
 
 
 def test_huge_logits_do_not_overflow() -> None:

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.lazy import lazy_attributes
+from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
+    from secondlook.diagnosis import candidates, diagnose, search_views
     from secondlook.errors import SecondLookError
     from secondlook.estimators import (
         METHODS,
@@ -19,15 +20,10 @@ if TYPE_CHECKING:
     )
     from secondlook.evaluation import Evaluation, evaluate
     from secondlook.predictions import Predictions, collect
-    from secondlook.search import candidates, diagnose, search_views
-    from secondlook.selective import Policy, Rule, SelectiveClassifier, certify, threshold_for
+    from secondlook.scoring import SelectiveClassifier
+    from secondlook.selective import Policy, Rule, certify, threshold_for
     from secondlook.sources import Source, open_source
-    from secondlook.views.engine import apply_views, iter_views
-    from secondlook.views.presets import PRESETS
-    from secondlook.views.sheet import contact_sheet
-    from secondlook.views.steps import view_step
-    from secondlook.views.view import View
-    from secondlook.views.view_set import ViewSet, ViewWarning
+    from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_views, contact_sheet, iter_views, view_step
 
 __version__ = "0.1.0"
 
@@ -77,37 +73,37 @@ __getattr__ = lazy_attributes(
         "Ensemble": "secondlook.classifiers",
         "Evaluation": "secondlook.evaluation",
         "METHODS": "secondlook.estimators",
-        "PRESETS": "secondlook.views.presets",
+        "PRESETS": "secondlook.views",
         "Policy": "secondlook.selective",
         "Predictions": "secondlook.predictions",
         "Preprocessing": "secondlook.classifiers",
         "Rule": "secondlook.selective",
         "SecondLookError": "secondlook.errors",
-        "SelectiveClassifier": "secondlook.selective",
+        "SelectiveClassifier": "secondlook.scoring",
         "Source": "secondlook.sources",
-        "View": "secondlook.views.view",
-        "ViewSet": "secondlook.views.view_set",
-        "ViewWarning": "secondlook.views.view_set",
-        "apply_views": "secondlook.views.engine",
+        "View": "secondlook.views",
+        "ViewSet": "secondlook.views",
+        "ViewWarning": "secondlook.views",
+        "apply_views": "secondlook.views",
         "bootstrap_confidences": "secondlook.estimators",
-        "candidates": "secondlook.search",
+        "candidates": "secondlook.diagnosis",
         "certify": "secondlook.selective",
         "collect": "secondlook.predictions",
         "confidence": "secondlook.estimators",
-        "contact_sheet": "secondlook.views.sheet",
-        "diagnose": "secondlook.search",
+        "contact_sheet": "secondlook.views",
+        "diagnose": "secondlook.diagnosis",
         "embeddings": "secondlook.estimators",
         "evaluate": "secondlook.evaluation",
         "fit_temperature": "secondlook.estimators",
         "interval": "secondlook.estimators",
-        "iter_views": "secondlook.views.engine",
+        "iter_views": "secondlook.views",
         "load_classifier": "secondlook.classifiers",
         "mc_dropout_passes": "secondlook.estimators",
         "metrics": "secondlook.metrics",
         "open_source": "secondlook.sources",
-        "search_views": "secondlook.search",
+        "search_views": "secondlook.diagnosis",
         "threshold_for": "secondlook.selective",
-        "view_step": "secondlook.views.steps",
+        "view_step": "secondlook.views",
     },
 )
 

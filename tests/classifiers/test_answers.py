@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secondlook.arrays import Output
 from secondlook.classifiers.answers import check_answers
 from secondlook.errors import ClassifierError
-from secondlook.outputs import Output
 
 PROBABILITIES = np.array([[0.2, 0.8], [0.5, 0.5]], dtype=np.float32)
 LOGITS = np.array([[-1.0, 3.0], [2.0, 2.0]], dtype=np.float32)

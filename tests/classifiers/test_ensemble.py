@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secondlook.arrays import softmax
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.errors import ClassifierError
-from secondlook.outputs import softmax
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ import pytest
 
 from secondlook.classifiers import SCHEMES, Classifier, Ensemble, Preprocessing, classifier_scheme, load_classifier
 from secondlook.errors import ClassifierError
-from secondlook.naming import short_name
+from secondlook.specs import short_name
 
 Array = np.ndarray[Any, Any]
 

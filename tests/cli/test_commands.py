@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.naming import short_name
+from secondlook.specs import short_name
 
 Here = Callable[..., Any]
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secondlook.arrays import softmax
 from secondlook.estimators import confidence, fit_temperature
 from secondlook.estimators.temperature import SHARPEST, SOFTEST, tempered
-from secondlook.outputs import softmax
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, softmax
 from secondlook.errors import PredictionsError
-from secondlook.outputs import softmax
 from secondlook.predictions import Predictions
 from secondlook.predictions.leading import leading_classes
 from secondlook.predictions.table import rows_per_block

@@ -18,7 +18,6 @@ from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions import DamagedPartWarning, Predictions, collect
-from secondlook.predictions.lock import together
 from secondlook.predictions.manifest import SkippedImage, view_name
 from secondlook.predictions.part import DamagedPartError, Part, PartFile, PartPlace, rows_per_group, write_part
 from secondlook.views import ViewSet
@@ -126,7 +125,7 @@ def test_unfinished_files_of_the_living_stay(
     filled: Predictions, counting: Callable[[Array], Array], images: Array, labels: Array, store: Path
 ) -> None:
     left = part_of(store).with_name(".part-000001.parquet.0123.tmp")
-    with together(run_of(store) / "collecting.lock"):
+    with shared_lock(run_of(store) / "collecting.lock"):
         left.write_bytes(b"half of it")
         collect(counting.loaded(), images, VIEWS, labels=labels, store=store)  # type: ignore[attr-defined]
     assert left.exists()

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array
+from secondlook.arrays import Array, Float32Array, Output
 from secondlook.errors import ClassifierError
-from secondlook.outputs import Output
 
 ROW_SUM_TOLERANCE = 1e-3
 """Probabilities of half precision sum to 1 only within this."""

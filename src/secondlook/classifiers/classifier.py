@@ -4,11 +4,10 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array
+from secondlook.arrays import OUTPUTS, Array, Float32Array, Output, softmax
 from secondlook.classifiers.answers import check_answers
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError
-from secondlook.outputs import OUTPUTS, Output, softmax
 
 
 class Classifier(ABC):

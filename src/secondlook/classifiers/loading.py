@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from secondlook.arrays import Output
 from secondlook.classifiers import (
     function,
     huggingface,
@@ -21,8 +22,7 @@ from secondlook.classifiers.option_values import check_value, read_value
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.classifiers.schemes import SCHEMES, Scheme, Statement, checked_output
 from secondlook.errors import ClassifierError
-from secondlook.outputs import Output
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 ADAPTERS = (onnx_file, torch_model, sklearn_estimator, huggingface, timm_model, torchvision_model, remote, function)
 """The modules whose import registers the schemes."""

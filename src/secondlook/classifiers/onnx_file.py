@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of_files, digest_with, existing_file, external_data_files
 from secondlook.classifiers.preprocessing import InputType
 from secondlook.classifiers.schemes import Statement, classifier_scheme
 from secondlook.classifiers.tensor_input import TensorInput, chosen, in_batches_of, tensor_input
 from secondlook.errors import ClassifierError
-from secondlook.outputs import Output
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 INPUT_TYPES: dict[str, InputType] = {
     "tensor(float)": "float32",

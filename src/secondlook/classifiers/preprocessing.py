@@ -15,7 +15,7 @@ from secondlook.classifiers import geometry
 from secondlook.classifiers.geometry import CropRounding, Interpolation, Size
 from secondlook.classifiers.settings import check_choice, checked_numbers, checked_resize, checked_size
 from secondlook.errors import ClassifierError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 Layout = Literal["NCHW", "NHWC"]
 Colour = Literal["RGB", "BGR"]

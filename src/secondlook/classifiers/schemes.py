@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
+from secondlook.arrays import OUTPUTS, Output
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.errors import ClassifierError
-from secondlook.outputs import OUTPUTS, Output
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from secondlook.errors import ClassifierError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 
 def checked_resize(resize: object) -> int | tuple[int, int] | None:

@@ -13,7 +13,7 @@ from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.classifiers.schemes import Statement, classifier_scheme
 from secondlook.classifiers.torch_model import classifier_of, require_torch
 from secondlook.errors import ClassifierError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 OWN_WEIGHTS = "DEFAULT"
 

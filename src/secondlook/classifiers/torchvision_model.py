@@ -11,7 +11,7 @@ from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.classifiers.schemes import Statement, classifier_scheme
 from secondlook.classifiers.torch_model import classifier_of, require_torch
 from secondlook.errors import ClassifierError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 NORMALISING_INSIDE = ("googlenet", "inception_v3")
 """Models that change their input depending on whose weights they carry."""

@@ -29,7 +29,7 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
-    from secondlook.cli.run_folder import RunFolder
+    from secondlook.runs import RunFolder
     from secondlook.selective import Policy, certify, threshold_for
 
     if (risk is None) == (coverage is None):

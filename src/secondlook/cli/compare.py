@@ -33,10 +33,9 @@ def compare(
 
     Example: secondlook compare run-a/ run-b/ --metric auroc
     """
-    from secondlook.cli.run_folder import RunFolder
-    from secondlook.estimators import confidence
-    from secondlook.estimators.registry import find_method
-    from secondlook.evaluation.across import compare as compare_entries
+    from secondlook.estimators import confidence, find_method
+    from secondlook.evaluation import compare as compare_entries
+    from secondlook.runs import RunFolder
 
     _refuse_a_repeated_run(runs)
     folders = [RunFolder.open(path) for path in runs]

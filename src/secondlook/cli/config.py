@@ -1,16 +1,15 @@
 """Options from a TOML file: `--config FILE` gives the defaults of a command, and options on the line override them."""
 
-import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from secondlook.errors import SecondLookError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 NOT_SETTINGS = ("config", "as_json", "quiet", "no_progress")
 """What changes how a command speaks, not what it does."""
@@ -78,12 +77,6 @@ def settings_of(context: typer.Context) -> dict[str, Any]:
     names = [parameter.name or "" for parameter in context.command.params if parameter.name not in NOT_SETTINGS]
     used = {name: _plain(context.params.get(name)) for name in names}
     return {name: value for name, value in used.items() if value is not None and value != []}
-
-
-def toml_text(command: str, settings: Mapping[str, Any]) -> str:
-    """Return settings as a file that `--config` takes."""
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
-    return "\n".join([f"[{command}]", *lines, ""])
 
 
 def _plain(value: Any) -> Any:

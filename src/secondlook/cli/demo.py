@@ -68,7 +68,7 @@ def commands(out: Path) -> list[list[str]]:
 
 def _remove_asked_of_earlier_demo(folder: Path) -> None:
     """Make room for rejected images, which are not written among other files; what is no such folder stays."""
-    from secondlook.selective.review.rejected_folder import LIST
+    from secondlook.scoring import LIST
 
     if (folder / LIST).is_file():
         shutil.rmtree(folder)

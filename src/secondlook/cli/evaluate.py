@@ -48,12 +48,11 @@ def evaluate(
 
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --views natural --out run/
     """
-    from secondlook.cli.run_folder import PREDICTIONS, record_of, write_run
+    from secondlook.diagnosis import warn_of_harmful_views
+    from secondlook.evaluation import METRICS
     from secondlook.evaluation import evaluate as evaluate_predictions
-    from secondlook.evaluation.comparing import METRICS
-    from secondlook.predictions import collect
-    from secondlook.predictions.checks import checked_k
-    from secondlook.search import warn_of_harmful_views
+    from secondlook.predictions import checked_k, collect
+    from secondlook.runs import PREDICTIONS, record_of, write_run
     from secondlook.sources import open_source
     from secondlook.views import ViewSet
 
@@ -110,10 +109,12 @@ def evaluate(
 
 def _check_question(methods: list[str], metrics: list[str], by: str, level: float) -> None:
     """Refuse before the classifier is asked what would be refused afterwards."""
-    from secondlook.estimators import METHODS  # noqa: F401 -- fills the registry
-    from secondlook.estimators.registry import find_method
+    from secondlook.estimators import (
+        METHODS,  # noqa: F401 -- fills the registry
+        find_method,
+    )
     from secondlook.metrics import measures
-    from secondlook.predictions.checks import check_by
+    from secondlook.predictions import check_by
 
     measures(metrics)
     for name in methods:

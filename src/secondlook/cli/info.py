@@ -52,7 +52,7 @@ def facts_about(what: str) -> Facts:
 
 
 def _about_run(path: Path) -> Facts:
-    from secondlook.cli.run_folder import RunFolder
+    from secondlook.runs import RunFolder
 
     run = RunFolder.open(path)
     record, preds = run.record, run.predictions

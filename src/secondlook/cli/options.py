@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from secondlook.errors import ClassifierError
-from secondlook.naming import BETWEEN_MEMBERS
+from secondlook.specs import MEMBER_SEPARATOR
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
@@ -79,7 +79,7 @@ def load_models(
     texts = [_with_options(model, given) for model in models]
     if len(texts) == 1:
         return load_classifier(texts[0])
-    return load_classifier([load_classifier(text) for text in texts], name=BETWEEN_MEMBERS.join(texts))
+    return load_classifier([load_classifier(text) for text in texts], name=MEMBER_SEPARATOR.join(texts))
 
 
 def _with_options(model: str, given: list[str]) -> str:

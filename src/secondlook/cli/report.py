@@ -9,10 +9,10 @@ import typer
 from secondlook.cli import options
 from secondlook.cli.config import Config
 from secondlook.errors import SecondLookError
-from secondlook.naming import short_name
+from secondlook.specs import short_name
 
 if TYPE_CHECKING:
-    from secondlook.cli.run_folder import RunFolder
+    from secondlook.runs import RunFolder
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
 
     Example: secondlook report run/
     """
-    from secondlook.cli.run_folder import REPORT, RunFolder
+    from secondlook.runs import REPORT, RunFolder
 
     target = out or run / REPORT
     progress = not (quiet or no_progress)
@@ -46,7 +46,7 @@ def report(
 
 def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool, progress: bool) -> list[str]:
     """Write the report of a run; returns what the reader should be told about it."""
-    from secondlook.evaluation.comparing import METRICS
+    from secondlook.evaluation import METRICS
     from secondlook.report import write_report
     from secondlook.sources import Skipped
 

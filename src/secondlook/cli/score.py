@@ -11,7 +11,7 @@ import typer
 from secondlook.cli import options
 from secondlook.cli.config import Config
 from secondlook.errors import DecisionError
-from secondlook.naming import BETWEEN_MEMBERS
+from secondlook.specs import MEMBER_SEPARATOR
 
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
@@ -55,8 +55,8 @@ def score(
 
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
+    from secondlook.scoring import score as score_images
     from secondlook.selective import Policy
-    from secondlook.selective.scoring import score as score_images
 
     _refuse_without_partner({"--link": link}, "--rejected", rejected)
     _refuse_without_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
@@ -96,14 +96,14 @@ def _refuse_without_partner(asked: Mapping[str, object], partner: str, given: ob
 def _with_options_of(name: str, models: list[str]) -> list[str]:
     """Return the texts with the options in a classifier's name, where one model of its kind is given without any."""
     address, _, query = name.partition("?")
-    if len(models) > 1 or BETWEEN_MEMBERS in name or "?" in models[0] or not query:
+    if len(models) > 1 or MEMBER_SEPARATOR in name or "?" in models[0] or not query:
         return models
     alike = models[0].partition(":")[0] == address.partition(":")[0]
     return [f"{models[0]}?{query}"] if alike else models
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:
-    from secondlook.search import warn_of_harmful_views
+    from secondlook.diagnosis import warn_of_harmful_views
 
     for sentence in warn_of_harmful_views(preds):
         warnings.warn(sentence, stacklevel=1)

@@ -34,8 +34,8 @@ def search(
 
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """
-    from secondlook.cli.run_folder import RunFolder
-    from secondlook.search import search_views
+    from secondlook.diagnosis import search_views
+    from secondlook.runs import RunFolder
 
     result = search_views(
         RunFolder.open(run).predictions,

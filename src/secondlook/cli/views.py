@@ -46,8 +46,7 @@ def show_views(
 
     Example: secondlook views show natural photo.jpg -o sheet.png
     """
-    from secondlook.sources.decoding import decode_file
-    from secondlook.sources.source import ReadingRules
+    from secondlook.sources import ReadingRules, decode_file
     from secondlook.views import contact_sheet
 
     view_set = ViewSet(views)
@@ -74,7 +73,7 @@ def propose_views(
 
     Example: secondlook views candidates natural --image-size 32 -o pool.txt
     """
-    from secondlook.search import candidates
+    from secondlook.diagnosis import candidates
 
     text = "\n".join([*candidates(kind, image_size, number).texts, ""])
     if output is None:

@@ -4,16 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, softmax
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.logits import mean_logit_blocks
 from secondlook.estimators.registry import method
 from secondlook.estimators.responses import On
 from secondlook.estimators.shares import predicted_classes, share
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered, tempered_blocks
-from secondlook.outputs import softmax
-from secondlook.predictions.checks import chosen_images
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import By, Predictions, chosen_images
 
 NORMS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""

@@ -10,7 +10,7 @@ from secondlook.estimators.plurality import plurality_scores
 from secondlook.estimators.registry import method
 from secondlook.estimators.resampling import checked_resamplings, resampling_counts
 from secondlook.estimators.shares import doubts_of_views, shares_of_views
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import By, Predictions
 
 BLOCK_BYTES = 16 * 2**20
 """About how much of the matrix of resampled confidences is held at once."""

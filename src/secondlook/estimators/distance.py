@@ -12,8 +12,8 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
-from secondlook.predictions.predictions import By, Predictions
-from secondlook.suggest import did_you_mean
+from secondlook.predictions import By, Predictions
+from secondlook.registry import did_you_mean
 
 if TYPE_CHECKING:
     import torch

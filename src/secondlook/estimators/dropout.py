@@ -11,8 +11,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
-from secondlook.predictions.checks import check_numbers
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import By, Predictions, check_numbers
 
 if TYPE_CHECKING:
     import torch

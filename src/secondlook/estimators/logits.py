@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from secondlook.arrays import Float64Array
-from secondlook.predictions.predictions import Predictions
-from secondlook.predictions.table import rows_per_block
+from secondlook.predictions import Predictions, rows_per_block
 
 
 def lone_tables(preds: Predictions) -> tuple[Predictions, ...]:

@@ -9,8 +9,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators import black_box, bootstrap, distance, dropout, responses  # noqa: F401 -- they register
 from secondlook.estimators.logits import has_logits
 from secondlook.estimators.registry import METHODS, Method, Need, check_options, find_method
-from secondlook.predictions.checks import checked_k
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import By, Predictions, checked_k
 
 __all__ = ["METHODS", "check_question", "confidence"]
 

@@ -9,13 +9,12 @@ from secondlook.arrays import Array, Float32Array
 from secondlook.errors import ConfidenceError
 
 if TYPE_CHECKING:
-    from secondlook.classifiers.torch_model import TorchClassifier
+    from secondlook.classifiers import TorchClassifier
 
 
 def torch_classifier(classifier: object) -> "TorchClassifier":
     """Return a classifier whose inside can be reached, or say how to load one."""
-    from secondlook.classifiers import load_classifier
-    from secondlook.classifiers.torch_model import TorchClassifier, require_torch
+    from secondlook.classifiers import TorchClassifier, load_classifier, require_torch
 
     require_torch()
     loaded = load_classifier(classifier)

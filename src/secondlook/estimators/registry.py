@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 Need = Literal["logits", "members", "two views", "passes", "embeddings"]
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])

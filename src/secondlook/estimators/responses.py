@@ -8,8 +8,7 @@ from secondlook.arrays import Float64Array
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import largest_share, predicted_classes, share
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered_blocks
-from secondlook.predictions.asked_views import AskedViews
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import AskedViews, By, Predictions
 from secondlook.views import View
 
 On = Literal["x", "D"]

@@ -4,7 +4,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.estimators.logits import lone_tables
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import By, Predictions
 
 
 def predicted_classes(preds: Predictions, by: By, k: int) -> IntArray:

@@ -7,7 +7,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError
-from secondlook.predictions.predictions import Predictions
+from secondlook.predictions import Predictions
 
 Temperature = float | Literal["fit"] | None
 

@@ -2,21 +2,37 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.lazy import lazy_attributes
+from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.evaluation.comparing import evaluate
-    from secondlook.evaluation.estimate import Estimate, Interval
+    from secondlook.evaluation.across import compare
+    from secondlook.evaluation.comparing import METRICS, evaluate
+    from secondlook.evaluation.estimate import Estimate
     from secondlook.evaluation.evaluation import Evaluation
-
-__all__ = ["Estimate", "Evaluation", "Interval", "evaluate"]
+    from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS
+    from secondlook.evaluation.table import ARROWS
 
 _MODULES = {
+    "ARROWS": "secondlook.evaluation.table",
     "Estimate": "secondlook.evaluation.estimate",
     "Evaluation": "secondlook.evaluation.evaluation",
-    "Interval": "secondlook.evaluation.estimate",
+    "INTERVALS": "secondlook.evaluation.paired",
+    "METRICS": "secondlook.evaluation.comparing",
+    "RESAMPLINGS": "secondlook.evaluation.paired",
+    "compare": "secondlook.evaluation.across",
     "evaluate": "secondlook.evaluation.comparing",
 }
+
+__all__ = [
+    "ARROWS",
+    "INTERVALS",
+    "METRICS",
+    "RESAMPLINGS",
+    "Estimate",
+    "Evaluation",
+    "compare",
+    "evaluate",
+]
 
 __getattr__ = lazy_attributes(__name__, _MODULES)
 

@@ -7,9 +7,8 @@ from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate
 from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import ALL
-from secondlook.evaluation.resampled import Entries
 from secondlook.evaluation.table import reasons_of, table_of
-from secondlook.metrics import measures
+from secondlook.metrics import Entries, measures
 from secondlook.progress import progress_bar
 
 

@@ -8,14 +8,12 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError
 from secondlook.estimators import confidence as confidence_of
-from secondlook.estimators.registry import find_method
+from secondlook.estimators import find_method
 from secondlook.evaluation.evaluation import Evaluation
-from secondlook.evaluation.joined import joined
 from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import Groups, Part, parts_of
-from secondlook.metrics import measures
-from secondlook.metrics.ranking import checked
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.metrics import checked, measures
+from secondlook.predictions import By, Predictions, joined
 from secondlook.progress import progress_bar
 
 METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")

@@ -3,20 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-import numpy as np
-
-from secondlook.arrays import Float64Array
-
-ENOUGH_DEFINED = 0.9
-"""An interval is given where at least this share of the resamplings has a value: with one error, a third has none."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Percentile interval over resamplings of the images."""
-
-    low: float
-    high: float
+from secondlook.metrics import Interval
 
 
 @dataclass(frozen=True)
@@ -50,12 +37,3 @@ class Estimate:
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON can hold it."""
         return {**asdict(self), "verdict": self.verdict}
-
-
-def percentile_interval(values: Float64Array, level: float) -> Interval | None:
-    """Return the central interval of the defined values, or None where too few are. float64 [R], NaN undefined"""
-    defined = values[~np.isnan(values)]
-    if len(defined) == 0 or len(defined) < ENOUGH_DEFINED * len(values):
-        return None
-    low, high = np.quantile(defined, ((1 - level) / 2, (1 + level) / 2))
-    return Interval(float(low), float(high))

@@ -6,7 +6,7 @@ from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate
 from secondlook.evaluation.parts import TELLING_APART
 from secondlook.evaluation.table import reasons_of, table_of
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from secondlook.errors import MetricError
-from secondlook.evaluation.estimate import Estimate, percentile_interval
-from secondlook.evaluation.resampled import Entries, resampled_values
-from secondlook.metrics import Measure, Ranking, rank
+from secondlook.evaluation.estimate import Estimate
+from secondlook.metrics import Entries, Measure, Ranking, percentile_interval, rank, resampled_values
 from secondlook.progress import Advance, unwatched
 
 INTERVALS, RESAMPLINGS = "intervals", "resamplings"

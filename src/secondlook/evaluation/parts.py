@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, BoolArray, IntArray
 from secondlook.errors import MetricError
-from secondlook.predictions.predictions import Predictions
+from secondlook.predictions import Predictions
 
 Groups = str | Sequence[object] | Mapping[str, ArrayLike] | None
 ALL, OWN, TELLING_APART = "all images", "in distribution", "telling others apart"

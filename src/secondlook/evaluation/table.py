@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from secondlook.evaluation.estimate import Estimate, Interval
+from secondlook.evaluation.estimate import Estimate
+from secondlook.metrics import Interval
 
 ARROWS = {"higher": "↑", "lower": "↓"}
 

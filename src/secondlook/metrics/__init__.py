@@ -9,15 +9,26 @@ from secondlook.metrics.curves import (
     joint_risk_coverage,
     precision_recall,
     reliability,
+    reliability_of,
     risk_coverage,
     roc,
 )
-from secondlook.metrics.ranking import Ranking, rank
+from secondlook.metrics.ranking import Ranking, checked, rank, steps
 from secondlook.metrics.ranks import accuracy, aorc_joint, augrc, aupr, auroc, eaurc_joint
 from secondlook.metrics.registry import Measure, Metric, known_metrics, measure, measures, metric
-from secondlook.metrics.selective_risk import aorc, aurc, coverage_at, eaurc, risk_at
+from secondlook.metrics.resampled import (
+    Entries,
+    Interval,
+    SortedImages,
+    percentile_interval,
+    resampled_values,
+    resampling_counts,
+)
+from secondlook.metrics.selective_risk import aorc, aurc, coverage_at, eaurc, images_for, risk_at
 
 __all__ = [
+    "Entries",
+    "Interval",
     "Measure",
     "Metric",
     "PrecisionRecallCurve",
@@ -25,6 +36,7 @@ __all__ = [
     "ReliabilityCurve",
     "RiskCurve",
     "RocCurve",
+    "SortedImages",
     "accuracy",
     "aorc",
     "aorc_joint",
@@ -33,20 +45,27 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
+    "checked",
     "coverage_at",
     "eaurc",
     "eaurc_joint",
     "ece",
+    "images_for",
     "joint_risk_coverage",
     "known_metrics",
     "measure",
     "measures",
     "metric",
     "nll",
+    "percentile_interval",
     "precision_recall",
     "rank",
     "reliability",
+    "reliability_of",
+    "resampled_values",
+    "resampling_counts",
     "risk_at",
     "risk_coverage",
     "roc",
+    "steps",
 ]

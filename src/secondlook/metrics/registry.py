@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.errors import MetricError
 from secondlook.metrics.ranking import Ranking, rank
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 P = ParamSpec("P")
 

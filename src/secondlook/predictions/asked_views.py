@@ -7,7 +7,7 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import PredictionsError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 from secondlook.views import View, ViewSet
 
 AskedViews = ViewSet | str | Path | Iterable[View | str]

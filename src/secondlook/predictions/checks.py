@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray
+from secondlook.arrays import Array, IntArray, Output
 from secondlook.errors import PredictionsError
-from secondlook.outputs import Output
 from secondlook.predictions.table import rows_per_block
 from secondlook.views import ViewSet
 

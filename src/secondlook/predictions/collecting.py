@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from secondlook.errors import PredictionsError
-from secondlook.naming import short_name
 from secondlook.predictions.asked_views import AskedViews, as_view_set
 from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
 from secondlook.predictions.checks import check_class_names_agree
@@ -26,6 +25,7 @@ from secondlook.predictions.opening import open_run
 from secondlook.predictions.predictions import Predictions
 from secondlook.predictions.store import Run
 from secondlook.progress import progress_bar
+from secondlook.specs import short_name
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier

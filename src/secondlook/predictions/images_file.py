@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import IntArray
+from secondlook.files import write_atomically
 from secondlook.predictions.part import DamagedPartError, DamagedPartWarning
-from secondlook.predictions.whole_file import write_whole_file
 
 FILE_NAME = "images.parquet"
 
@@ -37,7 +37,7 @@ def write_images(folder: Path, ids: Sequence[str], labels: IntArray | None) -> N
         columns["label"] = pa.array(np.asarray(labels, dtype=np.int64))
     checksum = _checksum(ids, labels)
     table = pa.table(columns).replace_schema_metadata({"secondlook.checksum": checksum})
-    write_whole_file(folder / FILE_NAME, lambda file: pq.write_table(table, file, write_statistics=False))
+    write_atomically(folder / FILE_NAME, lambda file: pq.write_table(table, file, write_statistics=False))
 
 
 def read_images(folder: Path) -> tuple[list[str], IntArray | None]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from secondlook.arrays import Output
 from secondlook.errors import PredictionsError
-from secondlook.outputs import Output
-from secondlook.predictions.whole_file import write_whole_file
-from secondlook.validation import first_fault
+from secondlook.files import describe_invalid, write_atomically
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
@@ -155,7 +154,7 @@ def write_manifest(path: Path, manifest: Manifest | EnsembleManifest) -> None:
     """Write a manifest whole, unless the file already says the same."""
     text = manifest.model_dump_json(indent=2).encode() + b"\n"
     if not path.is_file() or path.read_bytes() != text:
-        write_whole_file(path, lambda file: file.write(text))
+        write_atomically(path, lambda file: file.write(text))
 
 
 def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
@@ -163,7 +162,7 @@ def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
     try:
         return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        why = first_fault(error) if isinstance(error, ValidationError) else str(error)
+        why = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
         raise PredictionsError(
             f"the manifest {str(path)!r} cannot be used ({why}); remove its folder and collect again, "
             "or open the store with the version of secondlook that wrote it."

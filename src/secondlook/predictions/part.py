@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, IntArray
+from secondlook.arrays import Array, Float32Array, IntArray, Output
 from secondlook.errors import PredictionsError
-from secondlook.outputs import Output
+from secondlook.files import write_atomically
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.predictions.whole_file import write_whole_file
 
 GROUP_BYTES = 256 * 2**10
 """About how much of one view is read at once."""
@@ -70,7 +69,7 @@ def write_part(path: Path, place: PartPlace, kind: Output, part: Part) -> None:
     schema = pa.schema(fields, metadata=_metadata(place, part, rows))
     table = pa.Table.from_arrays([pa.array(part.indices), answers], schema=schema)
     # Floats do not compress, and what is neither compressed nor coded is read fastest.
-    write_whole_file(
+    write_atomically(
         path,
         lambda file: pq.write_table(
             table, file, row_group_size=rows, compression="none", use_dictionary=False, write_statistics=False

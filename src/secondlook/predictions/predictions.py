@@ -9,9 +9,8 @@ from typing import Literal, Self
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray
+from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray, Output, softmax
 from secondlook.errors import PredictionsError
-from secondlook.outputs import Output, softmax
 from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity, positions_of
 from secondlook.predictions.checks import (
     check_by,

@@ -11,12 +11,11 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import PredictionsError
+from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
 from secondlook.predictions.division import Division
-from secondlook.predictions.lock import alone, together
 from secondlook.predictions.manifest import RUN_FILE, Manifest, SkippedImage, read_manifest, view_name, write_manifest
 from secondlook.predictions.part import DamagedPartError, DamagedPartWarning, Part, PartFile, PartPlace, write_part
-from secondlook.predictions.whole_file import remove_unfinished_files
-from secondlook.sources.source import HOW_TO_SKIP
+from secondlook.sources import HOW_TO_SKIP
 
 
 class Run:
@@ -35,7 +34,7 @@ class Run:
     def begin(cls, folder: Path, manifest: Manifest) -> Run:
         """Open the run of `manifest`, making it where it is not there yet, with the views of both."""
         folder.mkdir(parents=True, exist_ok=True)
-        with alone(folder / "manifest.lock"):
+        with exclusive_lock(folder / "manifest.lock"):
             known = folder / RUN_FILE
             merged = read_manifest(known, Manifest).with_views(manifest.views) if known.is_file() else manifest
             write_manifest(known, merged)
@@ -44,10 +43,12 @@ class Run:
     @contextmanager
     def being_collected(self) -> Iterator[None]:
         """Hold the run while parts are written, and clear away first what killed processes left."""
-        with together(self.folder / "collecting.lock") as nobody_else_writes:
+        with shared_lock(self.folder / "collecting.lock") as nobody_else_writes:
             if nobody_else_writes:
-                with alone(self.folder / "manifest.lock"):  # another process may be writing its manifest just now
-                    remove_unfinished_files(self.folder)
+                with exclusive_lock(
+                    self.folder / "manifest.lock"
+                ):  # another process may be writing its manifest just now
+                    remove_temporary_files(self.folder)
             yield
 
     @property
@@ -121,7 +122,7 @@ class Run:
                 f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
                 f"the first, {skipped[0].id!r}: {skipped[0].reason}"
             )
-        with alone(self.folder / "manifest.lock"):
+        with exclusive_lock(self.folder / "manifest.lock"):
             newest = read_manifest(self.folder / RUN_FILE, Manifest)
             self.manifest = newest.model_copy(update={"classes": classes, "skipped": skipped})
             write_manifest(self.folder / RUN_FILE, self.manifest)

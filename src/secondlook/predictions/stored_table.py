@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, IntArray
-from secondlook.outputs import Output
+from secondlook.arrays import Array, Float32Array, IntArray, Output
 from secondlook.predictions.part import DamagedPartError, rows_per_group
 from secondlook.predictions.store import Run
 

@@ -4,8 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray
-from secondlook.outputs import Output
+from secondlook.arrays import Array, IntArray, Output
 
 BLOCK_BYTES = 32 * 2**20
 """About how much of a table is held at once, as float64."""

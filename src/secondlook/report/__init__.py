@@ -2,14 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.lazy import lazy_attributes
+from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from secondlook.report.writing import write_report
 
-__all__ = ["write_report"]
+_MODULES = {
+    "write_report": "secondlook.report.writing",
+}
 
-__getattr__ = lazy_attributes(__name__, {"write_report": "secondlook.report.writing"})
+__all__ = [
+    "write_report",
+]
+
+__getattr__ = lazy_attributes(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

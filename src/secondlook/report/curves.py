@@ -5,9 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.evaluation.resampled import resampled_values
-from secondlook.metrics import Ranking, ReliabilityCurve
-from secondlook.metrics.curves import reliability_of
+from secondlook.metrics import Ranking, ReliabilityCurve, reliability_of, resampled_values
 from secondlook.progress import progress_bar
 from secondlook.report.study import Study, is_probability
 

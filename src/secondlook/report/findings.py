@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ReportError
-from secondlook.evaluation import Evaluation, evaluate
-from secondlook.evaluation.comparing import METRICS
+from secondlook.evaluation import METRICS, Evaluation, evaluate
 from secondlook.metrics import ReliabilityCurve
 from secondlook.report.class_risks import ClassRisk, class_risks
 from secondlook.report.curves import DrawnCurve, Histogram, drawn_curves, histogram_of, reliability_by

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from secondlook.evaluation import Estimate, Evaluation, Interval
+from secondlook.evaluation import Estimate, Evaluation
+from secondlook.metrics import Interval
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import Study
 

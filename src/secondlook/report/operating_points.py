@@ -10,11 +10,9 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
-from secondlook.metrics import Ranking
-from secondlook.metrics.selective_risk import images_for
+from secondlook.metrics import Ranking, images_for
 from secondlook.report.study import Study
-from secondlook.selective.fallback_test import largest_certified
-from secondlook.selective.thresholds import refuse_what_needs_other_images
+from secondlook.selective import largest_certified, refuse_what_needs_other_images
 
 MOST_RISKS = 100
 ROUNDING = 1e-12

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from secondlook.evaluation import Interval
-from secondlook.evaluation.table import ARROWS
-from secondlook.metrics import measure
+from secondlook.evaluation import ARROWS
+from secondlook.metrics import Interval, measure
 from secondlook.report.findings import Findings
 from secondlook.report.headline import percent
 from secondlook.report.operating_points import OperatingPoint, Promises, shortest_threshold

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Array, IntArray
-from secondlook.classifiers.geometry import as_pixels
+from secondlook.classifiers import as_pixels
 from secondlook.errors import ReportError
 from secondlook.report.galleries import Gallery
 from secondlook.report.study import Study

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ReportError
-from secondlook.estimators import METHODS
+from secondlook.estimators import METHODS, find_method
 from secondlook.estimators import confidence as confidence_of
-from secondlook.estimators.registry import find_method
 from secondlook.metrics import Ranking, rank
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.predictions import By, Predictions
 
 BASELINE = "msr"
 SECOND_LOOKS = ("mean", "bootstrap", "bootstrap-lower", "mean-logit")

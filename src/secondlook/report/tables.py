@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from secondlook.evaluation import Interval
+from secondlook.metrics import Interval
 from secondlook.report.findings import Findings
 from secondlook.report.operating_points import Promises, point_at_risk
 

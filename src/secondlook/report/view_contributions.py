@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.estimators.shares import largest_share, predicted_classes, shares_in_views
-from secondlook.evaluation import Interval, evaluate
-from secondlook.metrics import auroc
-from secondlook.predictions.leading import leading_classes
+from secondlook.estimators import largest_share, predicted_classes, shares_in_views
+from secondlook.metrics import Interval, auroc, evaluate
+from secondlook.predictions import leading_classes
 from secondlook.report.study import Study
 
 RESAMPLINGS = 200

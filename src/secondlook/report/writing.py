@@ -6,10 +6,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from secondlook.errors import ReportError
-from secondlook.evaluation import Evaluation
-from secondlook.evaluation.comparing import METRICS
-from secondlook.predictions.predictions import By, Predictions
-from secondlook.predictions.whole_file import write_whole_file
+from secondlook.evaluation import METRICS, Evaluation
+from secondlook.files import write_atomically
+from secondlook.predictions import By, Predictions
 from secondlook.progress import progress_bar
 from secondlook.report.curves import RESAMPLINGS
 from secondlook.report.findings import Findings, found
@@ -125,7 +124,7 @@ def _write(folder: Path, named: "Iterator[tuple[str, bytes]] | list[tuple[str, b
         path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole_file(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+            write_atomically(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
         except OSError as error:
             reason = error.strerror or str(error)
             raise ReportError(

@@ -2,40 +2,46 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.lazy import lazy_attributes
+from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.selective.classifier import SelectiveClassifier
-    from secondlook.selective.decisions import Decision, Decisions
-    from secondlook.selective.policy import Policy
+    from secondlook.selective.fallback_test import largest_certified
+    from secondlook.selective.policy import Policy, PolicyClassifier, described
     from secondlook.selective.rule import Calibration, Promise, Rule, Shortfall
-    from secondlook.selective.thresholds import certify, certify_confidence, threshold_for
+    from secondlook.selective.thresholds import (
+        certify,
+        certify_confidence,
+        refuse_what_needs_other_images,
+        threshold_for,
+    )
 
 _MODULES = {
     "Calibration": "secondlook.selective.rule",
-    "Decision": "secondlook.selective.decisions",
-    "Decisions": "secondlook.selective.decisions",
     "Policy": "secondlook.selective.policy",
+    "PolicyClassifier": "secondlook.selective.policy",
     "Promise": "secondlook.selective.rule",
     "Rule": "secondlook.selective.rule",
-    "SelectiveClassifier": "secondlook.selective.classifier",
     "Shortfall": "secondlook.selective.rule",
     "certify": "secondlook.selective.thresholds",
     "certify_confidence": "secondlook.selective.thresholds",
+    "described": "secondlook.selective.policy",
+    "largest_certified": "secondlook.selective.fallback_test",
+    "refuse_what_needs_other_images": "secondlook.selective.thresholds",
     "threshold_for": "secondlook.selective.thresholds",
 }
 
 __all__ = [
     "Calibration",
-    "Decision",
-    "Decisions",
     "Policy",
+    "PolicyClassifier",
     "Promise",
     "Rule",
-    "SelectiveClassifier",
     "Shortfall",
     "certify",
     "certify_confidence",
+    "described",
+    "largest_certified",
+    "refuse_what_needs_other_images",
     "threshold_for",
 ]
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from secondlook.arrays import BoolArray
 from secondlook.errors import DecisionError, SecondLookError
+from secondlook.files import describe_invalid
+from secondlook.registry import did_you_mean
 from secondlook.selective.rule import Calibration, Promise, Rule
-from secondlook.suggest import did_you_mean
-from secondlook.validation import first_fault
 
 Option = str | int | float | bool | None
 INSISTING = "allow_mismatch=True (--allow-mismatch)"
@@ -146,7 +146,7 @@ class Policy(Record):
                 class_names=class_names,
             )
         except ValidationError as error:
-            raise DecisionError(f"no policy can be made of this rule, {first_fault(error)}.") from None
+            raise DecisionError(f"no policy can be made of this rule, {describe_invalid(error)}.") from None
 
     @property
     def rule(self) -> Rule:
@@ -182,10 +182,10 @@ class Policy(Record):
 
     def save(self, path: str | Path) -> None:
         """Write the policy as JSON, whole or not at all."""
-        from secondlook.predictions.whole_file import write_whole_file
+        from secondlook.files import write_atomically
 
         text = self.model_dump_json(indent=2).encode() + b"\n"
-        write_whole_file(Path(path), lambda file: file.write(text))
+        write_atomically(Path(path), lambda file: file.write(text))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -196,7 +196,7 @@ class Policy(Record):
             raise DecisionError(f"the policy {str(path)!r} cannot be read: {error.strerror}; check the path.") from None
         except ValidationError as error:
             raise DecisionError(
-                f"the policy {str(path)!r} cannot be used, {first_fault(error)}; calibrate again, "
+                f"the policy {str(path)!r} cannot be used, {describe_invalid(error)}; calibrate again, "
                 "or use the version of secondlook that wrote it."
             ) from None
 

@@ -9,10 +9,8 @@ from numpy.typing import ArrayLike
 from secondlook.errors import DecisionError, MetricError
 from secondlook.estimators import METHODS
 from secondlook.estimators import confidence as confidence_of
-from secondlook.metrics import Ranking, rank
-from secondlook.metrics.ranking import checked
-from secondlook.metrics.selective_risk import images_for
-from secondlook.predictions.predictions import By, Predictions
+from secondlook.metrics import Ranking, checked, images_for, rank
+from secondlook.predictions import By, Predictions
 from secondlook.selective.fallback_test import largest_certified
 from secondlook.selective.rule import Calibration, Promise, Rule, Shortfall
 from secondlook.selective.shortfall import further_images, smallest_certifiable_risk

@@ -12,12 +12,12 @@ from numpy.lib import format as npy
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.labels import text_of
 from secondlook.sources.schemes import scheme
 from secondlook.sources.source import ReadingRules
 from secondlook.sources.spec import Spec
-from secondlook.suggest import did_you_mean
 
 LOCAL_HEADER_BYTES = 30
 

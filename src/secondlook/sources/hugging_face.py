@@ -9,12 +9,12 @@ import numpy as np
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import MissingExtraError, SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources.decoding import decode_file, decode_image
 from secondlook.sources.labels import numbered_ids
 from secondlook.sources.schemes import scheme
 from secondlook.sources.source import DECODING_THREADS, ReadingRules, Source, UnreadableImageError
 from secondlook.sources.spec import Spec
-from secondlook.suggest import did_you_mean
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 

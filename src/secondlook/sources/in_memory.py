@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, describe_image_fault
 from secondlook.errors import SourceError
-from secondlook.images import fault_of
 from secondlook.sources.labels import numbered_ids
 from secondlook.sources.source import OnError, Source
 
@@ -26,7 +25,7 @@ class ArraySource(Source):
         on_error: OnError = "fail",
     ) -> None:
         spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        fault = fault_of(images)
+        fault = describe_image_fault(images)
         if fault is not None:
             raise SourceError(f"the images of {spec!r} {fault}.")
         if not len(images):

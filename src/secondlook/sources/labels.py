@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import IntArray
 from secondlook.errors import SourceError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 ID_DIGITS = 6
 

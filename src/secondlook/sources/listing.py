@@ -11,12 +11,12 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.labels import labels_of_names, read_class_names
 from secondlook.sources.schemes import scheme
 from secondlook.sources.source import ReadingRules
 from secondlook.sources.spec import Spec
-from secondlook.suggest import did_you_mean
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
 MOST = np.iinfo(np.int64).max

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 # Importing a module of openers registers its schemes.
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources import archive, cifar, folder, hugging_face, imagenet, listing, stl10, svhn  # noqa: F401
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.schemes import scheme_named
@@ -17,7 +18,6 @@ from secondlook.sources.selection import SELECTION_OPTIONS, Part, Selection, sel
 from secondlook.sources.source import OnError, ReadingRules, Source
 from secondlook.sources.spec import Spec, parse_spec, with_options
 from secondlook.sources.subset import Subset
-from secondlook.suggest import did_you_mean
 
 READING_OPTIONS: Mapping[str, str] = {
     "on_error": "'fail' (the default) or 'skip' for an image that cannot be read",

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from secondlook.errors import SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources.source import ReadingRules, Source
 from secondlook.sources.spec import Spec
-from secondlook.suggest import did_you_mean
 
 Opener = Callable[[Spec, ReadingRules], Source]
 

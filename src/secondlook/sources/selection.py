@@ -10,8 +10,8 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources.subset import experimental_positions, read_indices
-from secondlook.suggest import did_you_mean
 
 Part = Literal["experimental", "evaluation"]
 PARTS: tuple[Part, ...] = ("experimental", "evaluation")

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from secondlook.errors import SourceError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.lazy import lazy_attributes
+from secondlook.imports import lazy_attributes
 from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Step, view_step
 from secondlook.views.view import View
@@ -11,10 +11,14 @@ from secondlook.views.view_set import ViewSet, ViewWarning
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, iter_views
     from secondlook.views.sheet import contact_sheet
+from secondlook.views.arguments import Amount
+from secondlook.views.view import BoundStep
 
 __all__ = [
     "PRESETS",
     "STEPS",
+    "Amount",
+    "BoundStep",
     "Preset",
     "Step",
     "View",

@@ -7,9 +7,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, Float64Array
+from secondlook.arrays import Array, Float32Array, Float64Array, describe_image_fault
 from secondlook.errors import ViewError
-from secondlook.images import fault_of
 from secondlook.views.operations import Copy, Filter, Operation, Reorder, Tone, Warp
 from secondlook.views.plan import computes_pixels, plan
 from secondlook.views.steps import Frame
@@ -52,7 +51,7 @@ def apply_view(images: Array, view: View | str) -> Array:
 
 def check_images(images: Array) -> Array:
     """Return the images in C order, or say what is wrong with them. uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]"""
-    fault = fault_of(images)
+    fault = describe_image_fault(images)
     if fault is not None:
         raise ViewError(f"images {fault}.")
     return np.ascontiguousarray(images)

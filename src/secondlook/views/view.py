@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from secondlook.errors import ViewError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 from secondlook.views.arguments import Amount, Argument, argument_text, shortened
 from secondlook.views.notation import in_paper_notation, is_paper_token, rewrite_paper_notation
 from secondlook.views.operations import Operation

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from secondlook.errors import ViewError
-from secondlook.suggest import did_you_mean
+from secondlook.registry import did_you_mean
 from secondlook.views.arguments import shortened
 from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.view import View

@@ -1,0 +1,79 @@
+"""Choosing the views: pools of candidates, what each does to a classifier, and which to use."""
+
+from typing import TYPE_CHECKING
+
+from secondlook.imports import lazy_attributes
+
+if TYPE_CHECKING:
+    from secondlook.diagnosis.agreement import Agreement, warn_of_harmful_views
+    from secondlook.diagnosis.diagnosis import Diagnosis, ViewDiagnosis, diagnose
+    from secondlook.diagnosis.intensity import IntensityCurve, intensity_curves
+    from secondlook.diagnosis.judging import CurvePoint, Gain
+    from secondlook.diagnosis.proposals import KINDS, Kind, candidate_kind, candidates
+    from secondlook.diagnosis.result import SearchResult
+    from secondlook.diagnosis.sanity import Sanity
+    from secondlook.diagnosis.searching import STRATEGIES, SearchWarning, search_run, search_views
+    from secondlook.diagnosis.strategies import Choice, Question, Strategy, strategy
+    from secondlook.diagnosis.weighting import learned_weights, weighted_confidence
+
+_MODULES = {
+    "Agreement": "secondlook.diagnosis.agreement",
+    "Choice": "secondlook.diagnosis.strategies",
+    "CurvePoint": "secondlook.diagnosis.judging",
+    "Diagnosis": "secondlook.diagnosis.diagnosis",
+    "Gain": "secondlook.diagnosis.judging",
+    "IntensityCurve": "secondlook.diagnosis.intensity",
+    "KINDS": "secondlook.diagnosis.proposals",
+    "Kind": "secondlook.diagnosis.proposals",
+    "Question": "secondlook.diagnosis.strategies",
+    "STRATEGIES": "secondlook.diagnosis.searching",
+    "Sanity": "secondlook.diagnosis.sanity",
+    "SearchResult": "secondlook.diagnosis.result",
+    "SearchWarning": "secondlook.diagnosis.searching",
+    "Strategy": "secondlook.diagnosis.strategies",
+    "ViewDiagnosis": "secondlook.diagnosis.diagnosis",
+    "candidate_kind": "secondlook.diagnosis.proposals",
+    "candidates": "secondlook.diagnosis.proposals",
+    "diagnose": "secondlook.diagnosis.diagnosis",
+    "intensity_curves": "secondlook.diagnosis.intensity",
+    "learned_weights": "secondlook.diagnosis.weighting",
+    "search_run": "secondlook.diagnosis.searching",
+    "search_views": "secondlook.diagnosis.searching",
+    "strategy": "secondlook.diagnosis.strategies",
+    "warn_of_harmful_views": "secondlook.diagnosis.agreement",
+    "weighted_confidence": "secondlook.diagnosis.weighting",
+}
+
+__all__ = [
+    "KINDS",
+    "STRATEGIES",
+    "Agreement",
+    "Choice",
+    "CurvePoint",
+    "Diagnosis",
+    "Gain",
+    "IntensityCurve",
+    "Kind",
+    "Question",
+    "Sanity",
+    "SearchResult",
+    "SearchWarning",
+    "Strategy",
+    "ViewDiagnosis",
+    "candidate_kind",
+    "candidates",
+    "diagnose",
+    "intensity_curves",
+    "learned_weights",
+    "search_run",
+    "search_views",
+    "strategy",
+    "warn_of_harmful_views",
+    "weighted_confidence",
+]
+
+__getattr__ = lazy_attributes(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,32 @@
+"""Imports made when they are needed: lazy public names, and packages of optional extras."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from secondlook.errors import MissingExtraError
+
+
+def lazy_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module `__getattr__` for `package` that imports each name of `modules` from the module given for it.
+
+    A module given as the name itself (`{"metrics": "secondlook.metrics"}`) is imported whole.
+    """
+
+    def getattr_(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(modules[name])
+        return module if modules[name] == f"{package}.{name}" else getattr(module, name)
+
+    return getattr_
+
+
+def import_extra(module: str, *, feature: str, extra: str) -> Any:
+    """Import a module of an optional dependency, or say which extra installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise MissingExtraError(feature, module.partition(".")[0], extra) from None

@@ -1,0 +1,112 @@
+"""The one grammar of texts that name a model, a data source or an export: `scheme:location?option=value&...`."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from secondlook.errors import SecondLookError
+from secondlook.registry import did_you_mean
+
+MEMBER_SEPARATOR = " | "
+"""Joins the specs of an ensemble's members into its name, from which it can be loaded again."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed text. `parse_spec(str(spec)) == spec`.
+
+    The location is literal: a `?` in it does no harm, since options start at the last `?` that `name=value` follows.
+    Option values are percent-encoded where they hold `&` or `%`.
+    """
+
+    scheme: str
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        text = f"{self.scheme}:{self.location}"
+        if self.options:
+            return f"{text}?{_format_options(self.options)}"
+        # A location that itself ends like options is closed by an empty option list.
+        return f"{text}?" if _split_options(self.location)[0] != self.location else text
+
+    @property
+    def path(self) -> Path:
+        """The location as a path, with `~` expanded."""
+        return Path(self.location).expanduser()
+
+    @property
+    def short_name(self) -> str:
+        """The `name` option, or else the last component of the location: 'b.onnx' for 'onnx:a/b.onnx?mean=.5'."""
+        if "name" in self.options:
+            return self.options["name"]
+        place = self.location.rstrip("/")
+        return place.rpartition("/")[2].rpartition(":")[2] or place
+
+    def with_options(self, options: Mapping[str, str]) -> "Spec":
+        """Return the spec with options added; those given here replace those of the same name."""
+        return Spec(self.scheme, self.location, {**self.options, **options})
+
+    def without(self, names: Collection[str]) -> "Spec":
+        """Return the spec without the named options."""
+        kept = {name: value for name, value in self.options.items() if name not in names}
+        return Spec(self.scheme, self.location, kept)
+
+    def choice(
+        self, option: str, allowed: Collection[str], default: str, error: type[SecondLookError] = SecondLookError
+    ) -> str:
+        """Return the value of an option that must be one of `allowed`."""
+        value = self.options.get(option, default)
+        if value not in allowed:
+            raise error(
+                f"option {option}={value!r} in {str(self)!r}; expected one of {', '.join(allowed)}."
+                + did_you_mean(value, allowed)
+            )
+        return value
+
+
+def parse_spec(text: str, error: type[SecondLookError] = SecondLookError) -> Spec:
+    """Parse a text; whether the scheme and the options exist is up to the registry that opens it."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or not scheme:
+        raise error(f"{text!r} has no scheme; expected SCHEME:LOCATION, such as 'onnx:model.onnx' or 'folder:val/'.")
+    location, options = _split_options(rest)
+    if not location:
+        raise error(f"{text!r} has no location after '{scheme}:'; expected '{scheme}:LOCATION'.")
+    return Spec(scheme, location, _parse_options(options, text, error))
+
+
+def short_name(text: str) -> str:
+    """Return what people call the model or the data set of a text; members of an ensemble are joined by ' + '."""
+    return " + ".join(_short_name(member) for member in text.split(MEMBER_SEPARATOR))
+
+
+def _short_name(text: str) -> str:
+    scheme, colon, rest = text.partition(":")
+    location, options = _split_options(rest if colon else scheme)
+    pairs = (pair.partition("=") for pair in options.split("&") if options)
+    # The name of an unnamed model (a class or a function) follows no grammar, so nothing is refused here.
+    return Spec(scheme, location, {name: unquote(value) for name, _, value in pairs}).short_name or text
+
+
+def _split_options(rest: str) -> tuple[str, str]:
+    """Split at the last `?` that options, or nothing, follow."""
+    location, mark, options = rest.rpartition("?")
+    return (location, options) if mark and location and (not options or "=" in options) else (rest, "")
+
+
+def _parse_options(text: str, spec: str, error: type[SecondLookError]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for pair in text.split("&") if text else ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name or not value:
+            raise error(f"{pair!r} in {spec!r} is not an option; expected ?name=value&name=value.")
+        if name in options:
+            raise error(f"duplicate option {name!r} in {spec!r}; give it once.")
+        options[name] = unquote(value)
+    return options
+
+
+def _format_options(options: Mapping[str, str]) -> str:
+    return "&".join(f"{name}={quote(value, safe='/,:~')}" for name, value in options.items())

@@ -1,0 +1,65 @@
+"""Real classifiers: what is warned of on photographs, and that digits are not flipped."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import secondlook.cli
+from secondlook.classifiers import load_classifier
+from secondlook.cli.demo_digits import digit_images, seen_and_unseen
+from secondlook.diagnosis import candidates, diagnose, search_views, warn_of_harmful_views
+from secondlook.predictions import Predictions, collect
+from secondlook.views import ViewSet
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+IMAGES = 200
+BREAKING = ("vflip", "channels:brg", "rotate:90", "shift:14,-14")
+
+
+@pytest.fixture(scope="module")
+def photographs() -> Predictions:
+    """The answers of a real classifier to the preset and to views that break it, without labels."""
+    images = np.load(SHARED / "cifar10" / "test.npz")["images"][:IMAGES]
+    model = load_classifier(
+        f"onnx:{SHARED / 'cifar10' / 'resnet20.onnx'}",
+        output="logits",
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        threads=1,
+    )
+    return collect(model, images, [*ViewSet("cifar10"), *BREAKING], progress=False)
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
+def test_the_papers_set_is_not_warned_of_and_breaking_views_are(photographs: Predictions) -> None:
+    assert warn_of_harmful_views(photographs.select(views="cifar10")) == []
+    warned = warn_of_harmful_views(photographs)
+    assert [sentence.split("'")[1] for sentence in warned] == list(BREAKING)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Predictions:
+    """The answers of the demo's network to natural candidates of the digits it has not seen."""
+    images, labels = digit_images()
+    unseen = seen_and_unseen()[1]
+    network = Path(secondlook.cli.__file__).parent / "demo_data" / "digits.onnx"
+    views = [view for view in candidates("natural", 16, 60) if "channels" not in str(view)]
+    model = load_classifier(f"onnx:{network}", output="logits", threads=1)
+    return collect(model, images[unseen], views, labels=labels[unseen], progress=False)
+
+
+def test_flips_of_digits_are_set_aside_with_the_reason(digits: Predictions) -> None:
+    diagnosis = diagnose(digits)
+    flipped = [view for view in digits.views.texts if "flip" in view]
+    assert len(flipped) > 20
+    assert set(flipped) <= set(diagnosis.insane)
+    assert "of the answers that the classifier is surest of" in diagnosis.insane["hflip"]
+    assert {"shift:1,0", "rotate:2", "zoom:1.04"} <= set(diagnosis.sane.texts)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_flip_of_a_digit_is_chosen(digits: Predictions, seed: int) -> None:
+    result = search_views(digits, 8, seed=seed)
+    assert not any("flip" in view for view in result.found.texts)
+    assert result.gains[-1].verdict != "worse"
