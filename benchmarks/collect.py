@@ -61,7 +61,7 @@ def _arguments() -> argparse.Namespace:
 def _throughput(count: int) -> list[dict[str, object]]:
     """Time the bare session and collecting in turns, on the same images and views.
 
-    A machine that is shared speeds up and slows down, so each turn is compared with its neighbour; the median counts.
+    A machine that is shared speeds up and slows down, so each turn is compared with its neighbor; the median counts.
     """
     if not CIFAR10.is_dir():
         print(f"throughput left out: there is no {CIFAR10}")
@@ -87,7 +87,7 @@ def _throughput(count: int) -> list[dict[str, object]]:
 
 
 def _ready_inputs(source: str, views: ViewSet) -> Array:
-    """Every view of every image, normalised: float32 [N x V, 3, 32, 32]."""
+    """Every view of every image, normalized: float32 [N x V, 3, 32, 32]."""
     images = np.stack([image for batch in open_source(source).batches(1000) for image in batch.images])
     looks = apply_views(images, views).reshape(-1, *images.shape[1:]).transpose(0, 3, 1, 2)
     ready = looks.astype(np.float32)
@@ -163,7 +163,7 @@ def _collect_random(store: Path, rows: int, views: int, classes: int) -> None:
 
 def _mean_confidence(predictions: Predictions) -> Array:
     """Score every image as the mean confidence does: the mean over views of the predicted class's probability."""
-    predicted = predictions.predicted(by="x")
+    predicted = predictions.predicted(predict_from="x")
     confidence = np.empty(predictions.n_images)
     for rows, block in predictions.blocks():
         confidence[rows] = np.take_along_axis(block.mean(axis=1), predicted[rows, None], axis=1)[:, 0]

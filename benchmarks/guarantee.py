@@ -1,4 +1,4 @@
-"""Whether the promise of `certify` is kept, and what coverage it costs: simulated worlds, and halves of CIFAR-10.
+"""Whether the guarantee of `certify` is kept, and what coverage it costs: simulated worlds, and halves of CIFAR-10.
 
 Run: python benchmarks/guarantee.py [--draws 2000] [--model ../shared/cifar10/resnet56.onnx] [--store DIR]
 """
@@ -58,7 +58,7 @@ def by_bisection(ranking: Ranking, risk: float, delta: float) -> int | None:
 
 
 def simulated(name: str, n: int, risk: float, delta: float, draws: int, seed: int) -> dict[str, object]:
-    """Draw calibration sets from a world and count how often the accepted images break the promise."""
+    """Draw calibration sets from a world and count how often the accepted images break the guarantee."""
     error_rate, risk_up_to = WORLDS[name]
     rng = np.random.default_rng(seed)
     places, bisected = np.zeros(draws), np.zeros(draws)
@@ -145,7 +145,7 @@ def main() -> None:
     rows = [simulated(name, given.images, 0.05, 0.05, given.draws, given.seed) for name in WORLDS]
     for row in rows:
         print(
-            f"{row['world']:24} promise broken in {row['broken']} of {row['draws']} draws ({row['broken_share']:.3f}), "
+            f"{row['world']:24} guarantee broken in {row['broken']} of {row['draws']} draws ({row['broken_share']:.3f}), "
             f"coverage {row['coverage']:.3f}, {row['coverage_over_oracle']:.3f} of the oracle's "
             f"(by bisection {row['bisection_over_oracle']:.3f})"
         )

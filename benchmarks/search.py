@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from circumstances import write_results
-from secondlook.diagnosis import STRATEGIES, candidates, search_views
+from secondlook.diagnosis import STRATEGIES, candidate_views, search_views
 from secondlook.predictions import Predictions
 
 RESULTS = Path(__file__).parent / "results"
@@ -25,7 +25,7 @@ def made_up_predictions(n_views: int, n_images: int) -> Predictions:
     labels = generator.integers(CLASSES, size=n_images)
     logits = generator.normal(0, 1.5, (n_images, 1, CLASSES)) + generator.normal(0, 0.7, (n_images, n_views, CLASSES))
     logits[np.arange(n_images), :, labels] += 5.0
-    return Predictions(logits=logits.astype(np.float32), views=candidates("natural", 32, n_views), labels=labels)
+    return Predictions(logits=logits.astype(np.float32), views=candidate_views("natural", 32, n_views), labels=labels)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from circumstances import write_results
 from secondlook.arrays import IntArray
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo_digits import digit_images, seen_and_unseen
-from secondlook.diagnosis import STRATEGIES, SearchResult, candidates, search_views
+from secondlook.diagnosis import STRATEGIES, SearchResult, candidate_views, search_views
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, collect
@@ -39,8 +39,8 @@ SEARCH = "search"
 
 def pool_of_the_study() -> ViewSet:
     """Return the natural candidates, the preset to compare with, and the insane ones."""
-    insane = candidates("insane", 32, None)
-    return ViewSet(dict.fromkeys([*candidates("natural", 32, NATURAL), *ViewSet(PRESET), *insane]))
+    insane = candidate_views("insane", 32, None)
+    return ViewSet(dict.fromkeys([*candidate_views("natural", 32, NATURAL), *ViewSet(PRESET), *insane]))
 
 
 def collected(data: Path, name: str, store: Path) -> Predictions:
@@ -69,7 +69,7 @@ class Split:
     """Of the search by greedy, from the searched images alone."""
 
     @property
-    def promise_held(self) -> bool:
+    def guarantee_held(self) -> bool:
         """Whether the gain of the found set over the preset, on the judged images, lies in the interval told."""
         interval = self.result.gains[0].interval
         gain = (self.auroc["greedy, found"] - self.auroc["preset"]) / 100
@@ -112,7 +112,7 @@ def study(classifier: str, preds: Predictions) -> list[dict[str, object]]:
     print(
         f"{SEARCH}: at least both on average, never {MOST_BELOW} below the better: {'reached' if reached else 'MISSED'}"
     )
-    print_promises(splits)
+    print_guarantees(splits)
     setting = {"images": IMAGES, "searched": SEARCHED, "budget": BUDGET, "pool": preds.n_views}
     return [
         {"classifier": classifier, "split": split, "set": name, "auroc": round(value, 4), "seed": split, **setting}
@@ -126,7 +126,7 @@ def flips_of_digits() -> list[dict[str, object]]:
     images, labels = digit_images()
     unseen = seen_and_unseen()[1]
     network = Path(secondlook.cli.__file__).parent / "demo_data" / "digits.onnx"
-    preds = collect(f"onnx:{network}", images[unseen], candidates("natural", 16, NATURAL), labels=labels[unseen])
+    preds = collect(f"onnx:{network}", images[unseen], candidate_views("natural", 16, NATURAL), labels=labels[unseen])
     rows: list[dict[str, object]] = []
     for split in range(SPLITS):
         searched = np.sort(np.random.default_rng(split).permutation(preds.n_images)[:DIGITS_SEARCHED])
@@ -139,14 +139,14 @@ def flips_of_digits() -> list[dict[str, object]]:
     return rows
 
 
-def print_promises(splits: list[Split]) -> None:
+def print_guarantees(splits: list[Split]) -> None:
     """Print what the searches told, and how that held on the judged images."""
-    promised = 100 * np.mean([split.result.gains[0].gain for split in splits])
-    held = sum(split.promise_held for split in splits)
+    guaranteed = 100 * np.mean([split.result.gains[0].gain for split in splits])
+    held = sum(split.guarantee_held for split in splits)
     kept = sum(split.result.kept is not None for split in splits)
     shrinkages = Counter(split.result.shrinkage for split in splits)
     print(f"the preset was kept in {kept} of {len(splits)} splits; shrinkages: {dict(shrinkages)}")
-    print(f"gain of the found over the preset: told {promised:+.3f} on average, interval held in {held} splits")
+    print(f"gain of the found over the preset: told {guaranteed:+.3f} on average, interval held in {held} splits")
 
 
 def main() -> None:

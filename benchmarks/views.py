@@ -60,7 +60,7 @@ def through_pillow(images: Array, warp: Warp) -> Array:
     """Warp every image by Pillow. [N, H, W, C] -> [N, H, W, C]"""
     size = (images.shape[2], images.shape[1])
     (a, b, c), (d, e, f) = warp.matrix
-    # Pillow's pixel i is centred at i + 0.5.
+    # Pillow's pixel i is centerd at i + 0.5.
     data = (a, b, c + 0.5 - 0.5 * (a + b), d, e, f + 0.5 - 0.5 * (d + e))
     turned = [
         Image.fromarray(image).transform(size, Image.Transform.AFFINE, data, Image.Resampling.BILINEAR)
@@ -120,13 +120,13 @@ def warp_rows(images: Array) -> list[dict[str, object]]:
 
 
 def row(
-    images: Array, view: str, by: str, taken: float, floor: str, floor_taken: float, bound: float | None
+    images: Array, view: str, predict_from: str, taken: float, floor: str, floor_taken: float, bound: float | None
 ) -> dict[str, object]:
     """Return one line of the results."""
     return {
         "images": "x".join(map(str, images.shape)),
         "view": view,
-        "by": by,
+        "predict_from": predict_from,
         "milliseconds": round(1000 * taken, 2),
         "floor": floor,
         "floor_milliseconds": round(1000 * floor_taken, 2),
@@ -141,7 +141,7 @@ def main() -> None:
     small = rng.integers(0, 256, (10_000, 32, 32, 3), dtype=np.uint8)
     large = rng.integers(0, 256, (256, 224, 224, 3), dtype=np.uint8)
     rows = copy_rows(small) + warp_rows(large)
-    columns = ("images", "view", "by", "milliseconds", "floor", "ratio", "at_most")
+    columns = ("images", "view", "predict_from", "milliseconds", "floor", "ratio", "at_most")
     for row_ in rows:
         print("".join(f"{row_[name]!s:<20}" for name in columns))
     write_results(Path(__file__).parent / "results" / "views.csv", rows)

@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.classifiers import load_classifier
-from secondlook.estimators import confidence, interval
+from secondlook.estimators import confidence
 from secondlook.predictions import Predictions, collect
 from secondlook.views import ViewSet
 
@@ -28,14 +28,14 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
     ("bootstrap", {}),
     ("bootstrap-lower", {}),
     ("mean-logit", {}),
-    ("entropy", {"on": "x"}),
-    ("entropy", {"on": "D"}),
-    ("margin", {"on": "x"}),
-    ("margin", {"on": "D"}),
-    ("doctor", {"on": "x"}),
-    ("doctor", {"on": "D"}),
-    ("max-logit-pnorm", {"on": "x"}),
-    ("max-logit-pnorm", {"on": "D"}),
+    ("entropy", {"on": "image"}),
+    ("entropy", {"on": "views"}),
+    ("margin", {"on": "image"}),
+    ("margin", {"on": "views"}),
+    ("doctor", {"on": "image"}),
+    ("doctor", {"on": "views"}),
+    ("max-logit-pnorm", {"on": "image"}),
+    ("max-logit-pnorm", {"on": "views"}),
     ("msr", {"temperature": "fit"}),
     ("mean", {"temperature": "fit"}),
 ]
@@ -50,8 +50,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="only that many images, from the first")
     asked = parser.parse_args()
     preds = predictions_of(asked.folder, asked.model, asked.store, asked.images)
-    for by in ("x", "D"):
-        print_table(preds, asked.model, by)
+    for predict_from in ("image", "views"):
+        print_table(preds, asked.model, predict_from)
     print_interval_on_unseen_views(preds)
 
 
@@ -63,14 +63,14 @@ def predictions_of(folder: Path, model: str, store: Path | None, images: int | N
     return collect(classifier, pixels, ViewSet("cifar10"), labels=labels, store=store)
 
 
-def print_table(preds: Predictions, model: str, by: Any) -> None:
+def print_table(preds: Predictions, model: str, predict_from: Any) -> None:
     """Print AUROC and AUPR (errors positive, per cent) and AURC (mean selective risk, per mille) of each confidence."""
-    correct = preds.correct(by=by)
-    print(f"\n{model}, {preds.n_images:,} images, class by {by}, accuracy {correct.mean():.4f}")
+    correct = preds.correct(predict_from=predict_from)
+    print(f"\n{model}, {preds.n_images:,} images, class by {predict_from}, accuracy {correct.mean():.4f}")
     print(f"{'confidence':<34}{'AUROC':>8}{'AUPR':>8}{'AURC':>8}")
     for name, options in ROWS:
         text = " ".join([name, *(f"{option}={value}" for option, value in options.items())])
-        auroc, aupr, aurc = measured(correct, confidence(preds, name, by=by, **options))
+        auroc, aupr, aurc = measured(correct, confidence(preds, name, predict_from=predict_from, **options))
         print(f"{text:<34}{auroc:8.2f}{aupr:8.2f}{aurc:8.2f}")
 
 
@@ -101,7 +101,7 @@ def print_interval_on_unseen_views(preds: Predictions, level: float = 0.95, spli
 
 def share_held(preds: Predictions, unseen: BoolArray, level: float) -> float:
     """Return the share of images whose interval from the seen views holds the mean of the unseen ones, bool [V]."""
-    low, high = interval(preds.select(views=list(itertools.compress(preds.views, ~unseen))), level)
+    low, high = confidence_interval(preds.select(views=list(itertools.compress(preds.views, ~unseen))), level)
     shares = np.take_along_axis(preds.probabilities.astype(float), preds.predicted()[:, None, None], axis=2)[:, :, 0]
     means = shares[:, unseen].mean(axis=1)
     return float(((low <= means) & (means <= high)).mean())

@@ -27,7 +27,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.262)
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions after batch normalisation, beside a shortcut."""
+    """Two 3x3 convolutions after batch normalization, beside a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class WideResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits. float32 [N, 3, H, W], normalised -> [N, classes]"""
+        """Return logits. float32 [N, 3, H, W], normalized -> [N, classes]"""
         features = functional.relu(self.norm(self.blocks(self.stem(images))))
         logits: Tensor = self.classify(features.mean(dim=(2, 3)))
         return logits
@@ -86,7 +86,7 @@ def read_images(path: Path, files: tuple[str, ...]) -> tuple[NDArray[np.uint8], 
     return np.ascontiguousarray(pixels), np.concatenate([batch[b"labels"] for batch in batches]).astype(np.int64)
 
 
-def normalised(pixels: Tensor) -> Tensor:
+def normalized(pixels: Tensor) -> Tensor:
     """uint8 [N, 3, H, W] -> float32 [N, 3, H, W]"""
     mean, std = (torch.tensor(values, device=pixels.device).view(1, 3, 1, 1) for values in (MEAN, STD))
     return (pixels.float() / 255 - mean) / std
@@ -121,7 +121,7 @@ def train(network: nn.Module, images: Tensor, labels: Tensor, asked: argparse.Na
         order = torch.randperm(len(images), device=images.device)
         for step in range(steps):
             chosen = order[step * asked.batch_size : (step + 1) * asked.batch_size]
-            batch = augmented(normalised(images[chosen]), crop=not asked.no_crop, flip=not asked.no_flip)
+            batch = augmented(normalized(images[chosen]), crop=not asked.no_crop, flip=not asked.no_flip)
             with half:
                 logits = network(batch)
                 loss = functional.cross_entropy(logits, labels[chosen])
@@ -141,14 +141,14 @@ def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Return the share of right answers."""
     network.eval()
     right = sum(
-        int((network(normalised(images[at : at + 1000])).argmax(dim=1) == labels[at : at + 1000]).sum())
+        int((network(normalized(images[at : at + 1000])).argmax(dim=1) == labels[at : at + 1000]).sum())
         for at in range(0, len(images), 1000)
     )
     return right / len(images)
 
 
 def export(network: nn.Module, path: Path, height: int, width: int) -> None:
-    """Write ONNX: input `images` float32 [batch, 3, H, W], normalised outside; output `logits` [batch, classes]."""
+    """Write ONNX: input `images` float32 [batch, 3, H, W], normalized outside; output `logits` [batch, classes]."""
     network = network.eval().cpu().float()
     example = torch.zeros(2, 3, height, width)
     try:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from reproduction.catalogue import EXPERIMENTS, GROUPS
+    from reproduction.catalog import EXPERIMENTS, GROUPS
     from reproduction.experiment import Column, Experiment
     from reproduction.published import Published, published_values
     from reproduction.reproducing import Reproduction, reproduce
@@ -24,8 +24,8 @@ __all__ = [
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "EXPERIMENTS": "reproduction.catalogue",
-        "GROUPS": "reproduction.catalogue",
+        "EXPERIMENTS": "reproduction.catalog",
+        "GROUPS": "reproduction.catalog",
         "Column": "reproduction.experiment",
         "Experiment": "reproduction.experiment",
         "Published": "reproduction.published",

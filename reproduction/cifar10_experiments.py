@@ -1,6 +1,8 @@
 """Two experiments on public classifiers of CIFAR-10: how the paper's claims fare where anybody can check them."""
 
 from reproduction.experiment import (
+    PREDICT_FROM,
+    By,
     Column,
     Comparison,
     ContactSheets,
@@ -15,7 +17,6 @@ from reproduction.experiment import (
 )
 from reproduction.paper_figures import FLIPPED_TOO, SMALL_SHIFTS, gamma_points, shift_points
 from reproduction.paper_tables import AORC_NOTE, BOOTSTRAP, FLIP_ONLY, MEAN, METHODS, MSR
-from secondlook.predictions import By
 
 METRICS = ("aorc_joint", "aorc", "eaurc_joint", "aupr", "accuracy")
 BOTH: tuple[By, ...] = ("x", "D")
@@ -29,11 +30,11 @@ EVERY_METHOD = (
     MethodRow("low(D)", "bootstrap-lower"),
     MethodRow("softmax(z(D))", "mean-logit"),
     *(
-        MethodRow(f"{symbol}({on})", name, (("on", on),))
+        MethodRow(f"{symbol}({on})", name, (("on", PREDICT_FROM[on]),))
         for symbol, name in (("-entropy", "entropy"), ("margin", "margin"), ("DOCTOR", "doctor"))
         for on in BOTH
     ),
-    *(MethodRow(f"z/|z|p({on})", "max-logit-pnorm", (("on", on),), tuned=True) for on in BOTH),
+    *(MethodRow(f"z/|z|p({on})", "max-logit-pnorm", (("on", PREDICT_FROM[on]),), tuned=True) for on in BOTH),
     MethodRow("MSR(x), T fitted", "msr", (("temperature", "fit"),), tuned=True),
     MethodRow("MSR(D), T fitted", "mean", (("temperature", "fit"),), tuned=True),
 )

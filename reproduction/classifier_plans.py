@@ -19,7 +19,7 @@ std = [0.5, 0.5, 0.5]"""
 """What a user writes for a classifier."""
 
 NAME_FORM = 'add name = "..." below [{key}] in the TOML file, another one whenever the function changes'
-"""What a user writes for a function, which has no file to recognise it by."""
+"""What a user writes for a function, which has no file to recognize it by."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ClassifierPlan:
 def _resnet(name: str, accuracy: str, size: str) -> ClassifierPlan:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     origin = (
-        f"weights of akamaster/pytorch_resnet_cifar10 as ONNX, input normalised outside, logits (accuracy {accuracy})"
+        f"weights of akamaster/pytorch_resnet_cifar10 as ONNX, input normalized outside, logits (accuracy {accuracy})"
     )
     return _onnx(f"cifar10-{name}", name, f"{name}.onnx", size, origin, mean, std, "cifar10")
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reproduction.bench import Bench
-from reproduction.experiment import Column, Comparison, Contrast, views_needed
+from reproduction.experiment import By, Column, Comparison, Contrast, views_needed
 from reproduction.findings import Findings, Row
 from reproduction.grid import Grid, ends, percent, signed
 from reproduction.needed import Missing
 from reproduction.plots import gains_picture
 from reproduction.published import METRICS, published_value
 from reproduction.scoring import Cell, Scores, cells_of, row_of, scores_of
-from secondlook.predictions import By
 
 BASELINE = "MSR(x)"
 PRINTED = {name: printed for printed, name in METRICS.items()} | {

@@ -1,13 +1,20 @@
 """An experiment is a value: what is shown to which classifiers, how it is scored, and what the paper printed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from reproduction.published import PublishedColumn
-from secondlook.predictions import By, as_view_set_with_identity
+from secondlook.predictions import PredictFrom, as_view_set_with_identity
 from secondlook.views import PRESETS, ViewSet
 
 PartName = Literal["experimental", "evaluation", "all"]
+
+
+By = Literal["x", "D"]
+"""What the class is predicted from, in the paper's notation: the image x itself, or the set D of its views."""
+PREDICT_FROM: Mapping[By, PredictFrom] = {"x": "image", "D": "views"}
+"""The same in the words of the library."""
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from secondlook.metrics import aorc_joint, coverage_at, joint_risk_coverage, ris
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-"""A palette that colour-blind readers can tell apart."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+"""A palette that color-blind readers can tell apart."""
 MARKERS = "os^D"
-"""Where colours begin again, the marker is another."""
+"""Where colors begin again, the marker is another."""
 MOST_POINTS = 2000
 """A curve of more points looks the same and takes longer."""
 
@@ -34,8 +34,8 @@ def gains_picture(name: str, title: str, rows: Sequence[Row]) -> Picture:
             heights = [columns.index(row.column) + (place + 0.5) / len(methods) * 0.8 - 0.4 for row in of_method]
             gains = [100 * (row.gain or 0.0) for row in of_method]
             errors = np.abs(np.array([_ends_of_gain(row) for row in of_method]).T - gains)
-            colour, marker = _colour(place), MARKERS[place // len(COLOURS) % len(MARKERS)]
-            axes.errorbar(gains, heights, xerr=errors, fmt=marker, ms=4, lw=1.2, color=colour, label=method)
+            color, marker = _color(place), MARKERS[place // len(COLORS) % len(MARKERS)]
+            axes.errorbar(gains, heights, xerr=errors, fmt=marker, ms=4, lw=1.2, color=color, label=method)
         axes.axvline(0, color="#666666", lw=0.8)
         axes.set_yticks(range(len(columns)), columns)
         axes.invert_yaxis()
@@ -61,11 +61,11 @@ def curves_picture(name: str, title: str, axis: str, rows: Sequence[Row], *, log
             points = [row for row in rows if row.column == column]
             at = [row.at or 0.0 for row in points]
             values = [100 * row.value for row in points]
-            colour = _colour(place)
-            axes.plot(at, values, "o-", ms=3, lw=1.4, color=colour, label=column)
+            color = _color(place)
+            axes.plot(at, values, "o-", ms=3, lw=1.4, color=color, label=column)
             low = [100 * (row.value if row.low is None else row.low) for row in points]
             high = [100 * (row.value if row.high is None else row.high) for row in points]
-            axes.fill_between(at, low, high, color=colour, alpha=0.12, lw=0)
+            axes.fill_between(at, low, high, color=color, alpha=0.12, lw=0)
         if logarithmic:
             axes.set_xscale("log")
         axes.set_xlabel(axis)
@@ -84,7 +84,7 @@ def risk_coverage_picture(
         for place, (method, (confidence, correct)) in enumerate(curves.items()):
             curve = risk_coverage(correct, confidence)
             covered = coverage_at(correct, confidence, risk)
-            _line(axes, curve.coverage, 100 * curve.risk, f"{method}: coverage {covered:.3f}", _colour(place))
+            _line(axes, curve.coverage, 100 * curve.risk, f"{method}: coverage {covered:.3f}", _color(place))
         axes.axhline(100 * risk, color="#666666", ls="--", lw=0.8)
         axes.set_xlabel("coverage")
         axes.set_ylabel("risk, % of the accepted")
@@ -102,10 +102,10 @@ def aorc_picture(name: str, title: str, correct: BoolArray, confidence: Float64A
             joint_risk_coverage(correct, confidence, order=order) for order in ("worst", "given", "perfect")
         )
         value = aorc_joint(correct, confidence)
-        axes.fill_between(worst.coverage, 100 * own.risk, 100 * worst.risk, color=COLOURS[1], alpha=0.15, lw=0)
-        _line(axes, worst.coverage, 100 * worst.risk, "worst", COLOURS[1])
-        _line(axes, own.coverage, 100 * own.risk, f"method: AORC {100 * value:.2f}", COLOURS[2])
-        _line(axes, perfect.coverage, 100 * perfect.risk, "perfect", COLOURS[0])
+        axes.fill_between(worst.coverage, 100 * own.risk, 100 * worst.risk, color=COLORS[1], alpha=0.15, lw=0)
+        _line(axes, worst.coverage, 100 * worst.risk, "worst", COLORS[1])
+        _line(axes, own.coverage, 100 * own.risk, f"method: AORC {100 * value:.2f}", COLORS[2])
+        _line(axes, perfect.coverage, 100 * perfect.risk, "perfect", COLORS[0])
         axes.set_xlabel("coverage")
         axes.set_ylabel("joint risk, % of all images")
         axes.set_xlim(0, 1)
@@ -114,13 +114,13 @@ def aorc_picture(name: str, title: str, correct: BoolArray, confidence: Float64A
     return Picture(name, title, _saved(draw))
 
 
-def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
+def _color(place: int) -> str:
+    return COLORS[place % len(COLORS)]
 
 
-def _line(axes: Axes, x: Float64Array, y: Float64Array, label: str, colour: str) -> None:
+def _line(axes: Axes, x: Float64Array, y: Float64Array, label: str, color: str) -> None:
     step = max(1, len(x) // MOST_POINTS)
-    axes.plot(x[::step], y[::step], lw=1.4, color=colour, label=label)
+    axes.plot(x[::step], y[::step], lw=1.4, color=color, label=label)
 
 
 def _saved(draw: Callable[[Axes], None], *, height: float = 4.0) -> Callable[[Path], None]:

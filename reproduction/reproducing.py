@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from reproduction.bench import Bench
-from reproduction.catalogue import experiments_named
+from reproduction.catalog import experiments_named
 from reproduction.circumstances import circumstances, commit_of_source
 from reproduction.classifier_plans import CLASSIFIERS, ClassifierPlan, read_classifiers
 from reproduction.experiment import Experiment

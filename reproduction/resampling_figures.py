@@ -42,7 +42,7 @@ def _rows(study: ResamplingStudy, column: Column, bench: Bench) -> list[Row]:
         *(("resamplings", count, count, count) for count in study.resamplings),
         *(("window", window, default, window) for window in study.windows),
     ]
-    doubts = doubts_of_views(preds, "x", column.k)
+    doubts = doubts_of_views(preds, "image", column.k)
     total = len(settings) * len(study.seeds)
     with progress_bar(f"{column.title}: BS(D)", total, "rankings", enabled=bench.progress) as advance:
         return [_row(study, column, preds, doubts, *setting, advance) for setting in settings]
@@ -59,7 +59,7 @@ def _row(
     window: int,
     advance: Advance,
 ) -> Row:
-    correct = preds.correct(k=column.k)
+    correct = preds.correct(top_k=column.k)
     values = []
     for seed in study.seeds:
         counts = resampling_counts(doubts.shape[1], resamplings, seed)

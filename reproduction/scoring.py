@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reproduction.bench import Bench
-from reproduction.experiment import Column, MethodRow, PartName, texts_of
+from reproduction.experiment import PREDICT_FROM, By, Column, MethodRow, PartName, texts_of
 from reproduction.findings import Row
 from reproduction.needed import Missing
 from secondlook.arrays import BoolArray, Float64Array
@@ -14,7 +14,7 @@ from secondlook.errors import ConfidenceError, MetricError, SecondLookError
 from secondlook.estimators import confidence
 from secondlook.evaluation import INTERVALS, RESAMPLINGS
 from secondlook.metrics import Measure, Ranking, measures, percentile_interval, rank, resampled_values
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import Predictions
 from secondlook.progress import progress_bar
 
 LEVEL, RESAMPLES = 0.95, 500
@@ -59,10 +59,12 @@ def scores_of(
             try:
                 options = dict(row.options) | _given(bench, column, row, part)
                 looked_at = _looked_at(seen, looks, row)
-                confidences[row.symbol] = confidence(looked_at, row.confidence, by=by, k=column.k, **options)
+                confidences[row.symbol] = confidence(
+                    looked_at, row.confidence, predict_from=PREDICT_FROM[by], top_k=column.k, **options
+                )
             except SecondLookError as error:
                 missing.append(Missing(f"{row.symbol} of {column.title}", str(error)))
-        return Scores(looks.correct(by=by, k=column.k), confidences, tuple(missing))
+        return Scores(looks.correct(predict_from=PREDICT_FROM[by], top_k=column.k), confidences, tuple(missing))
 
 
 def _looked_at(preds: Predictions, looks: Predictions, row: MethodRow) -> Predictions:

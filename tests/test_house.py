@@ -17,12 +17,12 @@ ROOMS = (
     "predictions",
     "estimators",
     "metrics",
+    "diagnosis",
     "evaluation",
     "selective",
-    "search",
-    "experiments",
+    "scoring",
     "report",
-    "cluster",
+    "runs",
     "cli",
 )
 HEAVY = (

@@ -1,4 +1,4 @@
-"""The page in a real browser: pictures, keyboard, sorting, reading curves, widths and colours."""
+"""The page in a real browser: pictures, keyboard, sorting, reading curves, widths and colors."""
 
 import os
 from pathlib import Path
@@ -105,9 +105,9 @@ def test_it_fits_the_width_and_keeps_contrast(browser: Browser, report: Path, wi
     context.close()
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Return the relative luminance of 'rgb(r, g, b)', as WCAG defines it."""
-    shares = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    shares = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
     linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

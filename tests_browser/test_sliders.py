@@ -36,7 +36,7 @@ TIMES = """(id) => {
 
 @pytest.fixture(scope="module")
 def study(preds: Predictions) -> Study:
-    return studied(preds, None, by="x", k=1, seed=0, class_names=None)
+    return studied(preds, None, predict_from="x", top_k=1, seed=0, class_names=None)
 
 
 def number(page: Page, name: str) -> int:
@@ -87,19 +87,19 @@ def test_what_is_certified_is_what_python_certifies(page: Page, study: Study) ->
     seen = set()
     for place in range(0, len(risks), 5):
         page.locator("#tolerated").evaluate(MOVE, str(place))
-        sentence = page.inner_text("#promise").replace("\u00a0", " ")
-        promised = certified_point(study.rankings["mean"], float(risks[place]), 0.01)
-        seen.add(promised.accepted > 0)
-        if promised.accepted:
-            text = shortest_threshold(study.rankings["mean"], promised)
+        sentence = page.inner_text("#guarantee").replace("\u00a0", " ")
+        guaranteed = certified_point(study.rankings["mean"], float(risks[place]), 0.01)
+        seen.add(guaranteed.accepted > 0)
+        if guaranteed.accepted:
+            text = shortest_threshold(study.rankings["mean"], guaranteed)
             assert sentence.startswith("Certified: with 99 % certainty at most ")
-            assert f"when accepting from {text}. Of the images here that accepts {promised.accepted:,} (" in sentence
-            assert sentence.endswith(f"{promised.errors:,} of them wrong.")
+            assert f"when accepting from {text}. Of the images here that accepts {guaranteed.accepted:,} (" in sentence
+            assert sentence.endswith(f"{guaranteed.errors:,} of them wrong.")
         else:
             assert sentence.startswith("Not certified: ")
     assert seen == {True, False}
     page.select_option("#method", "bootstrap")
-    assert page.inner_text("#promise").startswith("No promise: confidence 'bootstrap' is a place among the images")
+    assert page.inner_text("#guarantee").startswith("No guarantee: confidence 'bootstrap' is a place among the images")
 
 
 def test_the_arrow_keys_move_a_slider(page: Page) -> None:

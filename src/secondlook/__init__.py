@@ -7,15 +7,15 @@ from secondlook.imports import lazy_attributes
 if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
-    from secondlook.diagnosis import candidates, diagnose, search_views
+    from secondlook.diagnosis import candidate_views, diagnose_views, search_views
     from secondlook.errors import SecondLookError
     from secondlook.estimators import (
         METHODS,
         bootstrap_confidences,
         confidence,
+        confidence_interval,
         embeddings,
         fit_temperature,
-        interval,
         mc_dropout_passes,
     )
     from secondlook.evaluation import Evaluation, evaluate
@@ -46,16 +46,16 @@ __all__ = [
     "__version__",
     "apply_views",
     "bootstrap_confidences",
-    "candidates",
+    "candidate_views",
     "certify",
     "collect",
     "confidence",
+    "confidence_interval",
     "contact_sheet",
-    "diagnose",
+    "diagnose_views",
     "embeddings",
     "evaluate",
     "fit_temperature",
-    "interval",
     "iter_views",
     "load_classifier",
     "mc_dropout_passes",
@@ -86,16 +86,16 @@ __getattr__ = lazy_attributes(
         "ViewWarning": "secondlook.views",
         "apply_views": "secondlook.views",
         "bootstrap_confidences": "secondlook.estimators",
-        "candidates": "secondlook.diagnosis",
+        "candidate_views": "secondlook.diagnosis",
         "certify": "secondlook.selective",
         "collect": "secondlook.predictions",
         "confidence": "secondlook.estimators",
         "contact_sheet": "secondlook.views",
-        "diagnose": "secondlook.diagnosis",
+        "diagnose_views": "secondlook.diagnosis",
         "embeddings": "secondlook.estimators",
         "evaluate": "secondlook.evaluation",
         "fit_temperature": "secondlook.estimators",
-        "interval": "secondlook.estimators",
+        "confidence_interval": "secondlook.estimators",
         "iter_views": "secondlook.views",
         "load_classifier": "secondlook.classifiers",
         "mc_dropout_passes": "secondlook.estimators",

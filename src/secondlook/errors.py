@@ -30,7 +30,7 @@ class MetricError(SecondLookError):
 
 
 class DecisionError(SecondLookError):
-    """A threshold, promise or policy that cannot be made or must not be used."""
+    """A threshold, guarantee or policy that cannot be made or must not be used."""
 
 
 class SearchError(SecondLookError):

@@ -53,7 +53,7 @@ def test_our_preprocessing_is_the_processors(kind: str, height: int, width: int)
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     preprocessing = preprocessing_of(processor.to_dict(), kind)
     theirs = processor(images=[image], return_tensors="np")["pixel_values"]
-    np.testing.assert_allclose(preprocessing.normalise(preprocessing.fit([image])), theirs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(preprocessing.normalize(preprocessing.fit([image])), theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_a_saved_model_answers_as_it_does_itself(folder: Path) -> None:

@@ -86,8 +86,8 @@ def test_a_function_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert str(tmp_path) not in sys.path
 
 
-def test_a_function_refuses_normalisation() -> None:
-    with pytest.raises(ClassifierError, match=r"mean= has no effect .* normalise inside the function"):
+def test_a_function_refuses_normalization() -> None:
+    with pytest.raises(ClassifierError, match=r"mean= has no effect .* normalize inside the function"):
         load_classifier(halves, mean=(0.5,))
     assert load_classifier(halves, resize=8, crop=8).preprocessing.input_size == (8, 8)
 
@@ -217,8 +217,8 @@ def test_options_in_a_text_are_those_of_the_call(make_onnx: Any, network: Any, t
     assert short_name(by_text.name) == "a name"
     whole = load_classifier(f"onnx:{file}", output="logits", preprocessing=by_call.preprocessing)
     assert whole.preprocessing == by_call.preprocessing
-    replaced = load_classifier(text, preprocessing=Preprocessing(grey="repeat"))
-    assert replaced.preprocessing == dataclasses.replace(by_call.preprocessing, grey="repeat")
+    replaced = load_classifier(text, preprocessing=Preprocessing(gray="repeat"))
+    assert replaced.preprocessing == dataclasses.replace(by_call.preprocessing, gray="repeat")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_images_of_another_size_are_said(make_onnx: Write, network: Any, tmp_pat
     )
     with pytest.raises(ClassifierError, match="are 9 x 9 pixels, but the classifier takes 8 x 8; set resize="):
         classifier(np.zeros((1, 9, 9, 3), np.uint8))
-    with pytest.raises(ClassifierError, match="pass grey='repeat'"):
+    with pytest.raises(ClassifierError, match="pass gray='repeat'"):
         classifier(np.zeros((1, 8, 8, 1), np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""Preprocessing: settings, fitting and normalising, against slow and obvious versions."""
+"""Preprocessing: settings, fitting and normalizing, against slow and obvious versions."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def picture(height: int, width: int, channels: int = 3, seed: int = 0) -> Array:
 def obvious_input(image: Array, preprocessing: Preprocessing) -> Array:
     """One image, one channel at a time, in float64. [H, W, C] -> [C, H, W]"""
     pixels = image.astype(np.float64) * (255 if image.dtype == np.float32 else 1)
-    order = [2, 1, 0] if preprocessing.colour == "BGR" else [0, 1, 2]
+    order = [2, 1, 0] if preprocessing.color == "BGR" else [0, 1, 2]
     mean, std = (np.broadcast_to(np.array(each), 3) for each in (preprocessing.mean, preprocessing.std))
     planes = [(pixels[..., c] * preprocessing.scale - mean[i]) / std[i] for i, c in enumerate(order)]
     return np.stack(planes)
@@ -33,18 +33,18 @@ def obvious_input(image: Array, preprocessing: Preprocessing) -> Array:
     mean=st.tuples(*[st.floats(-2, 2)] * 3) | st.floats(-2, 2).map(lambda value: (value,)),
     std=st.tuples(*[st.floats(0.1, 3)] * 3) | st.floats(0.1, 3).map(lambda value: (value,)),
     scale=st.sampled_from([1 / 255, 1.0, 1 / 127.5]),
-    colour=st.sampled_from(["RGB", "BGR"]),
+    color=st.sampled_from(["RGB", "BGR"]),
     layout=st.sampled_from(["NCHW", "NHWC"]),
     as_float=st.booleans(),
 )
-def test_normalise_is_the_formula(
-    mean: tuple[float, ...], std: tuple[float, ...], scale: float, colour: Any, layout: Any, as_float: bool
+def test_normalize_is_the_formula(
+    mean: tuple[float, ...], std: tuple[float, ...], scale: float, color: Any, layout: Any, as_float: bool
 ) -> None:
-    preprocessing = Preprocessing(mean=mean, std=std, scale=scale, colour=colour, layout=layout)
+    preprocessing = Preprocessing(mean=mean, std=std, scale=scale, color=color, layout=layout)
     images = np.stack([picture(4, 5), picture(4, 5, seed=1)])
     if as_float:
         images = (images / 255).astype(np.float32)
-    inputs = preprocessing.normalise(images)
+    inputs = preprocessing.normalize(images)
     assert inputs.dtype == np.float32
     assert inputs.flags.c_contiguous
     planes = inputs if layout == "NCHW" else inputs.transpose(0, 3, 1, 2)
@@ -56,23 +56,23 @@ def test_float_and_byte_images_give_the_same_input() -> None:
     preprocessing = Preprocessing(scale=1.0, mean=(120.0,), std=(60.0,))
     images = picture(3, 3)[None]
     as_float = (images / 255).astype(np.float32)
-    np.testing.assert_allclose(preprocessing.normalise(as_float), preprocessing.normalise(images), atol=1e-4)
+    np.testing.assert_allclose(preprocessing.normalize(as_float), preprocessing.normalize(images), atol=1e-4)
 
 
 def test_bytes_go_in_as_they_are() -> None:
     preprocessing = Preprocessing(input_dtype="uint8", layout="NHWC")
     images = picture(3, 3)[None]
-    np.testing.assert_array_equal(preprocessing.normalise(images), images)
-    np.testing.assert_array_equal(preprocessing.normalise((images / 255).astype(np.float32)), images)
+    np.testing.assert_array_equal(preprocessing.normalize(images), images)
+    np.testing.assert_array_equal(preprocessing.normalize((images / 255).astype(np.float32)), images)
 
 
 def test_half_precision_is_made_last() -> None:
-    assert Preprocessing(input_dtype="float16").normalise(picture(2, 2)[None]).dtype == np.float16
+    assert Preprocessing(input_dtype="float16").normalize(picture(2, 2)[None]).dtype == np.float16
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (33, 33), (17, 90), (32, 32)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
-def test_fit_is_pillows_resize_and_a_centre_crop(height: int, width: int, interpolation: Any) -> None:
+def test_fit_is_pillows_resize_and_a_center_crop(height: int, width: int, interpolation: Any) -> None:
     image = picture(height, width)
     short = 32 / min(height, width)
     size = (max(32, int(width * short + 1e-9)), max(32, int(height * short + 1e-9)))
@@ -108,24 +108,24 @@ def test_a_batch_of_the_right_size_is_not_copied() -> None:
     assert Preprocessing(size=8).fit(images) is images
 
 
-def test_grey_images_for_a_colour_model() -> None:
-    grey = picture(4, 4, 1)
-    repeated = Preprocessing(channels=3, grey="repeat").fit([grey])
-    assert (repeated == grey).all()
-    with pytest.raises(ClassifierError, match=r"have 1 channel\(s\), but the classifier takes 3; pass grey='repeat'"):
-        Preprocessing(channels=3).fit([grey])
-    with pytest.raises(ClassifierError, match="pass grey='repeat'"):
-        Preprocessing(mean=(0, 0, 0)).normalise(grey[None])
+def test_gray_images_for_a_color_model() -> None:
+    gray = picture(4, 4, 1)
+    repeated = Preprocessing(channels=3, gray="repeat").fit([gray])
+    assert (repeated == gray).all()
+    with pytest.raises(ClassifierError, match=r"have 1 channel\(s\), but the classifier takes 3; pass gray='repeat'"):
+        Preprocessing(channels=3).fit([gray])
+    with pytest.raises(ClassifierError, match="pass gray='repeat'"):
+        Preprocessing(mean=(0, 0, 0)).normalize(gray[None])
 
 
-def test_colour_images_for_a_grey_model() -> None:
-    colour = picture(4, 4)
-    grey = Preprocessing(channels=1, grey="luminance").fit([colour])
-    np.testing.assert_array_equal(grey[0, ..., 0], np.asarray(Image.fromarray(colour).convert("L")))
-    as_float = Preprocessing(channels=1, grey="luminance").fit([(colour / 255).astype(np.float32)])
-    np.testing.assert_allclose(as_float * 255, grey, atol=0.51)
-    with pytest.raises(ClassifierError, match="pass grey='luminance'"):
-        Preprocessing(channels=1).fit([colour])
+def test_color_images_for_a_gray_model() -> None:
+    color = picture(4, 4)
+    gray = Preprocessing(channels=1, gray="luminance").fit([color])
+    np.testing.assert_array_equal(gray[0, ..., 0], np.asarray(Image.fromarray(color).convert("L")))
+    as_float = Preprocessing(channels=1, gray="luminance").fit([(color / 255).astype(np.float32)])
+    np.testing.assert_allclose(as_float * 255, gray, atol=0.51)
+    with pytest.raises(ClassifierError, match="pass gray='luminance'"):
+        Preprocessing(channels=1).fit([color])
 
 
 def test_images_of_several_sizes_need_a_size() -> None:
@@ -155,7 +155,7 @@ def test_no_images_are_said() -> None:
         ({"std": (1, 0, 1)}, "must be positive"),
         ({"scale": float("nan")}, "scale=nan must be one finite"),
         ({"layout": "CHW"}, "layout='CHW' is unknown; allowed: 'NCHW', 'NHWC'"),
-        ({"colour": "rgb"}, "colour='rgb' is unknown"),
+        ({"color": "rgb"}, "color='rgb' is unknown"),
         ({"channels": 4}, "channels=4 is unknown"),
         ({"input_dtype": "uint8", "mean": (0.5,)}, "takes uint8 pixels as they are"),
         ({"size": 8, "crop": 9}, r"takes images of 8 x 8 pixels, but resize and crop make 9 x 9; set crop=\(8, 8\)"),
@@ -171,10 +171,10 @@ def test_wrong_settings_are_said(wrong: dict[str, object], message: str) -> None
 @given(
     resize=st.none() | st.integers(1, 500) | st.tuples(st.integers(1, 500), st.integers(1, 500)),
     mean=st.floats(-9, 9),
-    grey=st.sampled_from([None, "repeat", "luminance"]),
+    gray=st.sampled_from([None, "repeat", "luminance"]),
 )
-def test_it_survives_json(resize: Any, mean: float, grey: Any) -> None:
-    preprocessing = Preprocessing(resize=resize, crop=3, mean=(mean,), grey=grey)
+def test_it_survives_json(resize: Any, mean: float, gray: Any) -> None:
+    preprocessing = Preprocessing(resize=resize, crop=3, mean=(mean,), gray=gray)
     again = Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict())))
     assert again == preprocessing
     assert hash(again) == hash(preprocessing)
@@ -184,7 +184,7 @@ def test_it_survives_json(resize: Any, mean: float, grey: Any) -> None:
 def test_every_setting_changes_the_digest() -> None:
     changes: list[dict[str, object]] = [
         {"resize": 9}, {"crop": 9}, {"interpolation": "box"}, {"crop_rounding": "down"}, {"size": 9}, {"channels": 3},
-        {"grey": "repeat"}, {"scale": 1.0}, {"mean": 0.5}, {"std": 0.5}, {"colour": "BGR"}, {"layout": "NHWC"},
+        {"gray": "repeat"}, {"scale": 1.0}, {"mean": 0.5}, {"std": 0.5}, {"color": "BGR"}, {"layout": "NHWC"},
         {"input_dtype": "uint8"},
     ]  # fmt: skip
     digests = {Preprocessing.from_dict(change).digest for change in [{}, *changes]}

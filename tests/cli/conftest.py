@@ -52,7 +52,7 @@ def secondlook(tmp_path: Path) -> Command:
 def here(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Ended]]:
-    """Run the command line in this process, in a folder of its own with a model, labelled and new images."""
+    """Run the command line in this process, in a folder of its own with a model, labeled and new images."""
     for item in digits.iterdir():
         (tmp_path / item.name).symlink_to(item)
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     images, labels = digit_images()
     unseen = seen_and_unseen()[1]
-    write_colour_model(folder / "model.onnx")
+    write_color_model(folder / "model.onnx")
     shutil.copy(folder / "model.onnx", folder / "m.onnx")
     for place in unseen[:400]:
         target = folder / "val" / f"{labels[place]}" / f"{place:04d}.png"
@@ -95,17 +95,17 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_colour_model(path: Path) -> None:
-    """Write the demo's network so that it takes colour images, as files give them, and averages their channels."""
+def write_color_model(path: Path) -> None:
+    """Write the demo's network so that it takes color images, as files give them, and averages their channels."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     model = onnx.load(MODEL)
     graph = model.graph
     for node in graph.node:
-        node.input[:] = ["grey" if name == "images" else name for name in node.input]
+        node.input[:] = ["gray" if name == "images" else name for name in node.input]
     graph.initializer.append(numpy_helper.from_array(np.array([1]), "channels"))
-    graph.node.insert(0, helper.make_node("ReduceMean", ["images", "channels"], ["grey"], keepdims=1))
+    graph.node.insert(0, helper.make_node("ReduceMean", ["images", "channels"], ["gray"], keepdims=1))
     del graph.input[:]
     graph.input.append(helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 16, 16]))
     onnx.checker.check_model(model)

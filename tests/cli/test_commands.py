@@ -90,7 +90,7 @@ def test_bad_settings_are_named(here: Here, text: str, sentence: str) -> None:
 def test_calibrate_makes_a_policy_that_info_explains(here: Here, run: Path) -> None:
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
-    assert "promise: at most 5 % errors" in done.out
+    assert "guarantee: at most 5 % errors" in done.out
     policy = sl.Policy.load("policy.json")
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
     assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05).threshold
@@ -100,9 +100,9 @@ def test_calibrate_makes_a_policy_that_info_explains(here: Here, run: Path) -> N
     assert "5 % errors" in here("info", "policy.json").out
 
 
-def test_calibrate_by_coverage_promises_nothing(here: Here, run: Path) -> None:
+def test_calibrate_by_coverage_guarantees_nothing(here: Here, run: Path) -> None:
     done = here("calibrate", "--run", "run", "--coverage", "0.8", "--json")
-    assert done.json["promise"]["certified"] is False
+    assert done.json["guarantee"]["certified"] is False
     assert done.json["calibration"]["accepted"] >= 320
 
 
@@ -216,8 +216,8 @@ def test_bad_input_is_a_sentence_and_exit_code_2(here: Here, line: str, sentence
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("--risk 0.1 --coverage 0.5", "either --risk (with a promise) or --coverage"),
-        ("", "either --risk (with a promise) or --coverage"),
+        ("--risk 0.1 --coverage 0.5", "either --risk (with a guarantee) or --coverage"),
+        ("", "either --risk (with a guarantee) or --coverage"),
         ("--risk 7", "risk is 7.0, expected a number between 0 and 1"),
         ("--risk 0.0001", "no threshold allows at most 0.01 % errors"),
         ("--risk 0.1 --method bootstrap", "use 'bootstrap-lower' or 'mean'"),

@@ -64,14 +64,14 @@ def test_a_run_is_not_compared_with_itself(here: Here, evaluate: Evaluate) -> No
 
 def test_the_answer_is_that_of_the_first_run_unless_said(here: Here, evaluate: Evaluate) -> None:
     write_archive("a.npz", PLACES[:60])
-    evaluate("a.npz", "run-a", "--by", "D", "--top-k", "2")
+    evaluate("a.npz", "run-a", "--predict-from", "views", "--top-k", "2")
     evaluate("a.npz", "run-b")
     preds = sl.Predictions.open("run-a/predictions")
     line = "compare run-a run-b --metric accuracy --resamples 5"
     done = here(*line.split(), "--json")
-    assert (done.json["by"], done.json["k"]) == ("D", 2)
-    assert {row["value"] for row in done.json["rows"]} == {float(preds.correct(by="D", k=2).mean())}
+    assert (done.json["predict_from"], done.json["top_k"]) == ("views", 2)
+    assert {row["value"] for row in done.json["rows"]} == {float(preds.correct(predict_from="views", top_k=2).mean())}
     assert "60 images in all 2 runs, 2 leading classes by D\n" in here(*line.split()).out
-    said = here(*line.split(), "--by", "x", "--top-k", "1", "--json")
-    assert (said.json["by"], said.json["k"]) == ("x", 1)
+    said = here(*line.split(), "--predict-from", "image", "--top-k", "1", "--json")
+    assert (said.json["predict_from"], said.json["top_k"]) == ("image", 1)
     assert said.json["rows"][0]["value"] == float(preds.correct().mean())

@@ -52,7 +52,7 @@ def test_the_demo_goes_all_the_way_twice(here: Here) -> None:
     for line in demo.CLOSING.strip().splitlines():
         assert line in first.out
     made = {path.name for path in Path("demo").iterdir()}
-    assert made == {"labelled.npz", "new.npz", "run", "policy.json", "scores.csv", "asked"}
+    assert made == {"labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "asked"}
     assert Path("demo/run/report.html").stat().st_size > 100_000
     again = here("demo", "--quiet")
     assert (again.code, again.out) == (0, "")

@@ -22,7 +22,7 @@ LINE = "evaluate --model onnx:model.onnx --data folder:val/ --resamples 5"
         ("--metric aurok", "Did you mean 'auroc'?"),
         ("--by z", "by is 'z'; expected 'x'"),
         ("--level 95", "level is 95.0, expected a share in (0, 1)"),
-        ("--top-k 11", "k is 11; expected the number of leading classes, from 1 to 10"),
+        ("--top-k 11", "top_k is 11; expected the number of leading classes, from 1 to 10"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_refused_before_the_work(here: Here, asked: str, sentence: str) -> None:
@@ -40,17 +40,22 @@ def test_a_seed_below_zero_is_refused(here: Here, command: str) -> None:
 
 
 def test_calibrate_asks_as_the_run_was_made(here: Here) -> None:
-    assert here(*LINE.split(), "--views", "digits", "--out", "run", "--by", "D", "--top-k", "2", "--quiet").code == 0
+    assert (
+        here(
+            *LINE.split(), "--views", "digits", "--out", "run", "--predict-from", "views", "--top-k", "2", "--quiet"
+        ).code
+        == 0
+    )
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
     assert "\nabout the 2 leading classes by D\n" in done.out
     policy = sl.Policy.load("policy.json")
     preds = sl.Predictions.open("run/predictions")
-    assert (policy.by, policy.k) == ("D", 2)
-    assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05, by="D", k=2).threshold
-    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--by", "x", "--top-k", "1")
+    assert (policy.predict_from, policy.top_k) == ("views", 2)
+    assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
+    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1")
     policy = sl.Policy.load("policy.json")
-    assert (policy.by, policy.k) == ("x", 1)
+    assert (policy.predict_from, policy.top_k) == ("image", 1)
     assert "about the" not in done.out
 
 

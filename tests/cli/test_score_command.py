@@ -19,7 +19,7 @@ from secondlook.selective import Policy, certify, threshold_for
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 NETWORK = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
-MODEL = f"onnx:{NETWORK}?output=logits&grey=luminance"
+MODEL = f"onnx:{NETWORK}?output=logits&gray=luminance"
 VIEWS = sl.ViewSet("identity shift:1,0 shift:0,1 rotate:5")
 NEW = 120
 
@@ -54,12 +54,12 @@ GIVEN = ("--policy", "policy.json", "--data", "folder:new/")
 
 def test_score_reject_and_export(secondlook: Command, place: Path) -> None:
     done = secondlook(
-        *("score", *GIVEN, "--out", "scores.parquet", "--rejected", "rejected/", "--answers"),
+        *("score", *GIVEN, "--out", "scores.parquet", "--rejected", "rejected/", "--per-view"),
         *("--export", "label-studio:tasks.json", "--export", "fiftyone:labels.json"),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{NEW} images: ")
-    assert "promise: at most 5 % errors among the accepted, with certainty 90 %" in done.stdout
+    assert "guarantee: at most 5 % errors among the accepted, with certainty 90 %" in done.stdout
     assert "Scores in scores.parquet\nRejected images in rejected\nFor review: label-studio:tasks.json" in done.stdout
     rows = pq.read_table(place / "scores.parquet").to_pylist()
     rejected = [row for row in rows if not row["accept"]]
@@ -75,7 +75,7 @@ def test_score_reject_and_export(secondlook: Command, place: Path) -> None:
 def test_for_machines_quiet_and_from_a_file(secondlook: Command, place: Path) -> None:
     told = json.loads(secondlook("score", *GIVEN, "--out", "a.csv", "--json").stdout)
     assert told["images"] == told["accepted"] + told["rejected"] == NEW
-    assert told["promise"].startswith("at most 5 %")
+    assert told["guarantee"].startswith("at most 5 %")
     quiet = secondlook("score", *GIVEN, "--out", "b.csv", "--quiet")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     assert (place / "a.csv").read_bytes() == (place / "b.csv").read_bytes()
@@ -109,7 +109,7 @@ def test_another_place_of_the_model(secondlook: Command, place: Path) -> None:
     assert done.returncode == 2
     assert "the classifier of the policy cannot be loaded" in done.stderr
     assert "give it yourself, as --model" in done.stderr
-    model = "onnx:moved.onnx?output=logits&grey=luminance"
+    model = "onnx:moved.onnx?output=logits&gray=luminance"
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", model)
     assert done.returncode == 0, done.stderr
 
@@ -128,7 +128,7 @@ def test_a_model_that_moved_has_the_options_of_the_policy(secondlook: Command, p
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx")
     assert done.returncode == 0, done.stderr
     assert (place / "scores.csv").read_bytes() == (place / "first.csv").read_bytes()
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx?grey=luminance&mean=0.2")
+    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx?gray=luminance&mean=0.2")
     assert done.returncode == 2
     assert "preprocessing mean=" in done.stderr, "options that are given are taken as they are"
 
@@ -153,7 +153,7 @@ def test_another_model_must_be_insisted_on(secondlook: Command, place: Path) -> 
     assert "(digest 000000000000), got" in done.stderr
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch")
     assert done.returncode == 0, done.stderr
-    assert "promise: none, since the policy is for classifier" in done.stdout
+    assert "guarantee: none, since the policy is for classifier" in done.stdout
 
 
 def test_harmful_views_are_told_of(secondlook: Command, place: Path, policy: Policy) -> None:
@@ -208,5 +208,5 @@ def test_a_full_disk_is_one_sentence(secondlook: Command, place: Path) -> None:
     assert "File too large; make room or choose another place, and start again" in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
     assert not [path for path in place.rglob("*") if path.name.endswith(".tmp")]
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--answers")
+    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--per-view")
     assert done.returncode == 0, done.stderr

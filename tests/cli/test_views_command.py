@@ -32,9 +32,9 @@ def test_list_tells_every_preset_and_step(secondlook: Command) -> None:
 
 
 def test_list_for_machines(secondlook: Command) -> None:
-    catalogue = json.loads(secondlook("views", "list", "--json").stdout)
-    assert [preset["name"] for preset in catalogue["presets"]] == list(PRESETS)
-    assert {step["form"] for step in catalogue["steps"]} == {step.form for step in STEPS.values()}
+    catalog = json.loads(secondlook("views", "list", "--json").stdout)
+    assert [preset["name"] for preset in catalog["presets"]] == list(PRESETS)
+    assert {step["form"] for step in catalog["steps"]} == {step.form for step in STEPS.values()}
 
 
 @pytest.mark.usefixtures("picture")

@@ -14,10 +14,10 @@ CLASSES = 5
 
 @pytest.fixture
 def made_pool() -> Pools:
-    """Return a maker of labelled predictions: views alike but for their own noise, 'vflip' answers at random."""
+    """Return a maker of labeled predictions: views alike but for their own noise, 'vflip' answers at random."""
 
     def make(
-        n_images: int = 400, *, views: list[str] | None = None, seed: int = 0, lift: float = 4.0, labelled: bool = True
+        n_images: int = 400, *, views: list[str] | None = None, seed: int = 0, lift: float = 4.0, labeled: bool = True
     ) -> Predictions:
         texts = [*SANE.split(), "vflip"] if views is None else views
         generator = np.random.default_rng(seed)
@@ -29,6 +29,6 @@ def made_pool() -> Pools:
         for place, text in enumerate(texts):
             if "vflip" in text:
                 logits[:, place] = generator.normal(0, 2.5, (n_images, CLASSES))
-        return Predictions(logits=logits.astype(np.float32), views=texts, labels=labels if labelled else None)
+        return Predictions(logits=logits.astype(np.float32), views=texts, labels=labels if labeled else None)
 
     return make

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import diagnose, intensity_curves, warn_of_harmful_views
+from secondlook.diagnosis import diagnose_views, intensity_curves, warn_of_harmful_views
 from secondlook.diagnosis.agreement import IMAGES_LOOKED_AT
 from secondlook.errors import SearchError
 from secondlook.estimators import confidence
@@ -17,7 +17,7 @@ Pools = Callable[..., Predictions]
 
 def test_each_number_is_what_it_says(made_pool: Pools) -> None:
     preds = made_pool()
-    row = diagnose(preds)["rotate:2"]
+    row = diagnose_views(preds)["rotate:2"]
     beside = preds.select(views="identity rotate:2")
     answers = beside.probabilities.argmax(axis=2)
     sure = beside.probabilities[:, 0].max(axis=1) >= np.median(beside.probabilities[:, 0].max(axis=1))
@@ -31,7 +31,7 @@ def test_each_number_is_what_it_says(made_pool: Pools) -> None:
 
 
 def test_a_view_that_breaks_the_classifier_is_set_aside_with_the_reason(made_pool: Pools) -> None:
-    diagnosis = diagnose(made_pool())
+    diagnosis = diagnose_views(made_pool())
     assert list(diagnosis.insane) == ["vflip"]
     assert "of the answers that the classifier is surest of" in diagnosis.insane["vflip"]
     assert "vflip" not in diagnosis.sane
@@ -45,13 +45,13 @@ def test_an_accuracy_that_collapses_is_a_reason_of_its_own() -> None:
     sure = np.where(labels == 0, 0.99, 0.4)
     answers = np.stack([sure, np.full(300, 0.9)], axis=1)
     preds = Predictions(probabilities=np.stack([answers, 1 - answers], axis=2), views="identity blur:9", labels=labels)
-    reason = diagnose(preds)["blur:9"].sanity.reason
+    reason = diagnose_views(preds)["blur:9"].sanity.reason
     assert reason is not None
     assert "the accuracy falls from 100.0 % to" in reason
 
 
 def test_without_labels_it_says_what_it_can(made_pool: Pools) -> None:
-    with_labels, without = diagnose(made_pool()), diagnose(made_pool(labelled=False))
+    with_labels, without = diagnose_views(made_pool()), diagnose_views(made_pool(labeled=False))
     assert [row.agreement for row in without] == [row.agreement for row in with_labels]
     assert all(row.accuracy is None and row.auroc_alone is None and row.auroc_beside is None for row in without)
     assert list(without.insane) == ["vflip"]
@@ -61,13 +61,13 @@ def test_without_labels_it_says_what_it_can(made_pool: Pools) -> None:
 def test_without_errors_there_is_no_auroc(made_pool: Pools) -> None:
     preds = made_pool(60, lift=30.0)
     assert preds.correct().all()
-    assert diagnose(preds)["hflip"].auroc_alone is None
-    assert " - " in str(diagnose(preds)).replace("\n", " \n ")
+    assert diagnose_views(preds)["hflip"].auroc_alone is None
+    assert " - " in str(diagnose_views(preds)).replace("\n", " \n ")
 
 
 def test_an_undiagnosed_view_is_refused(made_pool: Pools) -> None:
     with pytest.raises(SearchError, match="'rotate:90' was not diagnosed"):
-        diagnose(made_pool(30))["rotate:90"]
+        diagnose_views(made_pool(30))["rotate:90"]
 
 
 def test_long_lists_of_reasons_are_cut() -> None:
@@ -75,15 +75,15 @@ def test_long_lists_of_reasons_are_cut() -> None:
     probabilities = np.full((50, 6, 2), 0.5)
     probabilities[:, 0] = [0.9, 0.1]
     probabilities[:, 1:] = [0.1, 0.9]
-    lines = diagnose(Predictions(probabilities=probabilities, views=views)).set_aside_lines(2)
+    lines = diagnose_views(Predictions(probabilities=probabilities, views=views)).set_aside_lines(2)
     assert len(lines) == 3
     assert lines[-1] == "- and 3 more are set aside; the diagnosis lists them."
 
 
 def test_warnings_name_the_harmful_view_without_labels(made_pool: Pools) -> None:
-    (sentence,) = warn_of_harmful_views(made_pool(labelled=False))
+    (sentence,) = warn_of_harmful_views(made_pool(labeled=False))
     assert sentence.startswith("view 'vflip' is likely to make the confidence worse: it changes")
-    assert warn_of_harmful_views(made_pool(labelled=False).select(views=["hflip", "shift:1,0"])) == []
+    assert warn_of_harmful_views(made_pool(labeled=False).select(views=["hflip", "shift:1,0"])) == []
 
 
 def test_a_handful_of_images_gives_no_false_alarm() -> None:
@@ -103,7 +103,7 @@ def test_intensity_curves_follow_one_family(made_pool: Pools) -> None:
         "identity hflip rotate:-4 rotate:2 shift:3,4 shift:0,1 hflip+rotate:2 hflip+rotate:4 rotate:2+shift:1,0 "
         "gamma:2 shift:5%,0 shift:0,2%"
     )
-    curves = intensity_curves(diagnose(made_pool(60, views=views.split())))
+    curves = intensity_curves(diagnose_views(made_pool(60, views=views.split())))
     assert set(curves) == {"rotate", "shift", "shift:%", "hflip+rotate"}
     assert curves["shift:%"].intensities == (2.0, 5.0)
     assert curves["rotate"].intensities == (-4.0, 2.0)

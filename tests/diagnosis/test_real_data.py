@@ -8,7 +8,7 @@ import pytest
 import secondlook.cli
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo_digits import digit_images, seen_and_unseen
-from secondlook.diagnosis import candidates, diagnose, search_views, warn_of_harmful_views
+from secondlook.diagnosis import candidate_views, diagnose_views, search_views, warn_of_harmful_views
 from secondlook.predictions import Predictions, collect
 from secondlook.views import ViewSet
 
@@ -44,13 +44,13 @@ def digits() -> Predictions:
     images, labels = digit_images()
     unseen = seen_and_unseen()[1]
     network = Path(secondlook.cli.__file__).parent / "demo_data" / "digits.onnx"
-    views = [view for view in candidates("natural", 16, 60) if "channels" not in str(view)]
+    views = [view for view in candidate_views("natural", 16, 60) if "channels" not in str(view)]
     model = load_classifier(f"onnx:{network}", output="logits", threads=1)
     return collect(model, images[unseen], views, labels=labels[unseen], progress=False)
 
 
 def test_flips_of_digits_are_set_aside_with_the_reason(digits: Predictions) -> None:
-    diagnosis = diagnose(digits)
+    diagnosis = diagnose_views(digits)
     flipped = [view for view in digits.views.texts if "flip" in view]
     assert len(flipped) > 20
     assert set(flipped) <= set(diagnosis.insane)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import SearchWarning, diagnose, search_views
+from secondlook.diagnosis import SearchWarning, diagnose_views, search_views
 from secondlook.diagnosis.choosing import Task, choose
 from secondlook.diagnosis.objective import objective_measure
 from secondlook.diagnosis.pool import pool_of
@@ -29,7 +29,7 @@ def weakened() -> Predictions:
 
 
 def test_weak_views_are_named_with_the_numbers() -> None:
-    diagnosis = diagnose(weakened())
+    diagnosis = diagnose_views(weakened())
     assert list(diagnosis.insane) == ["vflip"]
     assert diagnosis.weak == {
         "rotate:8": "the mean output of the right class falls from 0.887 to 0.880.",

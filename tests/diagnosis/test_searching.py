@@ -146,7 +146,7 @@ def test_bad_questions_are_refused(made_pool: Pools, options: dict[str, object],
 
 def test_labels_are_needed(made_pool: Pools) -> None:
     with pytest.raises(SearchError, match="needs labels, and these predictions have none"):
-        search_views(made_pool(labelled=False), 4)
+        search_views(made_pool(labeled=False), 4)
 
 
 def test_what_is_no_predictions_is_refused() -> None:

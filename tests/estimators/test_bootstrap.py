@@ -8,7 +8,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import bootstrap_confidences, confidence, interval, number_of_resamplings
+from secondlook.estimators import bootstrap_confidences, confidence, number_of_resamplings
 from secondlook.estimators.bootstrap import BLOCK_BYTES
 from secondlook.estimators.plurality import plurality_order
 from secondlook.estimators.resampling import resampling_counts
@@ -36,21 +36,23 @@ def test_counts_are_seeded_and_each_resampling_draws_as_many_as_there_are() -> N
 
 
 @pytest.mark.parametrize("kind", [{}, {"members": 3}, {"logits": False}])
-@pytest.mark.parametrize("by", ["x", "D"])
-@pytest.mark.parametrize("k", [1, 2])
-def test_shares_and_doubts_of_each_view_and_member(predictions: Maker, kind: dict[str, Any], by: Any, k: int) -> None:
+@pytest.mark.parametrize("predict_from", ["image", "views"])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_shares_and_doubts_of_each_view_and_member(
+    predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int
+) -> None:
     preds = predictions(**kind)
     tables = preds.members or (preds,)
     outputs = np.concatenate([np.concatenate([b for _, b in table.blocks()]) for table in tables], axis=1)
-    classes = preds.predicted(by=by, k=k).reshape(-1, k)
+    classes = preds.predicted(predict_from=predict_from, top_k=top_k).reshape(-1, top_k)
     expected = [[row[chosen].sum() for row in image] for image, chosen in zip(outputs, classes, strict=True)]
-    np.testing.assert_allclose(shares_of_views(preds, by, k), expected, rtol=1e-12)
-    np.testing.assert_allclose(doubts_of_views(preds, by, k), 1 - np.array(expected), atol=1e-12)
+    np.testing.assert_allclose(shares_of_views(preds, predict_from, top_k), expected, rtol=1e-12)
+    np.testing.assert_allclose(doubts_of_views(preds, predict_from, top_k), 1 - np.array(expected), atol=1e-12)
 
 
 def test_the_matrix_is_the_mean_of_the_drawn_views(predictions: Maker) -> None:
     preds = predictions(n=10, v=3)
-    shares, counts = shares_of_views(preds, "x", 1), resampling_counts(3, 20, seed=7)
+    shares, counts = shares_of_views(preds, "image", 1), resampling_counts(3, 20, seed=7)
     drawn = [[np.repeat(image, counts[:, b]).mean() for b in range(20)] for image in shares]
     pieces = list(bootstrap_confidences(preds, seed=7, resamplings=20, rows=4))
     assert [rows for rows, _ in pieces] == [slice(0, 4), slice(4, 8), slice(8, 10)]
@@ -69,19 +71,21 @@ def test_the_matrix_comes_in_bounded_pieces(predictions: Maker) -> None:
 @pytest.mark.parametrize("members", [0, 2])
 def test_interval_is_made_of_percentiles(predictions: Maker, members: int) -> None:
     preds = predictions(members=members)
-    whole = np.concatenate([block for _, block in bootstrap_confidences(preds, seed=1, by="D", k=2)])
-    low, high = interval(preds, 0.8, seed=1, by="D", k=2)
+    whole = np.concatenate([block for _, block in bootstrap_confidences(preds, seed=1, predict_from="views", top_k=2)])
+    low, high = confidence_interval(preds, 0.8, seed=1, predict_from="views", top_k=2)
     np.testing.assert_allclose(low, np.percentile(whole, 10, axis=1))
     np.testing.assert_allclose(high, np.percentile(whole, 90, axis=1))
     assert (low < high).all()
-    np.testing.assert_array_equal(low, confidence(preds, "bootstrap-lower", level=0.8, seed=1, by="D", k=2))
-    middle = confidence(preds, "mean", by="D", k=2)
+    np.testing.assert_array_equal(
+        low, confidence(preds, "bootstrap-lower", level=0.8, seed=1, predict_from="views", top_k=2)
+    )
+    middle = confidence(preds, "mean", predict_from="views", top_k=2)
     assert ((low <= middle) & (middle <= high)).all()
 
 
 def test_interval_of_equal_views_is_a_point() -> None:
     same = Predictions(probabilities=np.tile([0.7, 0.3], (2, 5, 1)), views=EQUAL_VIEWS)
-    low, high = interval(same)
+    low, high = confidence_interval(same)
     np.testing.assert_allclose([low, high], 0.7)
 
 
@@ -89,12 +93,12 @@ EQUAL_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
 
 
 @pytest.mark.parametrize("members", [0, 2])
-@pytest.mark.parametrize("by", ["x", "D"])
-def test_bootstrap_ranks_the_doubts(predictions: Maker, members: int, by: Any) -> None:
+@pytest.mark.parametrize("predict_from", ["image", "views"])
+def test_bootstrap_ranks_the_doubts(predictions: Maker, members: int, predict_from: Any) -> None:
     preds = predictions(members=members)
     counts = resampling_counts(4 * max(members, 1), number_of_resamplings(4, max(members, 1)), seed=2)
-    order = plurality_order(doubts_of_views(preds, by, 1), counts)
-    values = confidence(preds, "bootstrap", seed=2, by=by)
+    order = plurality_order(doubts_of_views(preds, predict_from, 1), counts)
+    values = confidence(preds, "bootstrap", seed=2, predict_from=predict_from)
     np.testing.assert_array_equal(np.argsort(-values), order)
     np.testing.assert_allclose(np.sort(values), np.linspace(0, 1, preds.n_images))
 
@@ -118,7 +122,9 @@ def coverage(n_views: int, draw: Callable[[np.random.Generator, tuple[int, int]]
     """Share of 3,000 images whose 95 % interval holds the true mean; the drawn shares are above 1/2: class 0 leads."""
     shares = draw(np.random.default_rng(0), (3000, n_views))
     views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
-    low, high = interval(Predictions(probabilities=np.stack([shares, 1 - shares], axis=2), views=views), 0.95)
+    low, high = confidence_interval(
+        Predictions(probabilities=np.stack([shares, 1 - shares], axis=2), views=views), 0.95
+    )
     return float(((low <= true_mean) & (true_mean <= high)).mean())
 
 
@@ -143,7 +149,7 @@ def test_certain_answers_have_certain_intervals_however_many_images_there_are(n_
     for n_images in (1, 5, 2098):
         certain = np.zeros((n_images, n_views, 2), dtype=np.float32)
         certain[..., 0] = 1
-        low, high = interval(Predictions(probabilities=certain, views=views))
+        low, high = confidence_interval(Predictions(probabilities=certain, views=views))
         assert (low == 1).all()
         assert (high == 1).all()
 

@@ -63,12 +63,12 @@ def test_the_mean_of_many_passes_is_near_the_network_itself(images: Array) -> No
 def test_variance_and_mean_of_the_predicted_classes(predictions: Maker) -> None:
     preds = predictions()
     passes = np.random.default_rng(0).dirichlet(np.ones(6), size=(7, 40))
-    for k in (1, 3):
-        classes = preds.predicted(by="D", k=k).reshape(40, k)
+    for top_k in (1, 3):
+        classes = preds.predicted(predict_from="views", top_k=top_k).reshape(40, top_k)
         own = np.array([[one[image, classes[image]].sum() for image in range(40)] for one in passes])
-        variance = confidence(preds, "mc-dropout", passes=passes, by="D", k=k)
+        variance = confidence(preds, "mc-dropout", passes=passes, predict_from="views", top_k=top_k)
         np.testing.assert_allclose(variance, -own.var(axis=0))
-        mean = confidence(preds, "mc-dropout", passes=passes, statistic="mean", by="D", k=k)
+        mean = confidence(preds, "mc-dropout", passes=passes, statistic="mean", predict_from="views", top_k=top_k)
         np.testing.assert_allclose(mean, own.mean(axis=0))
 
 
@@ -94,7 +94,7 @@ def test_dropout_mistakes(predictions: Maker, images: Array) -> None:
 def test_embeddings_are_what_the_layer_gives(images: Array) -> None:
     module = network().eval()
     classifier = classifier_of(module)
-    inputs = torch.from_numpy(classifier.preprocessing.normalise(images))
+    inputs = torch.from_numpy(classifier.preprocessing.normalize(images))
     with torch.no_grad():
         expected = module[:3](inputs).flatten(start_dim=1).numpy()
     got = embeddings(classifier, images, layer="2", batch_size=3)
@@ -121,13 +121,13 @@ def test_distance_against_all_pairs(predictions: Maker) -> None:
     generator = np.random.default_rng(0)
     here, there, labels = generator.normal(size=(40, 3)), generator.normal(size=(90, 3)), generator.integers(0, 6, 90)
     expected = []
-    for row, predicted in zip(here, preds.predicted(by="D"), strict=True):
+    for row, predicted in zip(here, preds.predicted(predict_from="views"), strict=True):
         apart = np.sqrt(((there - row) ** 2).sum(axis=1))
         nearest = np.argsort(apart)[:11]
         weights = np.exp(-apart[nearest])
         expected.append(weights[labels[nearest] == predicted].sum() / weights.sum())
     options: dict[str, Any] = {"embeddings": here, "train_embeddings": there, "train_labels": labels}
-    np.testing.assert_allclose(confidence(preds, "distance", by="D", neighbours=11, **options), expected)
+    np.testing.assert_allclose(confidence(preds, "distance", predict_from="views", neighbors=11, **options), expected)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_distance_against_all_pairs(predictions: Maker) -> None:
         ({"embeddings": np.full((40, 2), np.nan)}, "NaN or infinite values, first in row 0"),
         ({"train_embeddings": np.ones((60, 3))}, "do not fit"),
         ({"train_labels": np.zeros(60)}, "do not fit"),
-        ({"neighbours": 61}, "neighbours is 61; expected 1 to 60"),
+        ({"neighbors": 61}, "neighbors is 61; expected 1 to 60"),
     ],
 )
 def test_distance_mistakes(predictions: Maker, change: dict[str, Any], says: str) -> None:

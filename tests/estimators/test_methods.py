@@ -13,7 +13,7 @@ from secondlook.estimators import METHODS, confidence
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
-BY = ("x", "D")
+BY = ("image", "views")
 KINDS: list[dict[str, Any]] = [{}, {"members": 3}, {"logits": False}]
 
 
@@ -29,7 +29,7 @@ def options_of(name: str, preds: Predictions) -> dict[str, Any]:
             "embeddings": here,
             "train_embeddings": generator.normal(size=(30, 3)),
             "train_labels": labels,
-            "neighbours": 9,
+            "neighbors": 9,
         }
     return {"p": 3} if name == "max-logit-pnorm" else {}
 
@@ -44,50 +44,58 @@ def outputs(preds: Predictions) -> tuple[Array, Array]:
     return shares[:, 0], shares.mean(axis=1)
 
 
-def top(values: Array, k: int) -> list[int]:
-    return sorted(range(len(values)), key=lambda c: (-values[c], c))[:k]
+def top(values: Array, top_k: int) -> list[int]:
+    return sorted(range(len(values)), key=lambda c: (-values[c], c))[:top_k]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("by", BY)
-@pytest.mark.parametrize("k", [1, 2, 6])
-def test_softmax_responses(predictions: Maker, kind: dict[str, Any], by: Any, k: int) -> None:
+@pytest.mark.parametrize("predict_from", BY)
+@pytest.mark.parametrize("top_k", [1, 2, 6])
+def test_softmax_responses(predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int) -> None:
     preds = predictions(**kind)
     of_x, of_d = outputs(preds)
-    classes = [top(row, k) for row in (of_x if by == "x" else of_d)]
-    np.testing.assert_allclose(confidence(preds, "msr", by=by, k=k), [sum(sorted(row)[-k:]) for row in of_x])
+    classes = [top(row, top_k) for row in (of_x if predict_from == "image" else of_d)]
+    np.testing.assert_allclose(
+        confidence(preds, "msr", predict_from=predict_from, top_k=top_k), [sum(sorted(row)[-top_k:]) for row in of_x]
+    )
     expected = [row[chosen].sum() for row, chosen in zip(of_d, classes, strict=True)]
-    np.testing.assert_allclose(confidence(preds, "mean", by=by, k=k), expected)
+    np.testing.assert_allclose(confidence(preds, "mean", predict_from=predict_from, top_k=top_k), expected)
 
 
-@pytest.mark.parametrize("by", BY)
-def test_single_view_and_subset(predictions: Maker, by: Any) -> None:
+@pytest.mark.parametrize("predict_from", BY)
+def test_single_view_and_subset(predictions: Maker, predict_from: Any) -> None:
     preds = predictions()
     shares = preds.probabilities.astype(float)
-    np.testing.assert_allclose(confidence(preds, "view:shift:1,0", by=by), shares[:, 2].max(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        confidence(preds, "view:shift:1,0", predict_from=predict_from), shares[:, 2].max(axis=1), rtol=1e-6
+    )
     np.testing.assert_array_equal(confidence(preds, "view:identity"), confidence(preds, "msr"))
-    flipped = shares[:, :2].mean(axis=1)[np.arange(preds.n_images), preds.predicted(by=by)]
-    np.testing.assert_allclose(confidence(preds, "mean", views=["hflip"], by=by), flipped, rtol=1e-6)
+    flipped = shares[:, :2].mean(axis=1)[np.arange(preds.n_images), preds.predicted(predict_from=predict_from)]
+    np.testing.assert_allclose(
+        confidence(preds, "mean", views=["hflip"], predict_from=predict_from), flipped, rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize("by", BY)
-@pytest.mark.parametrize("on", ["x", "D"])
-def test_black_box_scores(predictions: Maker, by: Any, on: str) -> None:
+@pytest.mark.parametrize("predict_from", BY)
+@pytest.mark.parametrize("on", ["image", "views"])
+def test_black_box_scores(predictions: Maker, predict_from: Any, on: str) -> None:
     preds = predictions()
     output = outputs(preds)["xD".index(on)]
-    predicted = preds.predicted(by=by)
+    predicted = preds.predicted(predict_from=predict_from)
     others = [np.delete(row, c).max() for row, c in zip(output, predicted, strict=True)]
     margins = output[np.arange(len(output)), predicted] - others
-    np.testing.assert_allclose(confidence(preds, "entropy", by=by, on=on), (output * np.log(output)).sum(axis=1))
-    np.testing.assert_allclose(confidence(preds, "doctor", by=by, on=on), (output**2).sum(axis=1))
-    np.testing.assert_allclose(confidence(preds, "margin", by=by, on=on), margins, atol=1e-15)
+    np.testing.assert_allclose(
+        confidence(preds, "entropy", predict_from=predict_from, on=on), (output * np.log(output)).sum(axis=1)
+    )
+    np.testing.assert_allclose(confidence(preds, "doctor", predict_from=predict_from, on=on), (output**2).sum(axis=1))
+    np.testing.assert_allclose(confidence(preds, "margin", predict_from=predict_from, on=on), margins, atol=1e-15)
 
 
 def test_margin_of_several_classes(predictions: Maker) -> None:
     preds = predictions()
     ordered = -np.sort(-outputs(preds)[0], axis=1)
-    np.testing.assert_allclose(confidence(preds, "margin", k=3), ordered[:, 2] - ordered[:, 3], atol=1e-15)
-    np.testing.assert_allclose(confidence(preds, "margin", k=6), ordered[:, 5], atol=1e-15)
+    np.testing.assert_allclose(confidence(preds, "margin", top_k=3), ordered[:, 2] - ordered[:, 3], atol=1e-15)
+    np.testing.assert_allclose(confidence(preds, "margin", top_k=6), ordered[:, 5], atol=1e-15)
 
 
 @pytest.mark.parametrize("members", [0, 3])
@@ -99,13 +107,13 @@ def test_logit_methods(predictions: Maker, members: int, p: float) -> None:
     of_mean = np.exp(logits.mean(axis=1))
     expected = of_mean[rows, predicted] / of_mean.sum(axis=1)
     np.testing.assert_allclose(confidence(preds, "mean-logit"), expected, rtol=1e-5)
-    for on, z in (("x", logits[:, 0]), ("D", logits.mean(axis=1))):
-        centred = z - z.mean(axis=1, keepdims=True)
-        normed = centred[rows, predicted] / np.linalg.norm(centred, ord=p, axis=1)
+    for on, z in (("image", logits[:, 0]), ("views", logits.mean(axis=1))):
+        centerd = z - z.mean(axis=1, keepdims=True)
+        normed = centerd[rows, predicted] / np.linalg.norm(centerd, ord=p, axis=1)
         np.testing.assert_allclose(confidence(preds, "max-logit-pnorm", p=p, on=on), normed, rtol=1e-4, atol=1e-6)
 
 
-def test_norm_is_chosen_on_the_labelled_images_or_the_response_stays() -> None:
+def test_norm_is_chosen_on_the_labeled_images_or_the_response_stays() -> None:
     generator = np.random.default_rng(3)
     labels = generator.integers(0, 5, 400)
     logits = generator.normal(size=(400, 1, 5))
@@ -133,18 +141,18 @@ def test_ensemble_baseline_is_the_response_of_the_mean(predictions: Maker) -> No
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-@pytest.mark.parametrize("by", BY)
-@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("predict_from", BY)
+@pytest.mark.parametrize("top_k", [1, 5])
 @pytest.mark.parametrize("members", [0, 2])
 def test_every_method_gives_one_finite_number_per_image(
-    predictions: Maker, name: str, by: Any, k: int, members: int
+    predictions: Maker, name: str, predict_from: Any, top_k: int, members: int
 ) -> None:
     preds = predictions(members=2 if name == "nn-ensemble" else members)
-    values = confidence(preds, asked_name(name), by=by, k=k, **options_of(name, preds))
+    values = confidence(preds, asked_name(name), predict_from=predict_from, top_k=top_k, **options_of(name, preds))
     assert values.shape == (preds.n_images,)
     assert values.dtype == np.float64
     assert np.isfinite(values).all()
-    again = confidence(preds, asked_name(name), by=by, k=k, **options_of(name, preds))
+    again = confidence(preds, asked_name(name), predict_from=predict_from, top_k=top_k, **options_of(name, preds))
     np.testing.assert_array_equal(values, again)
 
 
@@ -154,7 +162,7 @@ PER_IMAGE = [name for name in METHODS if name not in ("bootstrap", "mc-dropout",
 @pytest.mark.parametrize("name", PER_IMAGE)
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 1000))
-def test_an_image_does_not_depend_on_its_neighbours(name: str, seed: int) -> None:
+def test_an_image_does_not_depend_on_its_neighbors(name: str, seed: int) -> None:
     generator = np.random.default_rng(seed)
     tables = [
         Predictions(logits=generator.normal(size=(12, 3, 4)) * 3, views=["identity", "hflip", "shift:1,0"])

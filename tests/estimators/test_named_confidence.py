@@ -10,21 +10,21 @@ import pytest
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError, PredictionsError, SecondLookError, ViewError
-from secondlook.estimators import METHODS, bootstrap_confidences, confidence, interval, method
+from secondlook.estimators import METHODS, bootstrap_confidences, confidence, method
 from secondlook.estimators.registry import find_method
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
 
-PROMISED = {
+GUARANTEED = {
     *("msr", "mean", "view", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
     *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit"),
 }
 HEAVY = {"torch", "numba", "cv2", "onnxruntime", "pyarrow", "sklearn", "scipy", "plotly", "ray", "transformers"}
 
 
-def test_every_promised_method_exists_and_says_what_it_is() -> None:
-    assert set(METHODS) == PROMISED
+def test_every_guaranteed_method_exists_and_says_what_it_is() -> None:
+    assert set(METHODS) == GUARANTEED
     for name, record in METHODS.items():
         assert record.name == name
         assert record.symbol
@@ -38,7 +38,7 @@ def test_a_name_is_registered_once() -> None:
     with pytest.raises(ConfidenceError, match="'mean' is registered already"):
 
         @method("mean", symbol="s", summary="again")
-        def again(preds: Predictions, *, by: str, k: int) -> Float64Array:
+        def again(preds: Predictions, *, predict_from: str, top_k: int) -> Float64Array:
             return np.zeros(preds.n_images)
 
 
@@ -57,9 +57,9 @@ def test_a_view_may_contain_colons() -> None:
         ("view:hflp", {}, ViewError, "hflp"),
         ("mean", {"view": "hflip"}, ConfidenceError, "Did you mean 'views'"),
         ("nn-ensemble", {"seed": 1}, ConfidenceError, "has no option 'seed'"),
-        ("mean", {"k": 7}, PredictionsError, "k is 7; expected .* from 1 to 6"),
-        ("msr", {"k": 0}, PredictionsError, "k is 0"),
-        ("msr", {"by": "d"}, ConfidenceError, "by is 'd'"),
+        ("mean", {"top_k": 7}, PredictionsError, "top_k is 7; expected .* from 1 to 6"),
+        ("msr", {"top_k": 0}, PredictionsError, "top_k is 0"),
+        ("msr", {"predict_from": "d"}, ConfidenceError, "by is 'd'"),
         ("entropy", {"on": "y"}, ConfidenceError, "on is 'y'"),
         ("nn-ensemble", {}, ConfidenceError, r"needs the members of an ensemble; collect with Ensemble"),
         ("mc-dropout", {}, ConfidenceError, r"needs passes=, which mc_dropout_passes\(classifier, images\) makes"),
@@ -96,7 +96,7 @@ def test_labels_are_asked_for(predictions: Maker) -> None:
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda p: confidence(p, "bootstrap"), lambda p: confidence(p, "bootstrap-lower"), interval]
+    "ask", [lambda p: confidence(p, "bootstrap"), lambda p: confidence(p, "bootstrap-lower"), confidence_interval]
 )
 def test_the_bootstrap_says_that_it_needs_two_views(predictions: Maker, ask: Callable[[Predictions], Any]) -> None:
     with pytest.raises(ConfidenceError, match="at least two views"):
@@ -116,7 +116,7 @@ def test_bad_probabilities_never_reach_a_method(change: float, says: str) -> Non
 
 def test_arrays_are_refused_with_the_way_to_wrap_them() -> None:
     array: Any = np.full((3, 2, 4), 0.25)
-    for ask in (confidence, interval, bootstrap_confidences):
+    for ask in (confidence, confidence_interval, bootstrap_confidences):
         with pytest.raises(ConfidenceError, match=r"wrap arrays .* as Predictions\(probabilities="):
             ask(array)
 
@@ -128,7 +128,7 @@ def test_a_broken_method_cannot_hand_on_what_it_computed(
     from secondlook.estimators import registry
 
     monkeypatch.setattr(registry, "_methods", {})
-    method("broken", symbol="b", summary="broken")(lambda preds, *, by, k: np.array(values))
+    method("broken", symbol="b", summary="broken")(lambda preds, *, predict_from, top_k: np.array(values))
     preds = Predictions(probabilities=np.full((2, 1, 2), 0.5), views="identity")
     with pytest.raises(ConfidenceError, match=says):
         confidence(preds, "broken")
@@ -148,4 +148,4 @@ def test_a_probability_is_at_most_one_also_for_several_classes(name: str) -> Non
     answers = np.array([[[0.6, 0.4, 0.0]] * 2] * 3, dtype=np.float32)  # 0.6 + 0.4 is 1.00000003 in these digits
     assert answers[0, 0].astype(np.float64).sum() > 1
     preds = Predictions(probabilities=answers, views="identity hflip")
-    assert (confidence(preds, name, k=2) == 1).all()
+    assert (confidence(preds, name, top_k=2) == 1).all()

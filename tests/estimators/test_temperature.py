@@ -26,7 +26,7 @@ def test_a_class_without_any_probability_keeps_none() -> None:
     np.testing.assert_allclose(tempered(np.array([[0.5, 0.5, 0.0]]), 0.01), [[0.5, 0.5, 0.0]])
 
 
-def labelled(true_temperature: float) -> Predictions:
+def labeled(true_temperature: float) -> Predictions:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(4000, 2, 5)) * 2
     odds = softmax(logits[:, 0] / true_temperature).cumsum(axis=1)
@@ -36,7 +36,7 @@ def labelled(true_temperature: float) -> Predictions:
 
 @pytest.mark.parametrize("true_temperature", [0.5, 1.0, 2.5])
 def test_the_fitted_temperature_has_the_least_loss(true_temperature: float) -> None:
-    preds = labelled(true_temperature)
+    preds = labeled(true_temperature)
     logits = preds.logits[:, 0].astype(float)
 
     def loss(temperature: float) -> float:
@@ -55,7 +55,7 @@ def test_the_search_ends_where_there_is_no_best_temperature() -> None:
 
 
 def test_only_the_named_images_are_fitted_to() -> None:
-    preds = labelled(2.5)
+    preds = labeled(2.5)
     some = np.arange(4000) % 4 == 0
     assert fit_temperature(preds, some) == fit_temperature(preds.select(images=some))
     assert fit_temperature(preds, some) != fit_temperature(preds)

@@ -1,4 +1,4 @@
-"""Labelled predictions whose views help."""
+"""Labeled predictions whose views help."""
 
 import numpy as np
 import pytest

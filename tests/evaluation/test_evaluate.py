@@ -167,8 +167,8 @@ def test_it_prints_well(result: Evaluation) -> None:
 
 
 def test_class_by_all_views_and_leading_classes(preds: Predictions) -> None:
-    result = evaluate(preds, ["mean"], ["accuracy"], by="D", k=2, resamples=5)
-    assert result["mean", "accuracy"].value == pytest.approx(preds.correct(by="D", k=2).mean())
+    result = evaluate(preds, ["mean"], ["accuracy"], predict_from="views", top_k=2, resamples=5)
+    assert result["mean", "accuracy"].value == pytest.approx(preds.correct(predict_from="views", top_k=2).mean())
     assert "2 leading classes by D" in str(result)
 
 

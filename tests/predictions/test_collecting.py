@@ -274,10 +274,10 @@ def test_names_that_agree_or_say_nothing_are_let_pass(
 
 
 def test_other_names_are_warned_of_once(images: Array) -> None:
-    labelled = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
+    labeled = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
     ensemble = Ensemble([named_classifier(names) for names in (("cat", "dog"), ("cat", "hound"), ("feline", "dog"))])
     with pytest.warns(ClassNamesWarning) as warned:
-        collect(ensemble, labelled, VIEWS)
+        collect(ensemble, labeled, VIEWS)
     assert [str(each.message) for each in warned] == [
         "classifier 'named' calls class 1 'hound', data 'array:[50, 6, 6, 3]' calls it 'dog'; if that is another class "
         "and not another spelling, the labels are wrong: give the data the classifier's order in its class_names, and "
@@ -325,8 +325,8 @@ def test_real_images_and_a_real_classifier(store: Path) -> None:
     assert preds.class_names is not None
     assert preds.class_names[3] == "cat"
     assert 0.88 < preds.correct().mean() < 0.97
-    assert 0.88 < preds.correct(by="D").mean() < 0.97
-    assert preds.correct(k=5).mean() > 0.98
+    assert 0.88 < preds.correct(predict_from="views").mean() < 0.97
+    assert preds.correct(top_k=5).mean() > 0.98
 
 
 def test_few_images_are_held_at_their_own_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,9 @@ def obvious_softmax(logits: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def obvious_leading(scores: Array, k: int) -> list[list[int]]:
+def obvious_leading(scores: Array, top_k: int) -> list[list[int]]:
     """Sort by falling score, then by rising class."""
-    return [sorted(range(len(row)), key=lambda c: (-row[c], c))[:k] for row in scores.tolist()]
+    return [sorted(range(len(row)), key=lambda c: (-row[c], c))[:top_k] for row in scores.tolist()]
 
 
 def test_logits_become_probabilities_in_float64() -> None:
@@ -90,27 +90,27 @@ def test_blocks_may_be_changed_by_who_gets_them() -> None:
 )
 @settings(deadline=None, max_examples=60)
 def test_leading_classes_are_those_of_a_sort_with_ties_to_the_lower_class(scores: Array, data: st.DataObject) -> None:
-    k = data.draw(st.integers(1, scores.shape[1]))
+    top_k = data.draw(st.integers(1, scores.shape[1]))
     kept = scores.copy()
-    assert leading_classes(scores, k).tolist() == obvious_leading(scores, k)
+    assert leading_classes(scores, top_k).tolist() == obvious_leading(scores, top_k)
     np.testing.assert_array_equal(scores, kept)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_predicted_and_correct_by_the_image_and_by_all_views(k: int) -> None:
+@pytest.mark.parametrize("top_k", [1, 2, 5])
+def test_predicted_and_correct_by_the_image_and_by_all_views(top_k: int) -> None:
     logits = random_logits(50)
     labels = np.random.default_rng(1).integers(0, 5, 50)
     preds = Predictions(logits=logits, views=VIEWS, labels=labels)
     probabilities = obvious_softmax(logits)
-    for by, scores in (("x", probabilities[:, 0]), ("D", probabilities.mean(axis=1))):
-        expected = np.array(obvious_leading(scores, k))
-        predicted = preds.predicted(by=by, k=k)  # type: ignore[arg-type]
+    for predict_from, scores in (("image", probabilities[:, 0]), ("views", probabilities.mean(axis=1))):
+        expected = np.array(obvious_leading(scores, top_k))
+        predicted = preds.predicted(predict_from=predict_from, top_k=top_k)  # type: ignore[arg-type]
         assert predicted.dtype == np.int64
-        np.testing.assert_array_equal(predicted, expected[:, 0] if k == 1 else expected)
-        correct = preds.correct(by=by, k=k)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(predicted, expected[:, 0] if top_k == 1 else expected)
+        correct = preds.correct(predict_from=predict_from, top_k=top_k)  # type: ignore[arg-type]
         assert correct.dtype == np.bool_
         assert correct.tolist() == [label in row for label, row in zip(labels, expected, strict=True)]
-    assert (preds.predicted("x") != preds.predicted("D")).any(), "otherwise this test could not tell them apart"
+    assert (preds.predicted("image") != preds.predicted("views")).any(), "otherwise this test could not tell them apart"
 
 
 def test_select_views_keeps_the_order_asked_for_and_the_identity_first() -> None:
@@ -154,8 +154,8 @@ def test_select_reads_nothing_but_what_is_asked() -> None:
     chosen = preds.select(views=["shift:1,0"], images=[3, 1])
     assert table.asked == []
     assert chosen.probabilities.shape == (2, 2, 2)
-    preds.predicted("x")
-    preds.predicted("x")
+    preds.predicted("image")
+    preds.predicted("image")
     assert table.asked == [([3, 1], [0, 2]), ([0, 1, 2, 3], [0])]
 
 
@@ -166,8 +166,8 @@ def test_an_ensemble_is_the_mean_of_its_members() -> None:
     ensemble = Predictions(members=members, views=VIEWS)
     mean = (obvious_softmax(members[0].logits) + obvious_softmax(members[1].logits)) / 2
     np.testing.assert_allclose(ensemble.probabilities, mean, atol=1e-7)
-    np.testing.assert_array_equal(ensemble.predicted("x"), mean[:, 0].argmax(axis=1))
-    np.testing.assert_array_equal(ensemble.predicted("D"), mean.mean(axis=1).argmax(axis=1))
+    np.testing.assert_array_equal(ensemble.predicted("image"), mean[:, 0].argmax(axis=1))
+    np.testing.assert_array_equal(ensemble.predicted("views"), mean.mean(axis=1).argmax(axis=1))
     assert (ensemble.has_labels, list(ensemble.ids), ensemble.has_logits) == (True, list("abcdefg"), False)
     chosen = ensemble.select(views=["hflip"], images=[2])
     np.testing.assert_allclose(chosen.probabilities, mean[[2]][:, [0, 1]], atol=1e-7)
@@ -184,7 +184,7 @@ def test_ids_are_zero_padded_positions_unless_given() -> None:
 
 def test_repr_says_what_it_is() -> None:
     preds = Predictions(logits=random_logits(), views=VIEWS, labels=[0] * 7)
-    assert repr(preds) == "<Predictions: 7 images x 3 views x 5 classes, logits, labelled>"
+    assert repr(preds) == "<Predictions: 7 images x 3 views x 5 classes, logits, labeled>"
     assert len(preds) == 7
 
 

@@ -54,9 +54,9 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: make().labels, "no labels; give them as labels="),
     (lambda: make().correct(), "no labels"),
     (lambda: make().logits, "the classifier gave probabilities"),
-    (lambda: make().predicted(k=5), "k is 5; expected the number of leading classes, from 1 to 4"),
-    (lambda: make().predicted(k=0), "k is 0"),
-    (lambda: make().predicted(by="d"), "by is 'd'; expected 'x'"),  # type: ignore[arg-type]
+    (lambda: make().predicted(top_k=5), "top_k is 5; expected the number of leading classes, from 1 to 4"),
+    (lambda: make().predicted(top_k=0), "top_k is 0"),
+    (lambda: make().predicted(predict_from="d"), "by is 'd'; expected 'x'"),  # type: ignore[arg-type]
     (lambda: list(make().blocks(0)), "rows is 0"),
     (lambda: make().select(views="identity shift:1,0"), "view 'shift:1,0' is not among the predictions; there are"),
     (lambda: make().select(images=[3]), "position 3; expected positions from 0 to 2"),

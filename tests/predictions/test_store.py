@@ -17,6 +17,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import PredictionsError
+from secondlook.files import shared_lock
 from secondlook.predictions import DamagedPartWarning, Predictions, collect
 from secondlook.predictions.manifest import SkippedImage, view_name
 from secondlook.predictions.part import DamagedPartError, Part, PartFile, PartPlace, rows_per_group, write_part

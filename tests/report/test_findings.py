@@ -21,7 +21,7 @@ from secondlook.report.view_contributions import view_contributions
 
 @pytest.fixture
 def study(preds: Predictions) -> Study:
-    return studied(preds, ["msr", "mean", "bootstrap"], by="x", k=1, seed=0, class_names=None)
+    return studied(preds, ["msr", "mean", "bootstrap"], predict_from="image", top_k=1, seed=0, class_names=None)
 
 
 def test_the_curve_is_that_of_the_metrics(study: Study) -> None:
@@ -51,7 +51,7 @@ def test_histograms_hold_every_image_once(study: Study) -> None:
 
 
 def test_a_histogram_of_what_is_no_share(preds: Predictions) -> None:
-    study = studied(preds, ["entropy"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, ["entropy"], predict_from="image", top_k=1, seed=0, class_names=None)
     one = histogram_of(study, "entropy")
     assert one.right.sum() + one.wrong.sum() == preds.n_images
     flat = replace(study, confidences={"entropy": np.full(preds.n_images, -2.0)})
@@ -97,7 +97,7 @@ def test_views_alone_and_left_out(preds: Predictions, study: Study) -> None:
 
 
 def test_a_single_view_cannot_be_left_out(preds: Predictions) -> None:
-    study = studied(preds.select(views="identity"), None, by="x", k=1, seed=0, class_names=None)
+    study = studied(preds.select(views="identity"), None, predict_from="image", top_k=1, seed=0, class_names=None)
     (row,) = view_contributions(study, 0.95)
     assert row.auroc_alone is not None
     assert (row.auroc_without, row.change, row.change_interval) == (None, None, None)
@@ -143,7 +143,7 @@ def test_an_evaluation_is_taken_over(preds: Predictions, study: Study) -> None:
 
 def test_an_evaluation_of_something_else_is_refused(preds: Predictions, study: Study) -> None:
     with pytest.raises(ReportError, match="by='D', k=1 and the report about by='x'"):
-        found(study, evaluate(preds, ["msr"], ["aurc"], by="D", resamples=5), None, 0.05)
+        found(study, evaluate(preds, ["msr"], ["aurc"], predict_from="views", resamples=5), None, 0.05)
     few = preds.select(images=np.arange(50))
     with pytest.raises(ReportError, match="no part with the 600 images"):
         found(study, evaluate(few, ["msr"], ["aurc"], resamples=5), None, 0.05)
@@ -151,7 +151,7 @@ def test_an_evaluation_of_something_else_is_refused(preds: Predictions, study: S
 
 def test_what_stands_for_the_second_look(preds: Predictions) -> None:
     def chosen(*methods: str) -> tuple[str, str | None]:
-        study = studied(preds, methods, by="x", k=1, seed=0, class_names=None)
+        study = studied(preds, methods, predict_from="image", top_k=1, seed=0, class_names=None)
         return study.baseline, study.second_look
 
     assert chosen("mean", "msr") == ("msr", "mean")
@@ -161,5 +161,5 @@ def test_what_stands_for_the_second_look(preds: Predictions) -> None:
 
 
 def test_the_seed_reaches_the_bootstrap(preds: Predictions) -> None:
-    study = studied(preds, ["bootstrap"], by="x", k=1, seed=5, class_names=None)
+    study = studied(preds, ["bootstrap"], predict_from="image", top_k=1, seed=5, class_names=None)
     np.testing.assert_array_equal(study.confidences["bootstrap"], confidence(preds, "bootstrap", seed=5))

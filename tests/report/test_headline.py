@@ -18,7 +18,7 @@ RISK = 0.2
 
 
 def told(preds: Predictions, methods: list[str] | None = None) -> tuple[Headline, Evaluation]:
-    study = studied(preds, methods or ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, methods or ["msr", "mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     numbers = evaluate(preds, study.confidences, ["auroc", coverage_metric(RISK)], baseline=study.baseline)
     return headline(study, numbers, RISK), numbers
 
@@ -74,7 +74,7 @@ def test_equal_views_change_nothing(made: Made) -> None:
 
 def test_opposite_directions_are_joined_by_but(made: Made) -> None:
     preds = noisy(made, 0.1)
-    study = studied(preds, ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, ["msr", "mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     numbers = evaluate(preds, study.confidences, ["auroc", coverage_metric(RISK)])
     errors_early = rank([True] * 64 + [False] * 250 + [True] * 486, -np.arange(800.0))
     study = replace(study, rankings={**study.rankings, "mean": errors_early})
@@ -86,7 +86,7 @@ def test_what_is_said_to_be_accepted_can_be_accepted(made: Made) -> None:
     sure = np.where(np.arange(1000) < 500, 0.99, 0.9)
     wrong = np.isin(np.arange(1000), np.arange(500, 550))
     preds = made(sure, sure, wrong)
-    study = studied(preds, ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, ["msr", "mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     numbers = evaluate(preds, study.confidences, ["auroc"], baseline=study.baseline, resamples=20)
     assert "at 1 % risk both accept 50 % of the images" in headline(study, numbers, 0.01).sentence
     assert coverage_at(study.correct, study.confidences["mean"], 0.01) > 0.55, "as a metric, over the order of ties"
@@ -94,7 +94,7 @@ def test_what_is_said_to_be_accepted_can_be_accepted(made: Made) -> None:
 
 def test_numbers_that_round_alike_get_more_decimals(made: Made) -> None:
     preds = noisy(made, 0.1)
-    study = studied(preds, ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, ["msr", "mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     numbers = evaluate(preds, study.confidences, ["auroc", coverage_metric(RISK)])
     values = {("mean", "auroc"): 0.99996, ("msr", "auroc"): 0.99991}
     rows = tuple(replace(row, value=values.get((row.method, row.metric), row.value)) for row in numbers.rows)

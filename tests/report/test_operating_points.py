@@ -12,10 +12,10 @@ from secondlook.errors import ReportError
 from secondlook.metrics import rank
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
-    Promises,
+    Guarantees,
+    guarantees_of,
     point_at_coverage,
     point_at_risk,
-    promises_of,
     risks_to_choose_from,
     shortest_threshold,
     telling_risk,
@@ -64,7 +64,7 @@ def test_the_short_decimal_accepts_the_same_images(listed: list[tuple[bool, floa
 
 @pytest.mark.parametrize("coverage", [0.001, 0.333, 0.5, 0.999, 1.0])
 def test_at_a_coverage_the_rule_is_the_selective_room_s(preds: Predictions, coverage: float) -> None:
-    study = studied(preds, ["mean"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, ["mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     rule = threshold_for(preds, "mean", coverage=coverage)
     point = point_at_coverage(study.rankings["mean"], coverage)
     assert rule.calibration is not None
@@ -75,23 +75,25 @@ def test_at_a_coverage_the_rule_is_the_selective_room_s(preds: Predictions, cove
     )
 
 
-def test_promises_are_those_of_certify(preds: Predictions) -> None:
-    study = studied(preds, ["mean"], by="x", k=1, seed=0, class_names=None)
+def test_guarantees_are_those_of_certify(preds: Predictions) -> None:
+    study = studied(preds, ["mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     risks = np.array([0.0, 0.02, 0.1, 0.15, 0.2, 1.0])
-    promises = promises_of(study, "mean", risks, 0.05)
-    assert isinstance(promises, Promises)
-    assert promises.accepted[0] == promises.accepted[-1] == 0, "no error at all, and any error, are nothing to promise"
+    guarantees = guarantees_of(study, "mean", risks, 0.05)
+    assert isinstance(guarantees, Guarantees)
+    assert guarantees.accepted[0] == guarantees.accepted[-1] == 0, (
+        "no error at all, and any error, are nothing to guarantee"
+    )
     for place, risk in enumerate(risks[1:-1].tolist(), start=1):
         rule = certify(preds, "mean", risk=risk, delta=0.05)
         assert rule.calibration is not None
         seen = (rule.threshold, rule.calibration.accepted, rule.calibration.errors)
-        assert (promises.thresholds[place], promises.accepted[place], promises.errors[place]) == seen
-    assert promises.accepted.max() > 0
+        assert (guarantees.thresholds[place], guarantees.accepted[place], guarantees.errors[place]) == seen
+    assert guarantees.accepted.max() > 0
 
 
-def test_a_place_among_others_promises_nothing(preds: Predictions) -> None:
-    study = studied(preds, ["bootstrap"], by="x", k=1, seed=0, class_names=None)
-    reason = promises_of(study, "bootstrap", np.array([0.1]), 0.05)
+def test_a_place_among_others_guarantees_nothing(preds: Predictions) -> None:
+    study = studied(preds, ["bootstrap"], predict_from="image", top_k=1, seed=0, class_names=None)
+    reason = guarantees_of(study, "bootstrap", np.array([0.1]), 0.05)
     assert isinstance(reason, str)
     assert "no threshold carries over" in reason
 

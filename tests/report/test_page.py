@@ -40,7 +40,7 @@ class Nesting(HTMLParser):
         for name, value in attrs:
             if name == "id":
                 self.ids.append(value or "")
-            if name in ("for", "aria-labelledby", "aria-describedby") or (
+            if name in ("for", "aria-labeledby", "aria-describedby") or (
                 name == "href" and (value or "").startswith("#")
             ):
                 self.pointed_at.append((value or "").removeprefix("#"))
@@ -90,7 +90,7 @@ def test_the_script_and_style_match_the_policy(written: Path) -> None:
 
 def test_the_embedded_numbers_are_python_s(preds: Predictions, written: Path, embedded: Embedded) -> None:
     data = embedded(written)
-    study = studied(preds, None, by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, None, predict_from="image", top_k=1, seed=0, class_names=None)
     assert [method["name"] for method in data["methods"]] == list(study.confidences)
     assert (data["images"], data["errors"]) == (600, study.n_errors)
     for method in data["methods"]:

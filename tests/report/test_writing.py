@@ -41,7 +41,7 @@ def test_the_tables_hold_the_numbers(preds: Predictions, tmp_path: Path) -> None
         assert number(row["difference"]) == one.difference
         assert number(row["difference_high"]) == (one.difference_interval and one.difference_interval.high)
         assert row["verdict"] == (one.verdict or "")
-    study = studied(preds, ["msr", "mean"], by="x", k=1, seed=0, class_names=None)
+    study = studied(preds, ["msr", "mean"], predict_from="image", top_k=1, seed=0, class_names=None)
     for row in rows_of(tmp_path / "run-files" / "operating-points.csv"):
         point = point_at_risk(study.rankings[row["method"]], float(row["tolerated_risk"]))
         assert (int(row["accepted"]), int(row["errors_accepted"])) == (point.accepted, point.errors)
@@ -82,7 +82,13 @@ def test_all_confidences_equal(made: Made, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"by": "D"}, {"k": 2}, {"by": "D", "k": 2}, {"methods": ["entropy", "view:hflip"]}]
+    "options",
+    [
+        {"predict_from": "views"},
+        {"top_k": 2},
+        {"predict_from": "views", "top_k": 2},
+        {"methods": ["entropy", "view:hflip"]},
+    ],
 )
 def test_other_questions(preds: Predictions, pixels: Reader, tmp_path: Path, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)

@@ -35,7 +35,7 @@ class CountingNetwork:
         return sum(map(len, self.shown))
 
 
-def labelled_images(network: CountingNetwork, seed: int, side: int) -> tuple[Array, Array]:
+def labeled_images(network: CountingNetwork, seed: int, side: int) -> tuple[Array, Array]:
     """Images in coarse patches, and labels that the network gets right about two times in three."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (IMAGES, 8, 8, 3)).repeat(side // 8, axis=1).repeat(side // 8, axis=2)
@@ -89,7 +89,7 @@ def write_data(networks: dict[str, CountingNetwork]) -> Callable[[Path, str], No
 
     def write(root: Path, key: str) -> None:
         network = networks["stl10-wrn-0" if key == "stl10" else f"{key}-vgg8"]
-        images, labels = labelled_images(network, len(key), 96 if key == "stl10" else 32)
+        images, labels = labeled_images(network, len(key), 96 if key == "stl10" else 32)
         match key:
             case "cifar10":
                 keys = ("labels", "label_names")

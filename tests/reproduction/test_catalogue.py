@@ -1,12 +1,12 @@
 """The declared experiments: names, and nothing in them that does not exist."""
 
 import pytest
-from reproduction.catalogue import experiments_named
+from reproduction.catalog import experiments_named
+
+from reproduction import EXPERIMENTS, GROUPS, Column, Experiment
 from reproduction.classifier_plans import CLASSIFIERS
 from reproduction.data_sets import DATA_SETS
 from reproduction.experiment import Comparison, Piece, texts_of, views_needed
-
-from reproduction import EXPERIMENTS, GROUPS, Column, Experiment
 from secondlook.errors import ExperimentError
 from secondlook.estimators import METHODS
 from secondlook.metrics import measures

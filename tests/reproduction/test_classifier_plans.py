@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduction.classifier_plans import CLASSIFIERS, read_classifiers
 
 from reproduction import reproduce
+from reproduction.classifier_plans import CLASSIFIERS, read_classifiers
 from secondlook.errors import ExperimentError
 
 TORCH_MODULE = """

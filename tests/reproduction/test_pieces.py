@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
+
 from reproduction.bench import Bench
 from reproduction.comparing import run_comparison
 from reproduction.experiment import (
+    PREDICT_FROM,
     Column,
     Comparison,
     ContactSheets,
@@ -22,8 +25,6 @@ from reproduction.experiment import (
 from reproduction.findings import Findings, Row
 from reproduction.paper_tables import BOOTSTRAP, DIGITS, FLIP_ONLY, MEAN, METHODS, MSR
 from reproduction.runner import run_experiment
-from sklearn.metrics import roc_auc_score
-
 from secondlook.classifiers import Classifier
 from secondlook.metrics import coverage_at
 from secondlook.predictions import Predictions, collect
@@ -60,8 +61,8 @@ def test_a_method_with_views_of_its_own_does_not_change_the_views_of_the_others(
     assert {row.method for row in found.rows if row.by == "D"} == {"MSR(x)", "MSR(D)"}
     preds = plain(bench, narrow, views="identity shift:2,0")
     for by in ("x", "D"):
-        correct = preds.correct(by=by)
-        chosen = preds.predicted(by=by)
+        correct = preds.correct(predict_from=PREDICT_FROM[by])
+        chosen = preds.predicted(predict_from=PREDICT_FROM[by])
         mean = preds.probabilities.astype(float).mean(axis=1)[np.arange(len(preds)), chosen]
         assert value(found.rows, "MSR(D)", by) == pytest.approx(roc_auc_score(correct, mean))
     flips = plain(bench, narrow, views="identity hflip")
@@ -94,7 +95,9 @@ def test_a_contrast_adds_and_takes_away_cells(bench: Bench) -> None:
     first, second = (row for row in found.rows if row.piece == "t-contrasts")
     assert first.value == pytest.approx(value(found.rows, "BS(D)") - value(found.rows, "MSR(D)"))
     preds = plain(bench, part="experimental"), plain(bench)
-    gained = sum(int(one.correct(by="D").sum()) - int(one.correct(by="x").sum()) for one in preds)
+    gained = sum(
+        int(one.correct(predict_from="views").sum()) - int(one.correct(predict_from="image").sum()) for one in preds
+    )
     assert second.value == pytest.approx(gained / 60)
     assert "differences on the same images" in found.grids[-1].title
 

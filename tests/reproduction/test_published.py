@@ -6,10 +6,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from reproduction.experiment import Comparison
-from reproduction.published import Published, PublishedColumn, published_value
 
 from reproduction import EXPERIMENTS, published_values
+from reproduction.experiment import Comparison
+from reproduction.published import Published, PublishedColumn, published_value
 
 PAPER = Path(__file__).resolve().parents[3] / "shared" / "paper"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reproduction.bench import Bench, Used
 from sklearn.metrics import roc_auc_score
 
 from reproduction import reproduce
+from reproduction.bench import Bench, Used
 from secondlook.classifiers import Classifier
 from secondlook.errors import ExperimentError
 from secondlook.sources import open_source
@@ -44,13 +44,13 @@ def test_table2_runs_on_official_files(data_root: Path, stand_ins: dict[str, Cla
 def test_the_command_prints_for_machines_what_it_writes(data_root: Path, tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(
         "import numpy as np\n"
-        "def by_colour(images):\n"
+        "def by_color(images):\n"
         "    answers = images.mean(axis=(1, 2)) @ np.random.default_rng(0).normal(size=(3, 10))\n"
         "    powers = np.exp(answers - answers.max(axis=1, keepdims=True))\n"
         "    return powers / powers.sum(axis=1, keepdims=True)\n"
     )
-    plan = 'spec = "function:nets:by_colour"\noutput = "probabilities"\n'
-    (tmp_path / "nets.toml").write_text(f'[cifar10-vgg8]\nname = "colours"\n{plan}[svhn-vgg8]\n{plan}')
+    plan = 'spec = "function:nets:by_color"\noutput = "probabilities"\n'
+    (tmp_path / "nets.toml").write_text(f'[cifar10-vgg8]\nname = "colors"\n{plan}[svhn-vgg8]\n{plan}')
     program = str(Path(sys.executable).with_name("secondlook"))
     line = [program, "reproduce", "table2", "--data-root", str(data_root), "--classifiers", "nets.toml", "--json"]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -65,7 +65,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_rows_are_what_the_views_say(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    summary = score(policy, images, tmp_path / "scores.parquet", classifier=classifier, answers=True)
+    summary = score(policy, images, tmp_path / "scores.parquet", classifier=classifier, per_view=True)
     rows = rows_of(tmp_path / "scores.parquet")
     assert list(rows[0]) == [
         *("id", "label", "class", "confidence", "low", "high", "accept"),
@@ -99,13 +99,13 @@ def test_parts_decide_as_the_whole_does(policy: Policy, classifier: Classifier, 
         assert [row[name] for row in rows] == pytest.approx(values.tolist(), abs=1e-12), name
 
 
-@pytest.mark.parametrize(("k", "answers"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("top_k", "answers"), [(1, False), (2, True)])
 def test_every_format_tells_the_same(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, k: int, answers: bool
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, top_k: int, answers: bool
 ) -> None:
-    asked = policy.model_copy(update={"k": k, "method": "mean" if k == 1 else "msr"})
+    asked = policy.model_copy(update={"top_k": top_k, "method": "mean" if top_k == 1 else "msr"})
     for suffix in (".parquet", ".csv", ".jsonl"):
-        score(asked, images, tmp_path / f"scores{suffix}", classifier=classifier, answers=answers)
+        score(asked, images, tmp_path / f"scores{suffix}", classifier=classifier, per_view=answers)
     rows = rows_of(tmp_path / "scores.parquet")
     lines = (tmp_path / "scores.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == rows
@@ -116,8 +116,8 @@ def test_every_format_tells_the_same(
     for row, cell in zip(rows, cells, strict=True):
         read = {name: (text or None) if name in texts else json.loads(text) for name, text in cell.items()}
         assert read == row
-    assert ("labels" in rows[0]) == (k > 1)
-    if k > 1:
+    assert ("labels" in rows[0]) == (top_k > 1)
+    if top_k > 1:
         assert all(row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1] for row in rows)
 
 
@@ -145,7 +145,7 @@ def test_classes_are_called_as_when_the_policy_was_made(
 def test_one_view_has_no_interval(classifier: Classifier, images: Array, tmp_path: Path) -> None:
     policy = Policy.of(Rule(0.9, "msr"), classifier=classifier, views=("identity",))
     summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert "promise: none" in str(summary)
+    assert "guarantee: none" in str(summary)
     line = (tmp_path / "scores.csv").read_text().splitlines()[1].split(",")
     assert line[4:6] == ["", ""]
 
@@ -159,7 +159,7 @@ def test_an_ensemble_decides_by_all_its_members(images: Array, tmp_path: Path, b
         load_classifier(logits, name="two", output="logits"),
     ]
     ensemble = load_classifier(members, name="both")
-    policy = Policy.of(Rule(0.8, "mean", by="D"), classifier=ensemble, views=VIEWS.texts)
+    policy = Policy.of(Rule(0.8, "mean", predict_from="views"), classifier=ensemble, views=VIEWS.texts)
     score(policy, images, tmp_path / "scores.parquet", classifier=ensemble)
     whole = SelectiveClassifier(ensemble, policy).decide(images)
     rows = rows_of(tmp_path / "scores.parquet")
@@ -344,20 +344,20 @@ def test_what_a_kill_left_aside_is_cleared_away(
     assert sorted(tmp_path.iterdir()) == [kept, tmp_path / "scores.csv"]
 
 
-def test_another_classifier_loses_the_promise(policy: Policy, images: Array, tmp_path: Path, brightness: Any) -> None:
+def test_another_classifier_loses_the_guarantee(policy: Policy, images: Array, tmp_path: Path, brightness: Any) -> None:
     darkness = load_classifier(brightness, name="darkness")
     out = tmp_path / "scores.csv"
     with pytest.raises(DecisionError, match=r"the policy is for classifier 'brightness'.*got 'darkness'"):
         score(policy, images, out, classifier=darkness)
     summary = score(policy, images, out, classifier=darkness, allow_mismatch=True)
-    assert summary.promise is None
-    assert "promise: none, since the policy is for classifier 'brightness'" in str(summary)
+    assert summary.guarantee is None
+    assert "guarantee: none, since the policy is for classifier 'brightness'" in str(summary)
 
 
-def test_the_promise_is_told(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
+def test_the_guarantee_is_told(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
     summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert "promise: at most 10 % errors among the accepted, with certainty 90 %" in str(summary)
-    assert summary.to_dict()["promise"] == str(policy.rule.promise)
+    assert "guarantee: at most 10 % errors among the accepted, with certainty 90 %" in str(summary)
+    assert summary.to_dict()["guarantee"] == str(policy.rule.guarantee)
 
 
 def test_bad_questions(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np, pyarrow.parquet
 from PIL import PngImagePlugin
 from secondlook.classifiers import load_classifier
-from secondlook.estimators import confidence, interval
+from secondlook.estimators import confidence, confidence_interval
 from secondlook.predictions import batching
 from secondlook.selective import Policy, Rule
 from secondlook.scoring.scoring import score

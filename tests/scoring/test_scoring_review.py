@@ -94,9 +94,9 @@ def test_images_that_are_no_files_become_png(scored: Callable[..., Any], images:
             assert np.array_equal(np.asarray(picture), images[int(row["id"])])
 
 
-@pytest.mark.parametrize("kind", ["grey", "float"])
-def test_grey_and_float_images_become_png(policy: Policy, images: Array, tmp_path: Path, kind: str) -> None:
-    pixels = images[..., :1] if kind == "grey" else images.astype(np.float32) / np.float32(255)
+@pytest.mark.parametrize("kind", ["gray", "float"])
+def test_gray_and_float_images_become_png(policy: Policy, images: Array, tmp_path: Path, kind: str) -> None:
+    pixels = images[..., :1] if kind == "gray" else images.astype(np.float32) / np.float32(255)
 
     def brightness(batch: Any) -> Any:
         bright = batch.mean(axis=(1, 2, 3)) / (1 if kind == "float" else 255)
@@ -107,7 +107,7 @@ def test_grey_and_float_images_become_png(policy: Policy, images: Array, tmp_pat
     first = listed(tmp_path / "rejected")[0]
     with Image.open(tmp_path / "rejected" / first["file"]) as picture:
         expected = images[int(first["id"])]
-        assert np.array_equal(np.asarray(picture), expected[..., 0] if kind == "grey" else expected)
+        assert np.array_equal(np.asarray(picture), expected[..., 0] if kind == "gray" else expected)
 
 
 def test_only_an_empty_folder_elsewhere_is_filled(scored: Callable[..., Any], files: str, tmp_path: Path) -> None:

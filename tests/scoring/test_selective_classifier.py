@@ -75,7 +75,7 @@ def test_probabilities_are_of_the_predicting_output(
     images = bright_or_dark[0][:10]
     by_x = SelectiveClassifier(brightness, views=VIEWS)
     assert by_x.predict_proba(images) == pytest.approx(brightness(images), abs=1e-6)
-    by_d = SelectiveClassifier(brightness, views=VIEWS, by="D").predict_proba(images)
+    by_d = SelectiveClassifier(brightness, views=VIEWS, predict_from="views").predict_proba(images)
     assert by_d.sum(axis=1) == pytest.approx(np.ones(10))
     assert not np.allclose(by_d, brightness(images))
 
@@ -99,7 +99,7 @@ def test_another_classifier_is_refused_unless_told_otherwise(
     told = SelectiveClassifier(other, fitted.policy, allow_mismatch=True)
     assert len(told.predict(bright_or_dark[0][:3])) == 3
     assert fitted.rule.certified
-    assert not told.rule.certified, "the promise is about the other classifier"
+    assert not told.rule.certified, "the guarantee is about the other classifier"
     assert told.rule.threshold == fitted.rule.threshold
 
 
@@ -118,7 +118,7 @@ def test_without_a_rule_nothing_is_decided(
         SelectiveClassifier(brightness, views=VIEWS).predict(bright_or_dark[0])
 
 
-def test_fit_says_what_cannot_be_promised(
+def test_fit_says_what_cannot_be_guaranteed(
     brightness: Callable[[Any], Any], bright_or_dark: tuple[Array, Array]
 ) -> None:
     images, labels = bright_or_dark
@@ -134,7 +134,7 @@ def test_leading_classes_and_a_single_view(bright_or_dark: tuple[Array, Array]) 
         return np.stack([share, 0.9 - share, np.full(len(batch), 0.1)], axis=1)
 
     named = load_classifier(three, name="three")
-    policy = Policy.of(Rule(0.85, k=2), classifier=named, views=("identity",))
+    policy = Policy.of(Rule(0.85, top_k=2), classifier=named, views=("identity",))
     both = SelectiveClassifier(named, policy)
     answers = both.predict(bright_or_dark[0][:30])
     decisions = both.decide(bright_or_dark[0][:30])

@@ -25,7 +25,7 @@ def preds() -> Predictions:
 
 @pytest.fixture(scope="session")
 def bright_or_dark() -> tuple[Array, Array]:
-    """600 grey-ish images uint8 [600, 6, 6, 3] with labels 0 (dark) and 1 (bright), some hard to tell."""
+    """600 gray-ish images uint8 [600, 6, 6, 3] with labels 0 (dark) and 1 (bright), some hard to tell."""
     rng = np.random.default_rng(11)
     labels = rng.integers(2, size=600)
     mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=600) + rng.normal(0, 30, size=600)

@@ -1,4 +1,4 @@
-"""The promise: broken in at most delta of all draws, whatever the distribution, and with coverage to spare."""
+"""The guarantee: broken in at most delta of all draws, whatever the distribution, and with coverage to spare."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def certified_place(world: World, rng: np.random.Generator, n: int, risk: float,
 
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize(("n", "risk", "delta"), [(1000, 0.05, 0.1), (300, 0.05, 0.2)])
-def test_the_promise_is_kept(name: str, n: int, risk: float, delta: float) -> None:
+def test_the_guarantee_is_kept(name: str, n: int, risk: float, delta: float) -> None:
     world, rng, draws = WORLDS[name], np.random.default_rng(0), 1000
     places = np.array([certified_place(world, rng, n, risk, delta) for _ in range(draws)])
     accepting = places[places > 0]
@@ -85,7 +85,7 @@ def test_the_promise_is_kept(name: str, n: int, risk: float, delta: float) -> No
     assert broken <= binom.ppf(1 - 1e-4, draws, delta)
 
 
-def test_coverage_comes_near_that_of_an_oracle_and_the_promise_is_kept() -> None:
+def test_coverage_comes_near_that_of_an_oracle_and_the_guarantee_is_kept() -> None:
     world, rng, draws, risk, delta = WORLDS["steep"], np.random.default_rng(1), 2000, 0.05, 0.05
     places = np.array([certified_place(world, rng, 5000, risk, delta) for _ in range(draws)])
     assert places.mean() >= 0.9 * world.oracle(risk)

@@ -32,7 +32,7 @@ def test_what_is_written_is_read(policy: Policy, tmp_path: Path) -> None:
     again = Policy.load(tmp_path / "policy.json")
     assert again == policy
     assert again.rule.threshold == policy.threshold
-    assert again.rule.promise == policy.rule.promise
+    assert again.rule.guarantee == policy.rule.guarantee
     assert again.rule.options == {"level": 0.9, "seed": 3}
     sure = np.linspace(0, 1, 50)
     assert np.array_equal(again.accept(sure), policy.rule.accept(sure))
@@ -46,16 +46,16 @@ def test_people_can_read_it(policy: Policy, tmp_path: Path) -> None:
     assert content["classifier"]["name"] == "brightness"
     assert content["classifier"]["preprocessing"]["scale"] == 1 / 255
     assert content["views"] == ["identity", "hflip", "shift:1,0", "shift:0,1"]
-    assert content["promise"]["text"].startswith("at most 10 % errors among the accepted")
+    assert content["guarantee"]["text"].startswith("at most 10 % errors among the accepted")
     assert content["calibration"]["images"] == 800
     assert content["made"].endswith("+00:00")
     assert "for brightness, 4 views" in str(policy)
 
 
-def test_a_policy_without_a_promise_says_so(classifier: Classifier) -> None:
+def test_a_policy_without_a_guarantee_says_so(classifier: Classifier) -> None:
     policy = Policy.of(Rule(0.9), classifier=classifier, views=("identity",))
-    assert not policy.promise.certified
-    assert policy.promise.text == "none"
+    assert not policy.guarantee.certified
+    assert policy.guarantee.text == "none"
     assert not policy.rule.certified
 
 
@@ -63,7 +63,7 @@ def test_another_classifier_is_refused(policy: Policy, brightness: Callable[[Any
     policy.check(load_classifier(brightness, name="brightness"))
     with pytest.raises(DecisionError, match=r"the policy is for classifier 'brightness'.*got 'darkness'"):
         policy.check(load_classifier(brightness, name="darkness"))
-    with pytest.raises(DecisionError, match="has no name to recognise it by"):
+    with pytest.raises(DecisionError, match="has no name to recognize it by"):
         policy.check(load_classifier(brightness))
 
 
@@ -79,14 +79,14 @@ def test_another_preprocessing_or_output_is_refused(policy: Policy) -> None:
     ("edit", "sentence"),
     [
         (lambda content: content.update(version=2), "version: Input should be 1"),
-        (lambda content: content.update(colour="red"), "colour: Extra inputs are not permitted"),
+        (lambda content: content.update(color="red"), "color: Extra inputs are not permitted"),
         (lambda content: content.pop("threshold"), "threshold: Field required"),
         (lambda content: content.update(threshold="NaN"), "threshold: Input should be a finite number"),
         (lambda content: content.update(views=["identity", "wobble:3"]), "views: .*wobble"),
         (lambda content: content.update(views=["hflip"]), "begins with 'identity'"),
         (lambda content: content.update(method="meen"), "Did you mean 'mean'"),
-        (lambda content: content["promise"].update(risk=2.0), "promise.risk: Input should be less than 1"),
-        (lambda content: content["promise"].pop("risk"), "a certified promise needs risk and delta"),
+        (lambda content: content["guarantee"].update(risk=2.0), "guarantee.risk: Input should be less than 1"),
+        (lambda content: content["guarantee"].pop("risk"), "a certified guarantee needs risk and delta"),
     ],
 )
 def test_a_damaged_policy_is_refused(policy: Policy, tmp_path: Path, edit: Edit, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Rules from predictions: what they accept, what they promise, and what they say where they cannot."""
+"""Rules from predictions: what they accept, what they guarantee, and what they say where they cannot."""
 
 import math
 
@@ -11,18 +11,18 @@ from secondlook.predictions import Predictions
 from secondlook.selective import Rule, certify, certify_confidence, threshold_for
 
 
-@pytest.mark.parametrize(("by", "k"), [("x", 1), ("D", 1), ("x", 2), ("D", 2)])
-def test_a_certified_rule_accepts_what_it_says(preds: Predictions, by: str, k: int) -> None:
-    rule = certify(preds, "mean", risk=0.1, delta=0.05, by=by, k=k)  # type: ignore[arg-type]
-    sure = confidence(preds, "mean", by=by, k=k)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("predict_from", "top_k"), [("image", 1), ("views", 1), ("image", 2), ("views", 2)])
+def test_a_certified_rule_accepts_what_it_says(preds: Predictions, predict_from: str, top_k: int) -> None:
+    rule = certify(preds, "mean", risk=0.1, delta=0.05, predict_from=predict_from, top_k=top_k)  # type: ignore[arg-type]
+    sure = confidence(preds, "mean", predict_from=predict_from, top_k=top_k)  # type: ignore[arg-type]
     accepted = rule.accept(sure)
     assert rule.certified
     assert rule.coverage == pytest.approx(accepted.mean())
     assert rule.calibration is not None
-    assert rule.calibration.errors == np.sum(~preds.correct(by=by, k=k)[accepted])  # type: ignore[arg-type]
+    assert rule.calibration.errors == np.sum(~preds.correct(predict_from=predict_from, top_k=top_k)[accepted])  # type: ignore[arg-type]
     assert rule.calibration.risk is not None
     assert rule.calibration.risk < 0.1
-    assert (rule.method, rule.by, rule.k) == ("mean", by, k)
+    assert (rule.method, rule.predict_from, rule.top_k) == ("mean", predict_from, top_k)
     assert "at most 10 % errors among the accepted, with certainty 95 %" in str(rule)
 
 
@@ -43,12 +43,12 @@ def test_equal_confidences_are_accepted_together() -> None:
     assert rule.coverage == 1.0
 
 
-def test_a_stricter_promise_never_accepts_more(preds: Predictions) -> None:
+def test_a_stricter_guarantee_never_accepts_more(preds: Predictions) -> None:
     coverages = [certify(preds, "mean", risk=risk, delta=0.05).coverage for risk in (0.04, 0.08, 0.12, 0.3)]
     assert coverages == sorted(coverages)
 
 
-def test_what_cannot_be_promised_is_said() -> None:
+def test_what_cannot_be_guaranteed_is_said() -> None:
     rng = np.random.default_rng(3)
     correct, sure = rng.random(400) < 0.98, rng.random(400)
     rule = certify_confidence(correct, sure, risk=0.015, delta=0.01)
@@ -75,7 +75,7 @@ def test_the_number_of_further_images_is_about_right() -> None:
     more = rule.shortfall.further_images
     assert more is not None
     assert certify_confidence(*images(300 + 4 * more), risk=0.01, delta=0.01).certified  # type: ignore[arg-type]
-    assert f"roughly {more:,} more labelled images" in str(rule)
+    assert f"roughly {more:,} more labeled images" in str(rule)
 
 
 def test_hopeless_cases_say_that_more_images_do_not_help() -> None:
@@ -88,21 +88,21 @@ def test_hopeless_cases_say_that_more_images_do_not_help() -> None:
     assert too_few.shortfall.further_images is not None
 
 
-def test_coverage_gives_a_threshold_without_a_promise(preds: Predictions) -> None:
+def test_coverage_gives_a_threshold_without_a_guarantee(preds: Predictions) -> None:
     rule = threshold_for(preds, "mean", coverage=0.7)
     assert rule.coverage == pytest.approx(0.7)
     assert not rule.certified
-    assert "promise: none" in str(rule)
-    unlabelled = Predictions(probabilities=preds.probabilities, views=preds.views)
-    assert threshold_for(unlabelled, "mean", coverage=0.7).threshold == pytest.approx(rule.threshold)
-    assert "no labels" in str(threshold_for(unlabelled, "mean", coverage=0.7))
+    assert "guarantee: none" in str(rule)
+    unlabeled = Predictions(probabilities=preds.probabilities, views=preds.views)
+    assert threshold_for(unlabeled, "mean", coverage=0.7).threshold == pytest.approx(rule.threshold)
+    assert "no labels" in str(threshold_for(unlabeled, "mean", coverage=0.7))
 
 
-def test_a_plain_threshold_promises_nothing() -> None:
+def test_a_plain_threshold_guarantees_nothing() -> None:
     rule = Rule(0.9)
     assert not rule.certified
     assert rule.accept([0.95, 0.9, 0.1]).tolist() == [True, True, False]
-    assert "promise: none" in str(rule)
+    assert "guarantee: none" in str(rule)
     with pytest.raises(DecisionError, match="no coverage of its own"):
         rule.coverage  # noqa: B018
 
@@ -117,9 +117,9 @@ def test_shares_outside_their_range(preds: Predictions, risk: float, delta: floa
 
 
 def test_bad_input(preds: Predictions) -> None:
-    unlabelled = Predictions(probabilities=preds.probabilities, views=preds.views)
+    unlabeled = Predictions(probabilities=preds.probabilities, views=preds.views)
     with pytest.raises(DecisionError, match="these predictions have no labels"):
-        certify(unlabelled, "mean", risk=0.1, delta=0.1)
+        certify(unlabeled, "mean", risk=0.1, delta=0.1)
     with pytest.raises(DecisionError, match="confidence is NaN at index 1"):
         certify_confidence([True, False], [0.1, np.nan], risk=0.1, delta=0.1)
     with pytest.raises(DecisionError, match="confidence is NaN at index 0"):
@@ -140,7 +140,7 @@ def test_a_confidence_that_needs_other_images_is_refused(preds: Predictions) -> 
 
 
 def test_absurd_numbers_of_further_images_are_not_told() -> None:
-    # 200 images are enough to promise something; errors among the surest are in the way, not their number.
+    # 200 images are enough to guarantee something; errors among the surest are in the way, not their number.
     correct = np.ones(400, dtype=bool)
     correct[1::3] = False
     rule = certify_confidence(correct, -np.arange(400.0), risk=0.1, delta=0.1)

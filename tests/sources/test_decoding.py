@@ -76,19 +76,19 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
     np.testing.assert_array_equal(turned, reference_orientation(plain, orientation))
 
 
-def test_grey_and_bilevel_become_rgb() -> None:
-    grey = PIXELS[..., 0]
-    np.testing.assert_array_equal(decoded(encoded(Image.fromarray(grey), "PNG")), np.repeat(grey[..., None], 3, axis=2))
-    bilevel = Image.fromarray(grey).point(lambda value: 255 * (value > 127), "1")
-    np.testing.assert_array_equal(decoded(encoded(bilevel, "PNG"))[..., 2], np.where(grey > 127, 255, 0))
+def test_gray_and_bilevel_become_rgb() -> None:
+    gray = PIXELS[..., 0]
+    np.testing.assert_array_equal(decoded(encoded(Image.fromarray(gray), "PNG")), np.repeat(gray[..., None], 3, axis=2))
+    bilevel = Image.fromarray(gray).point(lambda value: 255 * (value > 127), "1")
+    np.testing.assert_array_equal(decoded(encoded(bilevel, "PNG"))[..., 2], np.where(gray > 127, 255, 0))
 
 
 def test_alpha_is_dropped() -> None:
     alpha = np.dstack([PIXELS, np.zeros((5, 7), dtype=np.uint8)])
     np.testing.assert_array_equal(decoded(encoded(Image.fromarray(alpha), "PNG")), PIXELS)
-    grey_alpha = Image.fromarray(alpha).convert("LA")
-    expected = np.repeat(np.array(grey_alpha)[..., :1], 3, axis=2)
-    np.testing.assert_array_equal(decoded(encoded(grey_alpha, "PNG")), expected)
+    gray_alpha = Image.fromarray(alpha).convert("LA")
+    expected = np.repeat(np.array(gray_alpha)[..., :1], 3, axis=2)
+    np.testing.assert_array_equal(decoded(encoded(gray_alpha, "PNG")), expected)
 
 
 @pytest.mark.parametrize("transparency", [None, 0, b"\x00\x80\xff"])

@@ -33,7 +33,7 @@ def test_float_images_are_handed_on_unrounded() -> None:
     np.testing.assert_array_equal(image, images[1])
 
 
-def test_grey_images_and_columns_of_labels() -> None:
+def test_gray_images_and_columns_of_labels() -> None:
     source = open_source(IMAGES[..., :1], labels=np.array([[0], [1], [1], [0]], dtype=np.uint8))
     assert source.read(0).shape == (5, 6, 1)
     assert source.labels is not None
@@ -45,7 +45,7 @@ def test_grey_images_and_columns_of_labels() -> None:
     [
         (IMAGES.transpose(0, 3, 1, 2), r"shape \[4, 3, 5, 6\].*transpose\(0, 2, 3, 1\)"),
         (IMAGES[0], r"\[5, 6, 3\], expected \[N, H, W, 1 or 3\]; for one image pass image\[None\]"),
-        (IMAGES[..., 0], r"grey images pass images\[..., None\]"),
+        (IMAGES[..., 0], r"gray images pass images\[..., None\]"),
         (IMAGES[0, 0, 0], r"shape \[3\], expected \[N, H, W, 1 or 3\]\."),
         (IMAGES[..., :2], r"shape \[4, 5, 6, 2\]"),
         (IMAGES[:0], r"there is no image in .* \(shape \[0, 5, 6, 3\]\); expected at least one"),

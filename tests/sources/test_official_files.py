@@ -131,9 +131,9 @@ def test_bad_stl10_files_are_told(tmp_path: Path, write_stl10: Callable[[Path, A
     assert open_source(f"stl10:{tmp_path}?split=unlabeled").labels is None
 
 
-def write_jpeg(path: Path, grey: int) -> None:
+def write_jpeg(path: Path, gray: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 6), (grey, grey, grey)).save(path, "JPEG")
+    Image.new("RGB", (8, 6), (gray, gray, gray)).save(path, "JPEG")
 
 
 @pytest.mark.parametrize(("images", "devkit"), [("", ""), ("val", "ILSVRC2012_devkit_t12"), ("", "elsewhere")])

@@ -120,9 +120,9 @@ def test_it_prints_well() -> None:
 
 
 def test_images_alone_are_the_same_data_whenever_they_are_asked_for() -> None:
-    labelled = ArraySource(np.zeros((3, 4, 4, 3), dtype=np.uint8), labels=[0, 1, 0], class_names=["a", "b"])
-    before = labelled.without_labels().digest
-    assert labelled.digest != before
-    assert labelled.without_labels().digest == before
-    assert labelled.without_labels().labels is None
-    assert labelled.class_names == ("a", "b")
+    labeled = ArraySource(np.zeros((3, 4, 4, 3), dtype=np.uint8), labels=[0, 1, 0], class_names=["a", "b"])
+    before = labeled.without_labels().digest
+    assert labeled.digest != before
+    assert labeled.without_labels().digest == before
+    assert labeled.without_labels().labels is None
+    assert labeled.class_names == ("a", "b")

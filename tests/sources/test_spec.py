@@ -71,7 +71,7 @@ def test_a_bad_text_is_told(text: str, message: str) -> None:
         open_source(text)
 
 
-def test_a_bare_folder_is_recognised(tmp_path: Path) -> None:
+def test_a_bare_folder_is_recognized(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="perhaps 'folder:"):
         open_source(str(tmp_path))
 

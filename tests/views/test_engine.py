@@ -1,4 +1,4 @@
-"""The engine against the plain reference: equal for copies, within one grey level for the rest."""
+"""The engine against the plain reference: equal for copies, within one gray level for the rest."""
 
 import itertools
 from types import ModuleType
@@ -18,7 +18,7 @@ from secondlook.views.steps import Frame
 from secondlook.views.view import View
 
 COPIES = ["identity", "hflip", "vflip", "shift:2,-1", "shift:-3,0", "shift:0,4", "shift:50,0", "shift:-1e12,1"]
-COLOUR_COPIES = ["channels:bgr", "channels:gbr", "channels:brg"]
+COLOR_COPIES = ["channels:bgr", "channels:gbr", "channels:brg"]
 COMPUTED = [
     "shift:0.5,0",
     "shift:-1.25,2.75",
@@ -53,7 +53,7 @@ def random_images(seed: int, height: int, width: int, channels: int, dtype: str,
 
 
 def largest_difference(first: Array, second: Array) -> float:
-    """Return the largest difference in grey levels of 1/255."""
+    """Return the largest difference in gray levels of 1/255."""
     assert first.dtype == second.dtype
     assert first.shape == second.shape
     scale = 1.0 if first.dtype == np.uint8 else 255.0
@@ -67,14 +67,14 @@ def test_every_step_equals_the_reference(
     reference: ModuleType, size: tuple[int, int], channels: int, dtype: str
 ) -> None:
     images = random_images(0, *size, channels, dtype)
-    for text in COPIES + (COLOUR_COPIES if channels == 3 else []):
+    for text in COPIES + (COLOR_COPIES if channels == 3 else []):
         assert np.array_equal(apply_view(images, text), reference.view_of(images, text)), text
     for text in COMPUTED:
         assert largest_difference(apply_view(images, text), reference.view_of(images, text)) <= 1.0, text
 
 
 def test_every_built_in_step_is_compared(reference: ModuleType) -> None:
-    compared = {text.partition(":")[0] for text in COPIES + COLOUR_COPIES + COMPUTED}
+    compared = {text.partition(":")[0] for text in COPIES + COLOR_COPIES + COMPUTED}
     assert compared == set(STEPS) == set(reference.STEPS)
 
 
@@ -99,7 +99,7 @@ def step_texts(channels: int) -> st.SearchStrategy[str]:
         st.sampled_from(["crop:10,20,60,50", "crop:0,0,80,100", "crop:33.3,1,12,70"]),
     ]
     if channels == 3:
-        steps.append(st.sampled_from(COLOUR_COPIES))
+        steps.append(st.sampled_from(COLOR_COPIES))
     return st.one_of(steps)
 
 
@@ -142,7 +142,7 @@ def test_the_order_of_steps_counts(reference: ModuleType, text: str, dtype: str)
 
 @pytest.mark.parametrize("text", ["shift:0.5,0+gamma:0.3", "gamma:0.3+zoom:0.7+gamma:0.4", "blur:1+brightness:40"])
 def test_nothing_is_rounded_half_way(reference: ModuleType, text: str) -> None:
-    # Near black these steps make a rounding error of half a grey level many levels wide.
+    # Near black these steps make a rounding error of half a gray level many levels wide.
     dark = random_images(7, 8, 8, 3, "uint8") // 64
     assert largest_difference(apply_view(dark, text), reference.view_of(dark, text)) <= 1.0
 
@@ -153,7 +153,7 @@ def test_nothing_is_rounded_half_way(reference: ModuleType, text: str) -> None:
         st.one_of(
             st.sampled_from(["hflip", "vflip"]),
             st.tuples(st.integers(-9, 9), st.integers(-9, 9)).map(lambda pair: f"shift:{pair[0]},{pair[1]}"),
-            st.sampled_from(COLOUR_COPIES),
+            st.sampled_from(COLOR_COPIES),
         ),
         min_size=1,
         max_size=6,
@@ -192,7 +192,7 @@ def test_one_view_at_a_time_equals_all_at_once() -> None:
     assert np.array_equal(np.stack([batch for _, batch in batches], axis=1), sl.apply_views(images, "natural"))
 
 
-@pytest.mark.parametrize("text", [*COPIES, *COMPUTED, *COLOUR_COPIES])
+@pytest.mark.parametrize("text", [*COPIES, *COMPUTED, *COLOR_COPIES])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_the_input_is_never_changed_nor_shared(text: str, dtype: str) -> None:
     images = random_images(4, 6, 5, 3, dtype)
@@ -234,7 +234,7 @@ def test_bad_images_are_named(images: Array, sentence: str) -> None:
         sl.apply_views(images, "identity hflip")
 
 
-def test_channel_order_needs_colour() -> None:
+def test_channel_order_needs_color() -> None:
     with pytest.raises(ViewError, match="'channels:bgr' needs images of 3 channels, got 1"):
         apply_view(np.zeros((1, 4, 4, 1), np.uint8), "channels:bgr")
 

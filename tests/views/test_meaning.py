@@ -8,7 +8,7 @@ from secondlook.views import apply_view
 
 
 def picture(rows: list[list[int]]) -> Array:
-    """Return one grey image from its rows. -> uint8 [1, H, W, 1]"""
+    """Return one gray image from its rows. -> uint8 [1, H, W, 1]"""
     return np.array(rows, dtype=np.uint8)[None, :, :, None]
 
 
@@ -91,7 +91,7 @@ def test_rotate_shows_nothing_from_outside_but_reaches_the_border(size: tuple[in
     assert apply_view(framed, f"rotate:{degrees}+zoom:1.3").max() < 255
 
 
-def test_zoom_enlarges_about_the_centre_bilinearly() -> None:
+def test_zoom_enlarges_about_the_center_bilinearly() -> None:
     line = picture([[0, 100, 200, 100, 0]])
     assert look(line, "zoom:2") == [[100, 150, 200, 150, 100]]
     assert look(line, "zoom:4") == [[150, 175, 200, 175, 150]]
@@ -124,17 +124,17 @@ def test_brightness_scales_from_black() -> None:
     assert look(picture([[0, 100, 200]]), "brightness:1.5") == [[0, 150, 255]]
 
 
-COLOUR = np.array([[[[200, 100, 50]]]], dtype=np.uint8)
+COLOR = np.array([[[[200, 100, 50]]]], dtype=np.uint8)
 
 
 def test_gray_is_luminance_in_every_channel() -> None:
-    assert apply_view(COLOUR, "gray")[0, 0, 0].tolist() == [124, 124, 124]
+    assert apply_view(COLOR, "gray")[0, 0, 0].tolist() == [124, 124, 124]
 
 
 def test_channels_are_named_in_the_order_of_the_output() -> None:
-    assert apply_view(COLOUR, "channels:bgr")[0, 0, 0].tolist() == [50, 100, 200]
-    assert apply_view(COLOUR, "channels:gbr")[0, 0, 0].tolist() == [100, 50, 200]
-    assert apply_view(COLOUR, "channels:gbr+channels:gbr")[0, 0, 0].tolist() == [50, 200, 100]
+    assert apply_view(COLOR, "channels:bgr")[0, 0, 0].tolist() == [50, 100, 200]
+    assert apply_view(COLOR, "channels:gbr")[0, 0, 0].tolist() == [100, 50, 200]
+    assert apply_view(COLOR, "channels:gbr+channels:gbr")[0, 0, 0].tolist() == [50, 200, 100]
 
 
 def test_blur_spreads_a_point_by_its_standard_deviation() -> None:

@@ -25,7 +25,7 @@ class Classifier(ABC):
     output
         What the answers mean: 'logits' or 'probabilities'.
     preprocessing
-        How images become the input: `fit` before the views, `normalise` after them.
+        How images become the input: `fit` before the views, `normalize` after them.
     n_classes
         Number of classes; None until it is known, from the model or from the first answer.
     class_names

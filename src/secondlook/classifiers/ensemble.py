@@ -13,7 +13,7 @@ from secondlook.errors import ClassifierError
 class Ensemble(Classifier):
     """Classifiers with the same input geometry and classes; its answers are the mean of their probabilities.
 
-    Members may normalise differently (mean, std, layout); what happens before the views must be the same.
+    Members may normalize differently (mean, std, layout); what happens before the views must be the same.
     """
 
     def __init__(self, members: Sequence[Classifier], *, name: str | None = None) -> None:

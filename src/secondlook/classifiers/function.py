@@ -12,7 +12,7 @@ from secondlook.classifiers.schemes import Statement, classifier_scheme
 from secondlook.errors import ClassifierError
 
 FITTING = (*GEOMETRY, "size")
-"""The settings that make sense for a function: it normalises by itself."""
+"""The settings that make sense for a function: it normalizes by itself."""
 
 
 class FunctionClassifier(Classifier):
@@ -40,7 +40,7 @@ class FunctionClassifier(Classifier):
     "function",
     form="function:package.module:name",
     says="Python function (or any callable) from a uint8 batch [N, H, W, C] to an array [N, classes]",
-    recognises=callable,
+    recognizes=callable,
 )
 def open_function(target: object, statement: Statement) -> Classifier:
     """Wrap a callable, or the one that a text names."""
@@ -48,7 +48,7 @@ def open_function(target: object, statement: Statement) -> Classifier:
         if setting not in FITTING:
             raise ClassifierError(
                 f"{setting}= has no effect on {statement.spec!r}: a function gets the pixels as they are; "
-                "normalise inside the function."
+                "normalize inside the function."
             )
     function = imported(target, statement.spec) if isinstance(target, str) else target
     if not callable(function):

@@ -52,7 +52,7 @@ def resized(image: Array, size: Size, interpolation: Interpolation) -> Array:
     return np.stack([np.asarray(plane.resize(width_and_height, method)) for plane in planes], axis=-1)
 
 
-def centre_cropped(image: Array, size: Size, rounding: CropRounding) -> Array:
+def center_cropped(image: Array, size: Size, rounding: CropRounding) -> Array:
     """Return the middle of an image; what lies outside a smaller one is black. [H, W, C] -> [*size, C]"""
     image = _padded_to(image, size)
     top, left = (
@@ -70,7 +70,7 @@ def _padded_to(image: Array, size: Size) -> Array:
 
 
 def luminance(images: Array) -> Array:
-    """Grey images of colour ones. uint8|float32 [..., 3] -> the same dtype [..., 1]"""
+    """Gray images of color ones. uint8|float32 [..., 3] -> the same dtype [..., 1]"""
     if images.dtype == np.uint8:
         weighted = images.astype(np.uint32) @ np.array(LUMINANCE, dtype=np.uint32)
         return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]

@@ -91,7 +91,7 @@ def preprocessing_of(settings: Mapping[str, Any], spec: str) -> Preprocessing:
         scale=float(settings.get("rescale_factor") or 1 / 255) if settings.get("do_rescale") else 1.0,
         mean=mean,
         std=std,
-        colour="BGR" if settings.get("do_flip_channel_order") else "RGB",
+        color="BGR" if settings.get("do_flip_channel_order") else "RGB",
     )
 
 
@@ -121,9 +121,9 @@ def _side_or_size(size: Any, name: str, spec: str) -> int | Size:
 
 def _mean_and_std(settings: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std, with the offset and the second division that EfficientNet processors add."""
-    normalises = settings.get("do_normalize")
-    mean = np.atleast_1d(np.array(settings["image_mean"] if normalises else 0.0))
-    std = np.atleast_1d(np.array(settings["image_std"] if normalises else 1.0))
+    normalizes = settings.get("do_normalize")
+    mean = np.atleast_1d(np.array(settings["image_mean"] if normalizes else 0.0))
+    std = np.atleast_1d(np.array(settings["image_std"] if normalizes else 1.0))
     mean = mean + (1.0 if settings.get("rescale_offset") else 0.0)
     std = std * np.array(settings["image_std"]) if settings.get("include_top") else std
     return tuple(mean.tolist()), tuple(std.tolist())
@@ -142,10 +142,10 @@ def _check_against(processor: Any, preprocessing: Preprocessing, spec: str) -> N
     """Compare with the processor itself on one noisy image: some compute what their settings do not say."""
     probe = np.random.default_rng(0).integers(0, 256, (281, 353, 3), dtype=np.uint8)
     theirs = np.asarray(processor(images=[probe], return_tensors="pt")["pixel_values"])
-    ours = preprocessing.normalise(preprocessing.fit([probe]))
+    ours = preprocessing.normalize(preprocessing.fit([probe]))
     if theirs.shape == ours.shape:
         level = preprocessing.scale / max(preprocessing.std)
-        # Two implementations of one interpolation differ by the rounding of a grey level.
+        # Two implementations of one interpolation differ by the rounding of a gray level.
         if np.abs(theirs - ours).mean() <= level:
             return
     raise ClassifierError(

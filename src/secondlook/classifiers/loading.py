@@ -56,7 +56,7 @@ def load_classifier(
         All preprocessing settings at once, instead of the classifier's own; what the model insists on (its input's
         size, channels and number type) stays.
     options
-        Single preprocessing settings (resize, crop, interpolation, scale, mean, std, colour, layout, grey, ...) and
+        Single preprocessing settings (resize, crop, interpolation, scale, mean, std, color, layout, gray, ...) and
         the options of the scheme.
     """
     stated: dict[str, Any] = {"output": output, "preprocessing": preprocessing, **options}
@@ -103,7 +103,7 @@ def _scheme_of(text: str) -> Scheme:
 def _from_object(target: object, options: Mapping[str, object]) -> Classifier:
     # A function comes last, because many models can be called as well.
     for scheme in sorted(SCHEMES.values(), key=lambda scheme: scheme.name == "function"):
-        if scheme.recognises is not None and scheme.recognises(target):
+        if scheme.recognizes is not None and scheme.recognizes(target):
             given = {name: value for name, value in options.items() if value is not None}
             return _open(scheme, target, _described(target), given)
     hint = f" Write it as a text with its scheme, such as 'onnx:{target}'." if isinstance(target, Path) else ""

@@ -51,7 +51,7 @@ class OnnxClassifier(Classifier):
 
     def answer(self, images: Array) -> Array:
         """Scores of the chosen output. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        return in_batches_of(self._input.batch, self.preprocessing.normalise(images), self._run)
+        return in_batches_of(self._input.batch, self.preprocessing.normalize(images), self._run)
 
     def _run(self, inputs: Array) -> Array:
         from onnxruntime.capi import onnxruntime_pybind11_state as failures

@@ -18,21 +18,21 @@ from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
 
 Layout = Literal["NCHW", "NHWC"]
-Colour = Literal["RGB", "BGR"]
-Grey = Literal["repeat", "luminance"]
+Color = Literal["RGB", "BGR"]
+Gray = Literal["repeat", "luminance"]
 InputType = Literal["float32", "float16", "uint8"]
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens to an image: resize, crop, [views], scale, colour order, mean and std, layout.
+    """What happens to an image: resize, crop, [views], scale, color order, mean and std, layout.
 
     Attributes
     ----------
     resize
         Shorter side in pixels, or (height, width), or None to leave the size alone.
     crop
-        Side or (height, width) of the centre crop that follows, or None.
+        Side or (height, width) of the center crop that follows, or None.
     interpolation
         'nearest', 'box', 'bilinear', 'hamming', 'bicubic' or 'lanczos', with Pillow's smoothing.
     crop_rounding
@@ -41,13 +41,13 @@ class Preprocessing:
         (height, width) the classifier insists on, or None where any will do.
     channels
         1 or 3 where the classifier insists, or None.
-    grey
-        'repeat' turns grey images into three equal channels, 'luminance' turns colour images grey; None allows neither.
+    gray
+        'repeat' turns gray images into three equal channels, 'luminance' turns color images gray; None allows neither.
     scale
         Factor on pixels of 0 to 255; images in [0, 1] are multiplied by 255 * scale.
     mean, std
-        Subtracted and divided by after scaling; one value, or one per channel in the order of `colour`.
-    colour, layout, input_dtype
+        Subtracted and divided by after scaling; one value, or one per channel in the order of `color`.
+    color, layout, input_dtype
         What the classifier is fed: 'RGB' or 'BGR'; 'NCHW' or 'NHWC'; 'float32', 'float16', or 'uint8' (raw pixels).
     """
 
@@ -57,11 +57,11 @@ class Preprocessing:
     crop_rounding: CropRounding = "even"
     size: int | Size | None = None
     channels: int | None = None
-    grey: Grey | None = None
+    gray: Gray | None = None
     scale: float = 1 / 255
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
-    colour: Colour = "RGB"
+    color: Color = "RGB"
     layout: Layout = "NCHW"
     input_dtype: InputType = "float32"
 
@@ -128,7 +128,7 @@ class Preprocessing:
             size = geometry.target_size(image.shape[0], image.shape[1], self.resize)
             image = geometry.resized(image, size, self.interpolation)
         crop = checked_size("crop", self.crop)
-        return image if crop is None else geometry.centre_cropped(image, crop, self.crop_rounding)
+        return image if crop is None else geometry.center_cropped(image, crop, self.crop_rounding)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise where images of this size cannot be fed to the classifier."""
@@ -138,10 +138,10 @@ class Preprocessing:
                 f"set resize={self.input_size} (or resize= the shorter side and crop={self.input_size})."
             )
 
-    def normalise(self, images: Array) -> Array:
+    def normalize(self, images: Array) -> Array:
         """Return the classifier's input. uint8|float32 [N, H, W, C] -> [N, C, H, W], or [N, H, W, C] by layout."""
         images = self._with_channels(images)
-        if self.colour == "BGR":
+        if self.color == "BGR":
             images = images[..., ::-1]
         if self.layout == "NCHW":
             images = images.transpose(0, 3, 1, 2)
@@ -172,13 +172,13 @@ class Preprocessing:
             return images
         if got == wanted:
             return images
-        if (got, wanted, self.grey) == (1, 3, "repeat"):
+        if (got, wanted, self.gray) == (1, 3, "repeat"):
             return np.repeat(images, 3, axis=-1)
-        if (got, wanted, self.grey) == (3, 1, "luminance"):
+        if (got, wanted, self.gray) == (3, 1, "luminance"):
             return geometry.luminance(images)
         conversion = {(1, 3): "repeat", (3, 1): "luminance"}.get((got, wanted))
         repair = (
-            f"{wanted}-channel images" if conversion is None else f"grey={conversion!r}, in a text ?grey={conversion}"
+            f"{wanted}-channel images" if conversion is None else f"gray={conversion!r}, in a text ?gray={conversion}"
         )
         raise ClassifierError(f"the images have {got} channel(s), but the classifier takes {wanted}; pass {repair}.")
 
@@ -189,13 +189,15 @@ class Preprocessing:
         return dataclasses.replace(self, **given)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the settings as JSON can hold them."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in _items(self)}
+        """Return the settings as JSON can hold them, under the names that stores and policies keep them by."""
+        values = {_STORED_NAMES.get(name, name): value for name, value in _items(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, object]) -> Self:
-        """Preprocessing of what `to_dict` gave; what is left out keeps its default."""
-        return cls().with_settings(settings)
+        """Return the preprocessing that `to_dict` described; missing settings keep their defaults."""
+        given = {stored: name for name, stored in _STORED_NAMES.items()}
+        return cls().with_settings({given.get(name, name): value for name, value in settings.items()})
 
     @property
     def digest(self) -> str:
@@ -212,12 +214,14 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "interpolation": geometry.INTERPOLATIONS,
     "crop_rounding": ("even", "down"),
     "channels": (None, 1, 3),
-    "grey": (None, "repeat", "luminance"),
-    "colour": ("RGB", "BGR"),
+    "gray": (None, "repeat", "luminance"),
+    "color": ("RGB", "BGR"),
     "layout": ("NCHW", "NHWC"),
     "input_dtype": ("float32", "float16", "uint8"),
 }
-GEOMETRY = ("resize", "crop", "interpolation", "crop_rounding", "channels", "grey")
+GEOMETRY = ("resize", "crop", "interpolation", "crop_rounding", "channels", "gray")
+_STORED_NAMES = {"color": "colour", "gray": "grey"}
+"""Names in files: they are part of the identity of stored predictions, so the first spelling stays there."""
 SETTINGS = tuple(field.name for field in dataclasses.fields(Preprocessing))
 
 

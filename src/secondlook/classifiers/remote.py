@@ -40,7 +40,7 @@ class RemoteClassifier(Classifier):
 
     def answer(self, images: Array) -> Array:
         """Scores in the order of the images. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        inputs = self.preprocessing.normalise(images)
+        inputs = self.preprocessing.normalize(images)
         requests = parts(inputs, self._rows) if self._input.batch is None else full_parts(inputs, self._input.batch)
         return np.concatenate(self._client.infer(requests, self._input.name, self._output_name))[: len(inputs)]
 

@@ -103,7 +103,7 @@ class Scheme:
         The optional dependencies it needs, or None.
     open
         `open(target, statement, **options)`: target is the text behind the colon, or the object.
-    recognises
+    recognizes
         Tells whether an object is of this kind; None where there is only a text.
     """
 
@@ -112,7 +112,7 @@ class Scheme:
     says: str
     extra: str | None
     open: Opener
-    recognises: Callable[[object], bool] | None
+    recognizes: Callable[[object], bool] | None
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -127,14 +127,14 @@ SCHEMES: dict[str, Scheme] = {}
 
 
 def classifier_scheme(
-    name: str, *, form: str, says: str, extra: str | None = None, recognises: Callable[[object], bool] | None = None
+    name: str, *, form: str, says: str, extra: str | None = None, recognizes: Callable[[object], bool] | None = None
 ) -> Callable[[Opener], Opener]:
     """Register the decorated opener under a scheme name."""
 
     def register(opener: Opener) -> Opener:
         if name in SCHEMES:
             raise ClassifierError(f"the classifier scheme {name!r} is registered already; choose another name.")
-        SCHEMES[name] = Scheme(name, form, says, extra, opener, recognises)
+        SCHEMES[name] = Scheme(name, form, says, extra, opener, recognizes)
         return opener
 
     return register

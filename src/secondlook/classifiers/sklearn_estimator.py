@@ -15,7 +15,7 @@ from secondlook.errors import ClassifierError
 
 
 class SklearnClassifier(Classifier):
-    """An estimator with `predict_proba`, given float32 [N, H * W * C]: pixels normalised, then flattened."""
+    """An estimator with `predict_proba`, given float32 [N, H * W * C]: pixels normalized, then flattened."""
 
     def __init__(self, estimator: Any, digest: str, statement: Statement) -> None:
         names = _class_names(estimator, statement.spec)
@@ -31,12 +31,12 @@ class SklearnClassifier(Classifier):
 
     def answer(self, images: Array) -> Array:
         """Probabilities in the order of the estimator's classes. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        rows = self.preprocessing.normalise(images).reshape(len(images), -1)
+        rows = self.preprocessing.normalize(images).reshape(len(images), -1)
         expected = getattr(self._estimator, "n_features_in_", rows.shape[1])
         if rows.shape[1] != expected:
             raise ClassifierError(
                 f"classifier {self.name!r} takes {expected} values per image, but images of {list(images.shape[1:])} "
-                f"have {rows.shape[1]}; set resize=(height, width) and grey= as it was trained."
+                f"have {rows.shape[1]}; set resize=(height, width) and gray= as it was trained."
             )
         probabilities: Array = self._estimator.predict_proba(rows)
         return probabilities
@@ -50,7 +50,7 @@ def _is_estimator(target: object) -> bool:
     "sklearn",
     form="sklearn:FILE",
     says="scikit-learn estimator with predict_proba; a pickled FILE only with trust_pickle=True",
-    recognises=_is_estimator,
+    recognizes=_is_estimator,
 )
 def open_sklearn(target: Any, statement: Statement, *, trust_pickle: bool = False) -> Classifier:
     """Wrap an estimator, or unpickle one from a file that the user says is trusted."""

@@ -53,7 +53,7 @@ class TorchClassifier(Classifier):
 
     def answer(self, images: Array) -> Array:
         """Scores as the module gives them. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
-        inputs = self.preprocessing.normalise(images)
+        inputs = self.preprocessing.normalize(images)
         with _evaluating(self.module):
             return in_batches_of(self._rows, inputs, self._run)
 
@@ -120,7 +120,7 @@ def _is_torch_module(target: object) -> bool:
     form="torch:FILE.pt2 or torch:package.module:factory",
     says="PyTorch module, factory with weights=, torch.export file or TorchScript file; output= must be stated",
     extra="torch",
-    recognises=_is_torch_module,
+    recognizes=_is_torch_module,
 )
 def open_torch(
     target: Any,

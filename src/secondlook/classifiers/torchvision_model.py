@@ -13,7 +13,7 @@ from secondlook.classifiers.torch_model import classifier_of, require_torch
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
 
-NORMALISING_INSIDE = ("googlenet", "inception_v3")
+NORMALIZING_INSIDE = ("googlenet", "inception_v3")
 """Models that change their input depending on whose weights they carry."""
 
 
@@ -96,7 +96,7 @@ def _with_file(models: Any, name: str, file: str, n_classes: int | None, publish
         raise ClassifierError(
             f"weights={file!r} of {spec!r} is neither a file nor published; published: {', '.join(published)}."
         )
-    if name in NORMALISING_INSIDE:
+    if name in NORMALIZING_INSIDE:
         raise ClassifierError(
             f"{spec!r} changes its input depending on whose weights it carries, so weights=FILE is not supported; "
             "make it in a function of your own: 'torch:package.module:factory'."

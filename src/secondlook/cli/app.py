@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from secondlook import __version__
-from secondlook.cli import calibrate, compare, demo, evaluate, info, report, reproduce, score, search, views
+from secondlook.cli import calibrate, compare, demo, evaluate, info, report, score, search, views
 from secondlook.errors import SecondLookError
 
 app = typer.Typer(
@@ -29,7 +29,6 @@ app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("info")(info.info)
 app.command("search")(search.search)
-app.command("reproduce")(reproduce.reproduce)
 
 
 def _print_version(wanted: bool) -> None:

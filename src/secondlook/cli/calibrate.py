@@ -1,4 +1,4 @@
-"""`secondlook calibrate`: a threshold with a promise, from the predictions of a run, as a policy file."""
+"""`secondlook calibrate`: a threshold with a guarantee, from the predictions of a run, as a policy file."""
 
 from pathlib import Path
 from shlex import quote
@@ -12,13 +12,13 @@ from secondlook.errors import DecisionError
 
 
 def calibrate(
-    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="A run of labelled images.")],
+    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="A run of labeled images.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the policy goes.")] = Path("policy.json"),
     risk: Annotated[float | None, typer.Option(help="Most errors among the accepted, such as 0.01.")] = None,
-    delta: Annotated[float, typer.Option(help="How improbable it must be that the promise fails.")] = 0.001,
-    coverage: Annotated[float | None, typer.Option(help="Accept this share instead; promises nothing.")] = None,
+    delta: Annotated[float, typer.Option(help="How improbable it must be that the guarantee fails.")] = 0.001,
+    coverage: Annotated[float | None, typer.Option(help="Accept this share instead; guarantees nothing.")] = None,
     method: Annotated[str, typer.Option(metavar="NAME", help="The confidence to decide by.")] = "mean",
-    by: options.ByOfRun = None,
+    predict_from: options.ByOfRun = None,
     top_k: options.TopKOfRun = None,
     config: Config = None,
     as_json: options.Json = False,
@@ -33,9 +33,12 @@ def calibrate(
     from secondlook.selective import Policy, certify, threshold_for
 
     if (risk is None) == (coverage is None):
-        raise DecisionError("say either --risk (with a promise) or --coverage (without one), not both or neither.")
+        raise DecisionError("say either --risk (with a guarantee) or --coverage (without one), not both or neither.")
     folder = RunFolder.open(run)
-    answer: Any = {"by": by or folder.by, "k": top_k or folder.k}  # checked where it is used, with a sentence
+    answer: Any = {
+        "predict_from": predict_from or folder.predict_from,
+        "top_k": top_k or folder.top_k,
+    }  # checked where it is used, with a sentence
     with folder.predictions.read_with_bar("confidences", 2, enabled=not (quiet or no_progress)) as preds:
         if risk is not None:
             rule = certify(preds, method, risk=risk, delta=delta, **answer)
@@ -61,6 +64,10 @@ def calibrate(
     if as_json:
         typer.echo(policy.model_dump_json())
     elif not quiet:
-        about = [] if (policy.by, policy.k) == ("x", 1) else [f"about the {options.answer_text(policy.by, policy.k)}"]
+        about = (
+            []
+            if (policy.predict_from, policy.top_k) == ("image", 1)
+            else [f"about the {options.answer_text(policy.predict_from, policy.top_k)}"]
+        )
         following = f"secondlook score --policy {quote(str(out))} --data folder:new/ --out scores.parquet"
         typer.echo("\n".join([str(policy), *about, "", f"Kept in {out}. Next: {following}"]))

@@ -20,7 +20,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same images.")],
     method: options.Methods = None,
     metric: options.Metrics = None,
-    by: options.ByOfRun = None,
+    predict_from: options.ByOfRun = None,
     top_k: options.TopKOfRun = None,
     level: options.Level = 0.95,
     resamples: options.Resamples = 500,
@@ -39,7 +39,10 @@ def compare(
 
     _refuse_a_repeated_run(runs)
     folders = [RunFolder.open(path) for path in runs]
-    answer: Any = {"by": by or folders[0].by, "k": top_k or folders[0].k}  # checked where it is used, with a sentence
+    answer: Any = {
+        "predict_from": predict_from or folders[0].predict_from,
+        "top_k": top_k or folders[0].top_k,
+    }  # checked where it is used, with a sentence
     paired = _on_shared_images([folder.predictions for folder in folders])
     _refuse_other_labels(runs, paired)
     methods = method or ["msr", "mean"]

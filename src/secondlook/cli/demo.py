@@ -56,7 +56,7 @@ def commands(out: Path) -> list[list[str]]:
     model = Path(__file__).parent / "demo_data" / "digits.onnx"
     run, policy = f"{out}/run", f"{out}/policy.json"
     return [
-        ["evaluate", *_options(model=f"onnx:{model}", data=f"npz:{out}/labelled.npz", views="digits", out=run)],
+        ["evaluate", *_options(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", views="digits", out=run)],
         ["calibrate", *_options(run=run, risk=RISK, delta=DELTA, out=policy)],
         [
             "score",
@@ -84,16 +84,16 @@ def _options(**values: str) -> list[str]:
 
 
 def write_digits(out: Path) -> None:
-    """Write the digits that the network never saw as two archives: labelled ones, and new ones without labels."""
+    """Write the digits that the network never saw as two archives: labeled ones, and new ones without labels."""
     from secondlook.cli.demo_digits import digit_images, seen_and_unseen
 
     images, labels = digit_images()
     unseen = seen_and_unseen()[1]
     names = np.array([str(digit) for digit in range(10)])
-    labelled, new = unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
+    labeled, new = unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        np.savez(out / "labelled.npz", images=images[labelled], labels=labels[labelled], class_names=names)
+        np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
         np.savez(out / "new.npz", images=images[new], class_names=names)
     except OSError as error:
         raise ReportError(f"the demo cannot write to {str(out)!r}: {error.strerror}; choose another --out.") from None

@@ -28,7 +28,7 @@ def evaluate(
     model_options: options.ModelOptions = None,
     method: options.Methods = None,
     metric: options.Metrics = None,
-    by: options.By = "x",
+    predict_from: options.PredictFrom = "image",
     top_k: options.TopK = 1,
     per_class: Annotated[bool, typer.Option("--per-class", help="Give every number for each true class too.")] = False,
     ood: Annotated[
@@ -44,24 +44,24 @@ def evaluate(
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Evaluate confidences on labelled images.
+    """Evaluate confidences on labeled images.
 
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --views natural --out run/
     """
     from secondlook.diagnosis import warn_of_harmful_views
     from secondlook.evaluation import METRICS
     from secondlook.evaluation import evaluate as evaluate_predictions
-    from secondlook.predictions import checked_k, collect
+    from secondlook.predictions import check_top_k, collect
     from secondlook.runs import PREDICTIONS, record_of, write_run
     from secondlook.sources import open_source
     from secondlook.views import ViewSet
 
-    _check_question(method or [], metric or [], by, level)
+    _check_question(method or [], metric or [], predict_from, level)
     classifier = options.load_models(
         model, output=output, mean=mean, std=std, resize=resize, crop=crop, model_options=model_options
     )
     if classifier.n_classes is not None:
-        checked_k(top_k, classifier.n_classes)
+        check_top_k(top_k, classifier.n_classes)
     unreadable: Any = None if on_error == "fail" else on_error  # checked where it is used, with a sentence
     source = open_source(data, on_error=unreadable)
     if source.labels is None:
@@ -88,8 +88,8 @@ def evaluate(
         preds,
         method or None,
         metric or METRICS,
-        by=by,  # type: ignore[arg-type]  # checked there, with a sentence
-        k=top_k,
+        predict_from=predict_from,  # type: ignore[arg-type]  # checked there, with a sentence
+        top_k=top_k,
         groups="class" if per_class else None,
         ood=elsewhere,
         level=level,
@@ -107,19 +107,19 @@ def evaluate(
         _tell(result, out, len(skipped))
 
 
-def _check_question(methods: list[str], metrics: list[str], by: str, level: float) -> None:
+def _check_question(methods: list[str], metrics: list[str], predict_from: str, level: float) -> None:
     """Refuse before the classifier is asked what would be refused afterwards."""
     from secondlook.estimators import (
         METHODS,  # noqa: F401 -- fills the registry
         find_method,
     )
     from secondlook.metrics import measures
-    from secondlook.predictions import check_by
+    from secondlook.predictions import check_predict_from
 
     measures(metrics)
     for name in methods:
         find_method(name)
-    check_by(by)
+    check_predict_from(predict_from)
     if not 0 < level < 1:
         raise MetricError(f"level is {level}, expected a share in (0, 1), such as 0.95.")
 

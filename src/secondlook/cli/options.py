@@ -24,7 +24,7 @@ Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Divides what i
 Resize = Annotated[
     str | None, typer.Option(metavar="SIDE|H,W", help="Shorter side, or height and width, before the crop.")
 ]
-Crop = Annotated[str | None, typer.Option(metavar="SIDE|H,W", help="Centre crop.")]
+Crop = Annotated[str | None, typer.Option(metavar="SIDE|H,W", help="Center crop.")]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
@@ -39,10 +39,14 @@ Methods = Annotated[
 Metrics = Annotated[list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")]
 Level = Annotated[float, typer.Option(help="Of the intervals.")]
 Resamples = Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")]
-By = Annotated[str, typer.Option("--by", help="Take the class from the image itself (x) or the mean over views (D).")]
+PredictFrom = Annotated[
+    str, typer.Option("--predict-from", help="Take the class from the image itself (x) or the mean over views (D).")
+]
 ByOfRun = Annotated[
     str | None,
-    typer.Option("--by", help="Class from the image itself (x) or the mean over views (D); as the run unless said."),
+    typer.Option(
+        "--predict-from", help="Class from the image itself (x) or the mean over views (D); as the run unless said."
+    ),
 ]
 TopK = Annotated[int, typer.Option("--top-k", min=1, help="How many leading classes count as the answer.")]
 TopKOfRun = Annotated[
@@ -88,9 +92,9 @@ def _with_options(model: str, given: list[str]) -> str:
     return f"{model}{'&' if '?' in model else '?'}{'&'.join(given)}"
 
 
-def answer_text(by: str, k: int) -> str:
+def answer_text(predict_from: str, top_k: int) -> str:
     """Return what counts as the answer, in the words of an evaluation."""
-    return f"class by {by}" if k == 1 else f"{k} leading classes by {by}"
+    return f"class by {predict_from}" if top_k == 1 else f"{top_k} leading classes by {predict_from}"
 
 
 def path_in(folder: Path, name: str) -> Path:

@@ -25,7 +25,7 @@ def score(
         list[str] | None,
         typer.Option("--model", metavar="SPEC", help="The policy's classifier, where it lies elsewhere now."),
     ] = None,
-    answers: Annotated[bool, typer.Option("--answers", help="Tell what each view is taken for, too.")] = False,
+    per_view: Annotated[bool, typer.Option("--per-view", help="Tell what each view is taken for, too.")] = False,
     rejected: Annotated[
         Path | None, typer.Option("--rejected", metavar="DIR", help="Put rejected images there, by predicted class.")
     ] = None,
@@ -44,7 +44,7 @@ def score(
     batch_size: options.BatchSize = None,
     on_error: options.OnError = "fail",
     allow_mismatch: Annotated[
-        bool, typer.Option("--allow-mismatch", help="Take another classifier than the policy's; no promise then.")
+        bool, typer.Option("--allow-mismatch", help="Take another classifier than the policy's; no guarantee then.")
     ] = False,
     config: Config = None,
     as_json: options.Json = False,
@@ -66,7 +66,7 @@ def score(
         data,
         out,
         classifier=None if not texts else options.load_models(texts),
-        answers=answers,
+        per_view=per_view,
         level=level,
         seed=seed,
         rejected=rejected,

@@ -21,7 +21,7 @@ def list_views(as_json: Annotated[bool, typer.Option("--json", help="Print for m
     Example: secondlook views list
     """
     if as_json:
-        typer.echo(json.dumps(_catalogue(), ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(_catalog(), ensure_ascii=False, indent=2))
         return
     console = Console()
     presets = Table("preset", "views", "for", title="Presets", title_justify="left", box=None)
@@ -73,9 +73,9 @@ def propose_views(
 
     Example: secondlook views candidates natural --image-size 32 -o pool.txt
     """
-    from secondlook.diagnosis import candidates
+    from secondlook.diagnosis import candidate_views
 
-    text = "\n".join([*candidates(kind, image_size, number).texts, ""])
+    text = "\n".join([*candidate_views(kind, image_size, number).texts, ""])
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -86,7 +86,7 @@ def propose_views(
     typer.echo(f"{number} views in {output}")
 
 
-def _catalogue() -> dict[str, list[dict[str, object]]]:
+def _catalog() -> dict[str, list[dict[str, object]]]:
     return {
         "presets": [
             {"name": preset.name, "summary": preset.summary, "views": preset.views.split(), "warning": preset.warning}

@@ -6,10 +6,10 @@ from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from secondlook.diagnosis.agreement import Agreement, warn_of_harmful_views
-    from secondlook.diagnosis.diagnosis import Diagnosis, ViewDiagnosis, diagnose
+    from secondlook.diagnosis.diagnosis import Diagnosis, ViewDiagnosis, diagnose_views
     from secondlook.diagnosis.intensity import IntensityCurve, intensity_curves
     from secondlook.diagnosis.judging import CurvePoint, Gain
-    from secondlook.diagnosis.proposals import KINDS, Kind, candidate_kind, candidates
+    from secondlook.diagnosis.proposals import KINDS, Kind, candidate_kind, candidate_views
     from secondlook.diagnosis.result import SearchResult
     from secondlook.diagnosis.sanity import Sanity
     from secondlook.diagnosis.searching import STRATEGIES, SearchWarning, search_run, search_views
@@ -33,8 +33,8 @@ _MODULES = {
     "Strategy": "secondlook.diagnosis.strategies",
     "ViewDiagnosis": "secondlook.diagnosis.diagnosis",
     "candidate_kind": "secondlook.diagnosis.proposals",
-    "candidates": "secondlook.diagnosis.proposals",
-    "diagnose": "secondlook.diagnosis.diagnosis",
+    "candidate_views": "secondlook.diagnosis.proposals",
+    "diagnose_views": "secondlook.diagnosis.diagnosis",
     "intensity_curves": "secondlook.diagnosis.intensity",
     "learned_weights": "secondlook.diagnosis.weighting",
     "search_run": "secondlook.diagnosis.searching",
@@ -61,8 +61,8 @@ __all__ = [
     "Strategy",
     "ViewDiagnosis",
     "candidate_kind",
-    "candidates",
-    "diagnose",
+    "candidate_views",
+    "diagnose_views",
     "intensity_curves",
     "learned_weights",
     "search_run",

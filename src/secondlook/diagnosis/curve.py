@@ -30,9 +30,9 @@ def draw_curve(result: "SearchResult", path: Path) -> Path:
     axes.fill_between(views, lows, highs, color="#0072b2", alpha=0.15, linewidth=0)
     axes.plot(views, gains, "o-", color="#0072b2", label="the found views, on images they were not chosen on")
     first = result.curve[0].value
-    for gain, colour in zip(result.gains[:-1], ("#d55e00", "#009e73"), strict=False):
+    for gain, color in zip(result.gains[:-1], ("#d55e00", "#009e73"), strict=False):
         level = gains[-1] - gain.gain
-        axes.axhline(level, color=colour, linestyle="--", label=gain.over)
+        axes.axhline(level, color=color, linestyle="--", label=gain.over)
     axes.axvline(result.suggested_stop, color="#666666", linestyle=":", label="suggested stop")
     axes.set(xlabel="views beside the image itself", ylabel=f"gain in {result.objective} over {first:.4f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

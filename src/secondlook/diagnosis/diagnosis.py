@@ -91,13 +91,13 @@ class Diagnosis:
         return [*lines[:most], f"- and {len(lines) - most} more are set aside; the diagnosis lists them."]
 
 
-def diagnose(preds: Predictions, *, k: int = 1) -> Diagnosis:
+def diagnose_views(preds: Predictions, *, top_k: int = 1) -> Diagnosis:
     """Return what each view does to the classifier. The first part needs no labels; with them there is more.
 
     A view is set aside where it changes answers that the classifier was sure of, or where the accuracy collapses; it
     is called weak where the output of the right class falls by more than chance explains.
     """
-    return diagnosis_of(pool_of(preds, k))
+    return diagnosis_of(pool_of(preds, top_k))
 
 
 def diagnosis_of(pool: Pool) -> Diagnosis:

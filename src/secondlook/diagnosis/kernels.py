@@ -3,7 +3,7 @@
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.estimators import compiled
+from secondlook.estimators.compiled import compiled
 
 
 @compiled

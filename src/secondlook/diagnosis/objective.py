@@ -1,4 +1,4 @@
-"""What the search makes large: a metric on labelled images, less how far the confidence strays from the pool's."""
+"""What the search makes large: a metric on labeled images, less how far the confidence strays from the pool's."""
 
 import numpy as np
 

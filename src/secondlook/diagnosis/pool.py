@@ -52,18 +52,18 @@ class Pool:
         return mean
 
 
-def pool_of(preds: Predictions, k: int = 1, *, progress: bool = False) -> Pool:
+def pool_of(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> Pool:
     """Read the predictions once; of an ensemble, the mean over its members."""
     if not isinstance(preds, Predictions):
         raise SearchError(
             f"views are chosen from Predictions of a pool, got {type(preds).__name__}; collect them first."
         )
     with preds.read_with_bar("reading the pool", 2, enabled=progress) as seen:
-        return _pool_of(seen, k)
+        return _pool_of(seen, top_k)
 
 
-def _pool_of(preds: Predictions, k: int) -> Pool:
-    classes = predicted_classes(preds, "x", k)
+def _pool_of(preds: Predictions, top_k: int) -> Pool:
+    classes = predicted_classes(preds, "image", top_k)
     shape = preds.n_views, preds.n_images
     shares, largest = np.empty(shape), np.empty(shape)
     agrees, right, truth = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_), np.empty(shape)
@@ -71,8 +71,8 @@ def _pool_of(preds: Predictions, k: int) -> Pool:
         shares[:, rows] = shares_in_views(block, classes[rows]).T
         for view in range(preds.n_views):
             outputs = block[:, view]
-            leading = leading_classes(outputs, k)
-            largest[view, rows] = largest_share(outputs, k)
+            leading = leading_classes(outputs, top_k)
+            largest[view, rows] = largest_share(outputs, top_k)
             agrees[view, rows] = leading[:, 0] == classes[rows, 0]
             if preds.has_labels:
                 labels = preds.labels[rows, None]

@@ -42,7 +42,7 @@ def candidate_kind(name: str, summary: str) -> Callable[[Propose], Propose]:
     return register
 
 
-def candidates(kind: str = "natural", image_size: int = 32, n: int | None = 100) -> ViewSet:
+def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None = 100) -> ViewSet:
     """Return a pool of `n` views, the identity among them, for square images of `image_size` pixels; None for all.
 
     The gentlest come first, so a smaller pool is the beginning of a larger one. Shifts are whole pixels: one pixel at

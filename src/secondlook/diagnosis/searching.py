@@ -40,13 +40,13 @@ def search_views(
     strategy: str = "greedy",
     *,
     preset: AskedViews | None = None,
-    k: int = 1,
+    top_k: int = 1,
     folds: int = 5,
     shrinkage: float | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> SearchResult:
-    """Return the views to use, the best first look first, chosen from the views of labelled predictions.
+    """Return the views to use, the best first look first, chosen from the views of labeled predictions.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def search_views(
     if seed < 0:
         raise SearchError(f"seed is {seed}; expected a whole number of at least 0.")
     metric, chosen_strategy = objective_measure(objective), find_strategy(strategy)
-    pool = pool_of(preds, k, progress=progress)
+    pool = pool_of(preds, top_k, progress=progress)
     _check(pool, budget, folds, shrinkage)
     compared = compared_set(preset, pool.views)
     diagnosis = diagnosis_of(pool)
@@ -171,18 +171,18 @@ def _check(pool: Pool, budget: int, folds: int, shrinkage: float | None) -> None
     if errors == 0:
         raise SearchError(
             f"none of the {images:,} images is answered wrongly, so nothing tells good views from bad ones; "
-            "give more labelled images, or use a preset."
+            "give more labeled images, or use a preset."
         )
     if _rarer(pool) == 1 or errors == images:
         raise SearchError(
             f"{errors:,} of {images:,} images are answered wrongly; expected at least two wrong and two right ones, "
-            "to choose on one and judge on the other: give more labelled images."
+            "to choose on one and judge on the other: give more labeled images."
         )
     if errors < ENOUGH_ERRORS:
         warnings.warn(
             f"only {errors} of {images:,} images are answered wrongly: with fewer than {ENOUGH_ERRORS} errors the "
             "found set is little more than a typical one of the pool, and its gain is hardly known; "
-            "give more labelled images.",
+            "give more labeled images.",
             SearchWarning,
             stacklevel=3,
         )

@@ -64,7 +64,9 @@ def _nearest_means(question: Question, target: Float64Array) -> IntArray:
     return np.array(taken)
 
 
-def weighted_confidence(preds: Predictions, weights: "tuple[float, ...] | Float64Array", *, k: int = 1) -> Float64Array:
+def weighted_confidence(
+    preds: Predictions, weights: "tuple[float, ...] | Float64Array", *, top_k: int = 1
+) -> Float64Array:
     """Return the weighted mean over the views of what the predicted classes hold. [V] -> float64 [N]
 
     The views are those of `preds`, in their order; the class is the one predicted from the image itself.
@@ -77,4 +79,4 @@ def weighted_confidence(preds: Predictions, weights: "tuple[float, ...] | Float6
         )
     if not np.isfinite(given).all() or (given < 0).any() or abs(given.sum() - 1) > 1e-6:
         raise SearchError(f"the weights add up to {given.sum():g}; expected numbers from 0 up that add up to 1.")
-    return np.clip(given @ pool_of(preds, k).shares, 0.0, 1.0)
+    return np.clip(given @ pool_of(preds, top_k).shares, 0.0, 1.0)

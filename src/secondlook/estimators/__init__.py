@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.estimators.bootstrap import bootstrap_confidences, interval
+    from secondlook.estimators.bootstrap import bootstrap_confidences, confidence_interval
     from secondlook.estimators.compiled import compiled
     from secondlook.estimators.distance import embeddings
     from secondlook.estimators.dropout import mc_dropout_passes
@@ -26,7 +26,7 @@ _MODULES = {
     "embeddings": "secondlook.estimators.distance",
     "find_method": "secondlook.estimators.registry",
     "fit_temperature": "secondlook.estimators.temperature",
-    "interval": "secondlook.estimators.bootstrap",
+    "confidence_interval": "secondlook.estimators.bootstrap",
     "largest_share": "secondlook.estimators.shares",
     "mc_dropout_passes": "secondlook.estimators.dropout",
     "method": "secondlook.estimators.registry",
@@ -44,11 +44,11 @@ __all__ = [
     "bootstrap_confidences",
     "compiled",
     "confidence",
+    "confidence_interval",
     "doubts_of_views",
     "embeddings",
     "find_method",
     "fit_temperature",
-    "interval",
     "largest_share",
     "mc_dropout_passes",
     "method",

@@ -11,7 +11,7 @@ from secondlook.estimators.registry import method
 from secondlook.estimators.responses import On
 from secondlook.estimators.shares import predicted_classes, share
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered, tempered_blocks
-from secondlook.predictions import By, Predictions, chosen_images
+from secondlook.predictions import PredictFrom, Predictions, chosen_images
 
 NORMS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""
@@ -19,7 +19,13 @@ NORMS = tuple(range(1, 11))
 
 @method("entropy", symbol="-H(s)", summary="negative entropy of the output, in nats")
 def entropy(
-    preds: Predictions, *, by: By, k: int, on: On = "x", temperature: Temperature = None, tune_on: object = None
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    on: On = "image",
+    temperature: Temperature = None,
+    tune_on: object = None,
 ) -> Float64Array:
     """Return sum_c s_c log s_c: of the whole output, whatever class is predicted and however many count. [N]"""
     values = np.empty(preds.n_images)
@@ -30,10 +36,16 @@ def entropy(
 
 @method("margin", symbol="s_c - s_next", summary="predicted class's output less the largest of the other classes")
 def margin(
-    preds: Predictions, *, by: By, k: int, on: On = "x", temperature: Temperature = None, tune_on: object = None
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    on: On = "image",
+    temperature: Temperature = None,
+    tune_on: object = None,
 ) -> Float64Array:
     """Return the least output of the k predicted classes less the largest other one; below 0 where they lose. [N]"""
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
     for rows, outputs in _outputs(preds, on, chosen_temperature(preds, temperature, tune_on)):
         least = np.take_along_axis(outputs, classes[rows], axis=1).min(axis=1)
@@ -44,7 +56,13 @@ def margin(
 
 @method("doctor", symbol="sum s^2", summary="DOCTOR's probability that two draws from the output agree (1 - Gini)")
 def doctor(
-    preds: Predictions, *, by: By, k: int, on: On = "x", temperature: Temperature = None, tune_on: object = None
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    on: On = "image",
+    temperature: Temperature = None,
+    tune_on: object = None,
 ) -> Float64Array:
     """Return sum_c s_c^2, which orders images as DOCTOR's D_alpha: of the whole output, whatever is predicted. [N]"""
     values = np.empty(preds.n_images)
@@ -61,11 +79,16 @@ def doctor(
     is_probability=True,
 )
 def mean_logit(
-    preds: Predictions, *, by: By, k: int, temperature: Temperature = None, tune_on: object = None
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    temperature: Temperature = None,
+    tune_on: object = None,
 ) -> Float64Array:
     """Return softmax(mean of z(x_i)) at the predicted class, for k > 1 summed over the k predicted ones. [N]"""
     scale = chosen_temperature(preds, temperature, tune_on)
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
     for rows, logits in mean_logit_blocks(preds):
         outputs = softmax(logits)
@@ -76,35 +99,35 @@ def mean_logit(
 @method(
     "max-logit-pnorm",
     symbol="z_c / |z|_p",
-    summary="predicted class's centred logit over the p-norm of all, p chosen on labelled images",
+    summary="predicted class's centerd logit over the p-norm of all, p chosen on labeled images",
     needs=("logits",),
 )
 def max_logit_pnorm(
     preds: Predictions,
     *,
-    by: By,
-    k: int,
-    on: On = "x",
+    predict_from: PredictFrom,
+    top_k: int,
+    on: On = "image",
     p: float | None = None,
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return sum over the predicted classes of z_c / |z|_p, z centred to mean 0. [N]
+    """Return sum over the predicted classes of z_c / |z|_p, z centerd to mean 0. [N]
 
-    Where `p` is not given, the one of 1 to 10 is taken that best detects errors (AUROC) among the labelled images of
+    Where `p` is not given, the one of 1 to 10 is taken that best detects errors (AUROC) among the labeled images of
     `tune_on`, or the softmax response where none beats that. `temperature` matters to this fallback alone.
     """
     looked_at = _looked_at(preds, on)
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     if p is not None:
         values: Float64Array = _normed(looked_at, classes, (_checked_norm(p),))[0]
         return values
     if not preds.has_labels:
-        raise ConfidenceError("confidence 'max-logit-pnorm' needs labels to choose p; give p= or labelled predictions.")
+        raise ConfidenceError("confidence 'max-logit-pnorm' needs labels to choose p; give p= or labeled predictions.")
     fallback = _responses(looked_at, classes, chosen_temperature(preds, temperature, tune_on))
     candidates: list[Float64Array] = [fallback, *_normed(looked_at, classes, NORMS)]
     tuning = slice(None) if tune_on is None else chosen_images(tune_on, preds.n_images)
-    correct = preds.correct(by=by, k=k)[tuning]
+    correct = preds.correct(predict_from=predict_from, top_k=top_k)[tuning]
     detection = [error_detection(correct, values[tuning]) for values in candidates]
     return candidates[int(np.argmax(detection))]
 
@@ -120,9 +143,9 @@ def error_detection(correct: BoolArray, confidence: Float64Array) -> float:
 
 
 def _looked_at(preds: Predictions, on: On) -> Predictions:
-    if on not in ("x", "D"):
+    if on not in ("image", "views"):
         raise ConfidenceError(f"on is {on!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
-    return preds.select(views="identity") if on == "x" else preds
+    return preds.select(views="identity") if on == "image" else preds
 
 
 def _outputs(preds: Predictions, on: On, temperature: float | None) -> Iterator[tuple[slice, Float64Array]]:
@@ -139,7 +162,7 @@ def _responses(looked_at: Predictions, classes: IntArray, temperature: float | N
 
 
 def _normed(looked_at: Predictions, classes: IntArray, norms: tuple[float, ...]) -> Float64Array:
-    """Return the predicted classes' part of the centred logits for each norm, float64 [len(norms), N]."""
+    """Return the predicted classes' part of the centerd logits for each norm, float64 [len(norms), N]."""
     values = np.empty((len(norms), looked_at.n_images))
     for rows, logits in mean_logit_blocks(looked_at):
         logits -= logits.mean(axis=1, keepdims=True)

@@ -10,7 +10,7 @@ from secondlook.estimators.plurality import plurality_scores
 from secondlook.estimators.registry import method
 from secondlook.estimators.resampling import checked_resamplings, resampling_counts
 from secondlook.estimators.shares import doubts_of_views, shares_of_views
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import PredictFrom, Predictions
 
 BLOCK_BYTES = 16 * 2**20
 """About how much of the matrix of resampled confidences is held at once."""
@@ -26,8 +26,8 @@ BLOCK_BYTES = 16 * 2**20
 def bootstrap(
     preds: Predictions,
     *,
-    by: By,
-    k: int,
+    predict_from: PredictFrom,
+    top_k: int,
     resamplings: int | None = None,
     window: int | None = None,
     seed: int = 0,
@@ -38,7 +38,7 @@ def bootstrap(
     doubt, the sum over all other classes: the complement of MSR(D) with all its digits where MSR(D) is near 1. Images
     that nothing tells apart share the mean of their places.
     """
-    counts, doubts = _counts(preds, resamplings, seed), doubts_of_views(preds, by, k)
+    counts, doubts = _counts(preds, resamplings, seed), doubts_of_views(preds, predict_from, top_k)
     return plurality_scores(doubts, counts, window)
 
 
@@ -50,19 +50,25 @@ def bootstrap(
     is_probability=True,
 )
 def bootstrap_lower(
-    preds: Predictions, *, by: By, k: int, level: float = 0.95, resamplings: int | None = None, seed: int = 0
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    level: float = 0.95,
+    resamplings: int | None = None,
+    seed: int = 0,
 ) -> Float64Array:
     """Return the lower end of `interval`. [N]"""
-    return _interval(preds, level, seed, by, k, resamplings)[0]
+    return _interval(preds, level, seed, predict_from, top_k, resamplings)[0]
 
 
-def interval(
+def confidence_interval(
     preds: Predictions,
     level: float = 0.95,
     *,
     seed: int = 0,
-    by: By = "x",
-    k: int = 1,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
     resamplings: int | None = None,
 ) -> tuple[Float64Array, Float64Array]:
     """Return the lower and upper end of each image's confidence MSR(D), float64 [N] each.
@@ -71,44 +77,44 @@ def interval(
     """
     from secondlook.estimators.named_confidence import check_question
 
-    check_question(preds, by, k)
-    return _interval(preds, level, seed, by, k, resamplings)
+    check_question(preds, predict_from, top_k)
+    return _interval(preds, level, seed, predict_from, top_k, resamplings)
 
 
 def bootstrap_confidences(
     preds: Predictions,
     *,
     seed: int = 0,
-    by: By = "x",
-    k: int = 1,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
     resamplings: int | None = None,
     rows: int | None = None,
 ) -> Iterator[tuple[slice, Float64Array]]:
     """Yield the bootstrapped confidences piece by piece: the images as a slice, and float64 [n, N_BS] for them."""
     from secondlook.estimators.named_confidence import check_question
 
-    check_question(preds, by, k)
-    return _confidences(preds, seed, by, k, resamplings, rows)
+    check_question(preds, predict_from, top_k)
+    return _confidences(preds, seed, predict_from, top_k, resamplings, rows)
 
 
 def _interval(
-    preds: Predictions, level: float, seed: int, by: By, k: int, resamplings: int | None
+    preds: Predictions, level: float, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None
 ) -> tuple[Float64Array, Float64Array]:
     if not 0 < level < 1:
         raise ConfidenceError(f"level is {level!r}; expected the share of resamplings inside, between 0 and 1.")
     ends = np.empty((2, preds.n_images))
-    for rows, block in _confidences(preds, seed, by, k, resamplings, None):
+    for rows, block in _confidences(preds, seed, predict_from, top_k, resamplings, None):
         ends[:, rows] = np.quantile(block, ((1 - level) / 2, (1 + level) / 2), axis=1, overwrite_input=True)
     return ends[0], ends[1]
 
 
 def _confidences(
-    preds: Predictions, seed: int, by: By, k: int, resamplings: int | None, rows: int | None
+    preds: Predictions, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None, rows: int | None
 ) -> Iterator[tuple[slice, Float64Array]]:
     from secondlook.estimators.sorting_kernels import resample_means
 
     counts = _counts(preds, resamplings, seed).astype(np.float64)
-    shares = shares_of_views(preds, by, k)
+    shares = shares_of_views(preds, predict_from, top_k)
     step = max(1, BLOCK_BYTES // (8 * counts.shape[1])) if rows is None else rows
     if step < 1:
         raise ConfidenceError(f"rows is {rows}; expected the number of images in a block, at least 1.")

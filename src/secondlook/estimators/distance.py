@@ -12,7 +12,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 def distance(
     preds: Predictions,
     *,
-    by: By,
-    k: int,
+    predict_from: PredictFrom,
+    top_k: int,
     embeddings: Array | None = None,
     train_embeddings: Array | None = None,
     train_labels: Array | None = None,
-    neighbours: int = 50,
+    neighbors: int = 50,
 ) -> Float64Array:
-    """Return the share of sum exp(-d_j) that neighbours of the predicted classes hold. [N, E], [M, E], [M] -> [N]
+    """Return the share of sum exp(-d_j) that neighbors of the predicted classes hold. [N, E], [M, E], [M] -> [N]
 
-    d_j is the Euclidean distance to the j-th of the `neighbours` nearest training images.
+    d_j is the Euclidean distance to the j-th of the `neighbors` nearest training images.
     """
     here = _checked_embeddings(embeddings, "embeddings", preds.n_images)
     there = _checked_embeddings(train_embeddings, "train_embeddings", None)
@@ -47,12 +47,12 @@ def distance(
             f"embeddings {list(here.shape)}, train_embeddings {list(there.shape)} and train_labels {labels.dtype} "
             f"{list(labels.shape)} do not fit; expected [N, E], [M, E] and whole numbers [M]."
         )
-    if not 1 <= neighbours <= len(there):
+    if not 1 <= neighbors <= len(there):
         raise ConfidenceError(
-            f"neighbours is {neighbours}; expected 1 to {len(there)}, the number of training embeddings."
+            f"neighbors is {neighbors}; expected 1 to {len(there)}, the number of training embeddings."
         )
-    distances, nearest = _nearest(here, there, neighbours)
-    return density_share(distances, labels[nearest], predicted_classes(preds, by, k))
+    distances, nearest = _nearest(here, there, neighbors)
+    return density_share(distances, labels[nearest], predicted_classes(preds, predict_from, top_k))
 
 
 def density_share(distances: Float64Array, labels: IntArray, classes: IntArray) -> Float64Array:
@@ -97,10 +97,10 @@ def _layer(module: "torch.nn.Module", name: str) -> "torch.nn.Module":
     return layers[name]
 
 
-def _nearest(here: Array, there: Array, neighbours: int) -> tuple[Float64Array, IntArray]:
+def _nearest(here: Array, there: Array, neighbors: int) -> tuple[Float64Array, IntArray]:
     from sklearn.neighbors import NearestNeighbors
 
-    search = NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(there)
+    search = NearestNeighbors(n_neighbors=neighbors, algorithm="brute").fit(there)
     distances, nearest = search.kneighbors(here)
     return distances.astype(np.float64), nearest
 

@@ -11,7 +11,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
-from secondlook.predictions import By, Predictions, check_numbers
+from secondlook.predictions import PredictFrom, Predictions, check_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,12 @@ Statistic = Literal["variance", "mean"]
     needs=("passes",),
 )
 def mc_dropout(
-    preds: Predictions, *, by: By, k: int, passes: Array | None = None, statistic: Statistic = "variance"
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    passes: Array | None = None,
+    statistic: Statistic = "variance",
 ) -> Float64Array:
     """Return -Var_t s_c of the predicted class over the passes, or its mean. passes [T, N, C] -> [N]
 
@@ -35,7 +40,7 @@ def mc_dropout(
     outputs = _checked_passes(passes, preds)
     if statistic not in ("variance", "mean"):
         raise ConfidenceError(f"statistic is {statistic!r}; expected 'variance' or 'mean'.")
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     shares = np.array([np.take_along_axis(one, classes, axis=1).sum(axis=1, dtype=np.float64) for one in outputs])
     values: Float64Array = -shares.var(axis=0) if statistic == "variance" else shares.mean(axis=0)
     return values
@@ -46,7 +51,7 @@ def mc_dropout_passes(
 ) -> Float32Array:
     """Run the images through a torch classifier several times with dropout active. [N, H, W, C] -> [passes, N, classes]
 
-    The result holds probabilities. Only dropout layers are switched on: batch normalisation keeps its averages. The
+    The result holds probabilities. Only dropout layers are switched on: batch normalization keeps its averages. The
     same seed, images and batch size give the same passes; torch's own generator stays as it was.
     """
     if passes < 2:

@@ -9,34 +9,40 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators import black_box, bootstrap, distance, dropout, responses  # noqa: F401 -- they register
 from secondlook.estimators.logits import has_logits
 from secondlook.estimators.registry import METHODS, Method, Need, check_options, find_method
-from secondlook.predictions import By, Predictions, checked_k
+from secondlook.predictions import PredictFrom, Predictions, check_top_k
 
 __all__ = ["METHODS", "check_question", "confidence"]
 
 
-def confidence(preds: Predictions, name: str = "mean", *, by: By = "x", k: int = 1, **options: object) -> Float64Array:
+def confidence(
+    preds: Predictions, name: str = "mean", *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
+) -> Float64Array:
     """Return how sure each predicted class is, float64 [N]; higher is surer, never NaN.
 
-    `by="x"` is about the class predicted from the image itself, `by="D"` about that from the mean over all views;
+    `predict_from="image"` is about the class predicted from the image itself, `predict_from="views"` about that from the mean over all views;
     with k > 1 the answer is the k leading classes. `METHODS` holds the names, docs/estimators.md the formulas.
     """
-    check_question(preds, by, k)
+    check_question(preds, predict_from, top_k)
     found, parameter = find_method(name)
     check_options(found, options)
     _check_needs(preds, found, options)
-    return _checked_values(found.compute(preds, *parameter, by=by, k=k, **options), found, preds.n_images)
+    return _checked_values(
+        found.compute(preds, *parameter, predict_from=predict_from, top_k=top_k, **options), found, preds.n_images
+    )
 
 
-def check_question(preds: Predictions, by: By, k: int) -> None:
+def check_question(preds: Predictions, predict_from: PredictFrom, top_k: int) -> None:
     """Refuse what is no predictions, and a `by` or a `k` that does not exist."""
     if not isinstance(preds, Predictions):
         raise ConfidenceError(
             f"a confidence is computed from Predictions, got {type(preds).__name__}; "
             "wrap arrays [images, views, classes] as Predictions(probabilities=..., views=...)."
         )
-    if by not in ("x", "D"):
-        raise ConfidenceError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
-    checked_k(k, preds.n_classes)
+    if predict_from not in ("image", "views"):
+        raise ConfidenceError(
+            f"predict_from is {predict_from!r}; expected 'image' or 'views' (the mean over all views)."
+        )
+    check_top_k(top_k, preds.n_classes)
 
 
 def _check_needs(preds: Predictions, found: Method, options: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from secondlook.registry import did_you_mean
 Need = Literal["logits", "members", "two views", "passes", "embeddings"]
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])
 
-GIVEN_TO_ALL = ("preds", "by", "k")
+GIVEN_TO_ALL = ("preds", "predict_from", "top_k")
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,23 @@ from secondlook.arrays import Float64Array
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import largest_share, predicted_classes, share
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered_blocks
-from secondlook.predictions import AskedViews, By, Predictions
+from secondlook.predictions import AskedViews, PredictFrom, Predictions
 from secondlook.views import View
 
-On = Literal["x", "D"]
+On = Literal["image", "views"]
 
 
 @method("msr", symbol="MSR(x)", summary="largest softmax output of the image itself; the baseline", is_probability=True)
-def msr(preds: Predictions, *, by: By, k: int, temperature: Temperature = None, tune_on: object = None) -> Float64Array:
+def msr(
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    temperature: Temperature = None,
+    tune_on: object = None,
+) -> Float64Array:
     """Return max_c s_c(x), for k > 1 the sum of the k largest, also where the class is predicted by D. [N]"""
-    return _largest_of_view(preds, View(), k, chosen_temperature(preds, temperature, tune_on))
+    return _largest_of_view(preds, View(), top_k, chosen_temperature(preds, temperature, tune_on))
 
 
 @method(
@@ -29,8 +36,8 @@ def msr(preds: Predictions, *, by: By, k: int, temperature: Temperature = None, 
 def mean(
     preds: Predictions,
     *,
-    by: By,
-    k: int,
+    predict_from: PredictFrom,
+    top_k: int,
     views: AskedViews | None = None,
     temperature: Temperature = None,
     tune_on: object = None,
@@ -40,7 +47,7 @@ def mean(
     `views` averages over some views only, the identity always among them; the class stays the one predicted by all.
     """
     looked_at = preds if views is None else preds.select(views=views)
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
     for rows, block in tempered_blocks(looked_at, chosen_temperature(preds, temperature, tune_on)):
         values[rows] = share(block.mean(axis=1), classes[rows])
@@ -55,10 +62,16 @@ def mean(
     is_probability=True,
 )
 def view(
-    preds: Predictions, text: str, *, by: By, k: int, temperature: Temperature = None, tune_on: object = None
+    preds: Predictions,
+    text: str,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    temperature: Temperature = None,
+    tune_on: object = None,
 ) -> Float64Array:
     """Return max_c s_c(t(x)) for the view t of that text, for k > 1 the sum of the k largest. [N]"""
-    return _largest_of_view(preds, View.parse(text), k, chosen_temperature(preds, temperature, tune_on))
+    return _largest_of_view(preds, View.parse(text), top_k, chosen_temperature(preds, temperature, tune_on))
 
 
 @method(
@@ -68,13 +81,13 @@ def view(
     needs=("members",),
     is_probability=True,
 )
-def nn_ensemble(preds: Predictions, *, by: By, k: int) -> Float64Array:
+def nn_ensemble(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
     """Return what `msr` is for an ensemble, and refuse a single classifier. [N]"""
-    return _largest_of_view(preds, View(), k, None)
+    return _largest_of_view(preds, View(), top_k, None)
 
 
-def _largest_of_view(preds: Predictions, seen: View, k: int, temperature: float | None) -> Float64Array:
+def _largest_of_view(preds: Predictions, seen: View, top_k: int, temperature: float | None) -> Float64Array:
     values = np.empty(preds.n_images)
     for rows, block in tempered_blocks(preds.select(views=[seen]), temperature):
-        values[rows] = largest_share(block[:, -1], k)
+        values[rows] = largest_share(block[:, -1], top_k)
     return values

@@ -4,12 +4,12 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.estimators.logits import lone_tables
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import PredictFrom, Predictions
 
 
-def predicted_classes(preds: Predictions, by: By, k: int) -> IntArray:
+def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
     """Return the k leading classes of the predicting output, int64 [N, k], for k = 1 too."""
-    return preds.predicted(by=by, k=k).reshape(preds.n_images, k)
+    return preds.predicted(predict_from=predict_from, top_k=top_k).reshape(preds.n_images, top_k)
 
 
 def share(outputs: Float64Array, classes: IntArray) -> Float64Array:
@@ -18,9 +18,9 @@ def share(outputs: Float64Array, classes: IntArray) -> Float64Array:
     return held
 
 
-def largest_share(outputs: Float64Array, k: int) -> Float64Array:
+def largest_share(outputs: Float64Array, top_k: int) -> Float64Array:
     """Sum of the k largest values of each output. [n, C] -> [n]"""
-    held: Float64Array = np.partition(outputs, -k, axis=1)[:, -k:].sum(axis=1)
+    held: Float64Array = np.partition(outputs, -top_k, axis=1)[:, -top_k:].sum(axis=1)
     return held
 
 
@@ -40,9 +40,9 @@ def share_left(outputs: Float64Array, classes: IntArray) -> Float64Array:
     return left
 
 
-def shares_of_views(preds: Predictions, by: By, k: int) -> Float64Array:
+def shares_of_views(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
     """Return what the predicted classes hold in each view, of each member in turn. float64 [N, members * V]"""
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     shares = np.empty((preds.n_images, len(lone_tables(preds)), preds.n_views))
     for member, table in enumerate(lone_tables(preds)):
         for rows, block in table.blocks():
@@ -50,9 +50,9 @@ def shares_of_views(preds: Predictions, by: By, k: int) -> Float64Array:
     return shares.reshape(preds.n_images, -1)
 
 
-def doubts_of_views(preds: Predictions, by: By, k: int) -> Float64Array:
+def doubts_of_views(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
     """Return what the other classes hold in each view, of each member in turn. float64 [N, members * V]"""
-    classes = predicted_classes(preds, by, k)
+    classes = predicted_classes(preds, predict_from, top_k)
     doubts = np.empty((preds.n_images, len(lone_tables(preds)), preds.n_views))
     for member, table in enumerate(lone_tables(preds)):
         for rows, block in table.blocks():

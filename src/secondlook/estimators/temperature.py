@@ -50,7 +50,7 @@ def fit_temperature(preds: Predictions, tune_on: object = None) -> float:
 
     if not preds.has_labels:
         raise ConfidenceError(
-            "temperature='fit' needs labels; give the temperature as a number, or labelled predictions."
+            "temperature='fit' needs labels; give the temperature as a number, or labeled predictions."
         )
     tuning = preds.select(views="identity", images=tune_on)
     if _slope(tuning, 1 / SHARPEST) <= 0:

@@ -1,4 +1,4 @@
-"""Methods x metrics on labelled predictions, with intervals and paired differences."""
+"""Methods x metrics on labeled predictions, with intervals and paired differences."""
 
 from typing import TYPE_CHECKING
 

@@ -13,7 +13,7 @@ from secondlook.evaluation.evaluation import Evaluation
 from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import Groups, Part, parts_of
 from secondlook.metrics import checked, measures
-from secondlook.predictions import By, Predictions, joined
+from secondlook.predictions import PredictFrom, Predictions, joined
 from secondlook.progress import progress_bar
 
 METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
@@ -24,8 +24,8 @@ def evaluate(
     methods: Iterable[str] | Mapping[str, ArrayLike] | None = None,
     metrics: Iterable[str] = METRICS,
     *,
-    by: By = "x",
-    k: int = 1,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
     groups: Groups = None,
     ood: Predictions | None = None,
     baseline: str | None = None,
@@ -39,7 +39,7 @@ def evaluate(
     Parameters
     ----------
     preds
-        Labelled predictions.
+        Labeled predictions.
     methods
         One or several names of confidences (`msr`, `mean` and, with two views or more, `bootstrap` unless said), or
         confidences of one's own by name, float [N] (with `ood`: first those of `preds`, then those of `ood`).
@@ -59,24 +59,26 @@ def evaluate(
     """
     if not preds.has_labels:
         raise MetricError("an evaluation needs labels, and these predictions have none; give labels=.")
-    confidences = _confidences(preds, methods, by, k, ood, progress=progress)
+    confidences = _confidences(preds, methods, predict_from, top_k, ood, progress=progress)
     compared_with = _baseline(baseline, confidences)
     named = () if isinstance(methods, Mapping) else confidences
     scores = frozenset(name for name in named if not find_method(name)[0].is_probability)
     setting = Setting(measures(metrics), scores, compared_with, level, resamples, seed)
-    parts = parts_of(preds, preds.correct(by=by, k=k), groups, 0 if ood is None else ood.n_images)
+    parts = parts_of(
+        preds, preds.correct(predict_from=predict_from, top_k=top_k), groups, 0 if ood is None else ood.n_images
+    )
     with progress_bar(INTERVALS, len(parts) * resamples, RESAMPLINGS, enabled=progress) as advance:
         rows = tuple(
             row for part in parts for row in paired_estimates(part.name, _entries(part, confidences), setting, advance)
         )
-    return Evaluation(rows, compared_with, by, k, preds.n_views, level, resamples, seed)
+    return Evaluation(rows, compared_with, predict_from, top_k, preds.n_views, level, resamples, seed)
 
 
 def _confidences(
     preds: Predictions,
     methods: Iterable[str] | Mapping[str, ArrayLike] | None,
-    by: By,
-    k: int,
+    predict_from: PredictFrom,
+    top_k: int,
     ood: Predictions | None,
     *,
     progress: bool,
@@ -90,7 +92,7 @@ def _confidences(
         asked = default if methods is None else [methods] if isinstance(methods, str) else methods
         names = dict.fromkeys(asked)
         with everything.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:
-            found = {name: confidence_of(seen, name, by=by, k=k) for name in names}
+            found = {name: confidence_of(seen, name, predict_from=predict_from, top_k=top_k) for name in names}
     if not found:
         raise MetricError("there is no method to evaluate; name at least one, such as 'mean'.")
     for name, values in found.items():

@@ -15,8 +15,8 @@ class Evaluation:
 
     rows: tuple[Estimate, ...]
     baseline: str
-    by: str
-    k: int
+    predict_from: str
+    top_k: int
     views: int
     level: float
     resamples: int
@@ -45,7 +45,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, object]:
         """Return all of it as JSON can hold it."""
-        names = ("baseline", "by", "k", "views", "level", "resamples", "seed")
+        names = ("baseline", "predict_from", "top_k", "views", "level", "resamples", "seed")
         return {**{name: getattr(self, name) for name in names}, "rows": [one.to_dict() for one in self.rows]}
 
     def __str__(self) -> str:
@@ -58,9 +58,9 @@ class Evaluation:
         kind = "from elsewhere" if part == TELLING_APART else "wrong"
         lines = [f"{part}: {first.images:,} images, {first.errors:,} of them {kind} ({100 * share:.2f} %)"]
         if part == self.parts[0]:
-            counted = "class" if self.k == 1 else f"{self.k} leading classes"
+            counted = "class" if self.top_k == 1 else f"{self.top_k} leading classes"
             lines.append(
-                f"{self.views} views, {counted} by {self.by}; {100 * self.level:g} % intervals from "
+                f"{self.views} views, {counted} by {self.predict_from}; {100 * self.level:g} % intervals from "
                 f"{self.resamples:,} resamplings of the images"
             )
         return "\n".join([*lines, table_of(rows, self.baseline, self.level), *reasons_of(rows)])

@@ -7,7 +7,13 @@ from secondlook.imports import lazy_attributes
 if TYPE_CHECKING:
     from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity
     from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
-    from secondlook.predictions.checks import ClassNamesWarning, check_by, check_numbers, checked_k, chosen_images
+    from secondlook.predictions.checks import (
+        ClassNamesWarning,
+        check_numbers,
+        check_predict_from,
+        check_top_k,
+        chosen_images,
+    )
     from secondlook.predictions.collecting import UNIT, collect
     from secondlook.predictions.division import Division
     from secondlook.predictions.flow import Job, first_image, run_flow
@@ -15,14 +21,14 @@ if TYPE_CHECKING:
     from secondlook.predictions.leading import leading_classes
     from secondlook.predictions.manifest import ensemble_name, run_name
     from secondlook.predictions.part import DamagedPartWarning, Part
-    from secondlook.predictions.predictions import By, Predictions
+    from secondlook.predictions.predictions import PredictFrom, Predictions
     from secondlook.predictions.store import Run
     from secondlook.predictions.table import rows_per_block
 
 _MODULES = {
     "AskedViews": "secondlook.predictions.asked_views",
     "BatchSize": "secondlook.predictions.batching",
-    "By": "secondlook.predictions.predictions",
+    "PredictFrom": "secondlook.predictions.predictions",
     "ClassNamesWarning": "secondlook.predictions.checks",
     "DamagedPartWarning": "secondlook.predictions.part",
     "Division": "secondlook.predictions.division",
@@ -34,9 +40,9 @@ _MODULES = {
     "UNIT": "secondlook.predictions.collecting",
     "as_view_set": "secondlook.predictions.asked_views",
     "as_view_set_with_identity": "secondlook.predictions.asked_views",
-    "check_by": "secondlook.predictions.checks",
+    "check_predict_from": "secondlook.predictions.checks",
     "check_numbers": "secondlook.predictions.checks",
-    "checked_k": "secondlook.predictions.checks",
+    "check_top_k": "secondlook.predictions.checks",
     "chosen_batch_size": "secondlook.predictions.batching",
     "chosen_images": "secondlook.predictions.checks",
     "collect": "secondlook.predictions.collecting",
@@ -54,20 +60,20 @@ __all__ = [
     "UNIT",
     "AskedViews",
     "BatchSize",
-    "By",
     "ClassNamesWarning",
     "DamagedPartWarning",
     "Division",
     "Job",
     "JoinedTable",
     "Part",
+    "PredictFrom",
     "Predictions",
     "Run",
     "as_view_set",
     "as_view_set_with_identity",
-    "check_by",
     "check_numbers",
-    "checked_k",
+    "check_predict_from",
+    "check_top_k",
     "chosen_batch_size",
     "chosen_images",
     "collect",

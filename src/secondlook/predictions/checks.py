@@ -189,17 +189,19 @@ def _place_of_names(source: Source) -> str:
     return "in its class_names, and number its labels so"
 
 
-def check_by(by: str) -> None:
+def check_predict_from(predict_from: str) -> None:
     """Refuse what the class cannot be taken from."""
-    if by not in ("x", "D"):
-        raise PredictionsError(f"by is {by!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+    if predict_from not in ("image", "views"):
+        raise PredictionsError(
+            f"predict_from is {predict_from!r}; expected 'image' or 'views' (the mean over all views)."
+        )
 
 
-def checked_k(k: int, classes: int) -> int:
+def check_top_k(top_k: int, classes: int) -> int:
     """Return how many leading classes count as the answer, at least one and at most all."""
-    if not 1 <= k <= classes:
-        raise PredictionsError(f"k is {k}; expected the number of leading classes, from 1 to {classes}.")
-    return k
+    if not 1 <= top_k <= classes:
+        raise PredictionsError(f"top_k is {top_k}; expected the number of leading classes, from 1 to {classes}.")
+    return top_k
 
 
 def chosen_images(images: object, count: int) -> IntArray:

@@ -5,16 +5,16 @@ import numpy as np
 from secondlook.arrays import Float64Array, IntArray
 
 
-def leading_classes(scores: Float64Array, k: int) -> IntArray:
+def leading_classes(scores: Float64Array, top_k: int) -> IntArray:
     """Return the k best classes of scores [N, C], best first, int64 [N, k].
 
     k passes of `argmax` instead of a sort: k is small, and `argmax` gives the first, so the lower class, of equals.
     """
-    remaining = scores if k == 1 else scores.copy()
-    leading = np.empty((len(scores), k), dtype=np.int64)
-    for place in range(k):
+    remaining = scores if top_k == 1 else scores.copy()
+    leading = np.empty((len(scores), top_k), dtype=np.int64)
+    for place in range(top_k):
         best = remaining.argmax(axis=1)
         leading[:, place] = best
-        if place < k - 1:
+        if place < top_k - 1:
             np.put_along_axis(remaining, best[:, None], -np.inf, axis=1)
     return leading

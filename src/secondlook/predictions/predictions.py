@@ -13,12 +13,12 @@ from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntA
 from secondlook.errors import PredictionsError
 from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity, positions_of
 from secondlook.predictions.checks import (
-    check_by,
     check_members_agree,
+    check_predict_from,
+    check_top_k,
     checked_answers,
     checked_class_names,
     checked_ids,
-    checked_k,
     checked_labels,
     chosen_images,
 )
@@ -27,7 +27,7 @@ from secondlook.predictions.table import ArrayTable, Table, rows_per_block
 from secondlook.progress import Advance, progress_bar, unwatched
 from secondlook.views import ViewSet
 
-By = Literal["x", "D"]
+PredictFrom = Literal["image", "views"]
 
 
 class Predictions:
@@ -259,30 +259,30 @@ class Predictions:
         answers = self._read(chosen)
         return softmax(answers) if self._table.kind == "logits" else answers.astype(np.float64, copy=False)
 
-    def predicted(self, by: By = "x", k: int = 1) -> IntArray:
+    def predicted(self, predict_from: PredictFrom = "image", top_k: int = 1) -> IntArray:
         """Return the predicted class, int64 [N], or for k > 1 the k leading ones, [N, k], best first.
 
-        `by="x"` takes it from the image itself, `by="D"` from the mean over all views. Ties go to the lower class.
+        `predict_from="image"` takes it from the image itself, `predict_from="views"` from the mean over all views. Ties go to the lower class.
         """
-        check_by(by)
-        checked_k(k, self.n_classes)
-        if (by, k) not in self._predicted:
-            self._predicted[by, k] = self._leading(by, k)
-        leading = self._predicted[by, k]
-        return leading[:, 0] if k == 1 else leading
+        check_predict_from(predict_from)
+        check_top_k(top_k, self.n_classes)
+        if (predict_from, top_k) not in self._predicted:
+            self._predicted[predict_from, top_k] = self._leading(predict_from, top_k)
+        leading = self._predicted[predict_from, top_k]
+        return leading[:, 0] if top_k == 1 else leading
 
-    def _leading(self, by: By, k: int) -> IntArray:
-        looked_at = self.select(views="identity") if by == "x" else self
-        leading = np.empty((self.n_images, k), dtype=np.int64)
+    def _leading(self, predict_from: PredictFrom, top_k: int) -> IntArray:
+        looked_at = self.select(views="identity") if predict_from == "image" else self
+        leading = np.empty((self.n_images, top_k), dtype=np.int64)
         for rows, block in looked_at.blocks():
-            leading[rows] = leading_classes(block.mean(axis=1), k)
+            leading[rows] = leading_classes(block.mean(axis=1), top_k)
         leading.flags.writeable = False
         return leading
 
-    def correct(self, by: By = "x", k: int = 1) -> BoolArray:
+    def correct(self, predict_from: PredictFrom = "image", top_k: int = 1) -> BoolArray:
         """Return whether the predicted class (for k > 1: any of the k leading ones) is right, bool [N]."""
         labels = self.labels
-        predicted = self.predicted(by, k).reshape(self.n_images, k)
+        predicted = self.predicted(predict_from, top_k).reshape(self.n_images, top_k)
         correct: BoolArray = (predicted == labels[:, None]).any(axis=1)
         return correct
 
@@ -314,6 +314,6 @@ class Predictions:
 
     def __repr__(self) -> str:
         kind = f"{len(self.members)} members" if self.members else "logits" if self.has_logits else "probabilities"
-        labelled = "labelled" if self.has_labels else "unlabelled"
+        labeled = "labeled" if self.has_labels else "unlabeled"
         shape = f"{self.n_images} images x {self.n_views} views x {self.n_classes} classes"
-        return f"<Predictions: {shape}, {kind}, {labelled}>"
+        return f"<Predictions: {shape}, {kind}, {labeled}>"

@@ -31,7 +31,7 @@ class StoredTable:
 
     @property
     def rows_read_together(self) -> int:
-        """How many neighbouring images it costs no more to read than one of them."""
+        """How many neighboring images it costs no more to read than one of them."""
         return rows_per_group(self._classes)
 
     def read(self, images: IntArray, views: IntArray) -> Float32Array:

@@ -23,7 +23,7 @@ class Table(Protocol):
 
     @property
     def rows_read_together(self) -> int:
-        """How many neighbouring images it costs no more to read than one of them."""
+        """How many neighboring images it costs no more to read than one of them."""
 
     def read(self, images: IntArray, views: IntArray) -> Array:
         """Return float32 or float64 [len(images), len(views), C]; the caller may write to it."""

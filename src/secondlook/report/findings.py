@@ -11,7 +11,7 @@ from secondlook.report.class_risks import ClassRisk, class_risks
 from secondlook.report.curves import DrawnCurve, Histogram, drawn_curves, histogram_of, reliability_by
 from secondlook.report.galleries import Gallery, galleries_of
 from secondlook.report.headline import Headline, coverage_metric, headline
-from secondlook.report.operating_points import Promises, promises_of, risks_to_choose_from, telling_risk
+from secondlook.report.operating_points import Guarantees, guarantees_of, risks_to_choose_from, telling_risk
 from secondlook.report.study import Study
 from secondlook.report.view_contributions import ViewContribution, view_contributions
 
@@ -28,7 +28,7 @@ class Findings:
     delta: float
     risks: Float64Array
     """The tolerated risks to choose from. float64 [R]"""
-    promises: Mapping[str, Promises | str]
+    guarantees: Mapping[str, Guarantees | str]
     curves: Mapping[str, DrawnCurve]
     histograms: Mapping[str, Histogram]
     reliability: Mapping[str, ReliabilityCurve]
@@ -65,7 +65,7 @@ def found(
         risk=told,
         delta=delta,
         risks=risks,
-        promises={name: promises_of(study, name, risks, delta) for name in study.confidences},
+        guarantees={name: guarantees_of(study, name, risks, delta) for name in study.confidences},
         curves=drawn_curves(study, evaluation.level),
         histograms={name: histogram_of(study, name) for name in study.confidences},
         reliability={name: curve for name, curve in curves.items() if curve is not None},
@@ -80,8 +80,8 @@ def _evaluated(study: Study, metrics: tuple[str, ...], level: float, resamples: 
         study.preds,
         study.confidences,
         metrics,
-        by=study.by,
-        k=study.k,
+        predict_from=study.predict_from,
+        top_k=study.top_k,
         baseline=study.baseline,
         level=level,
         resamples=resamples,
@@ -100,10 +100,10 @@ def _numbers_to_tell(study: Study, evaluation: Evaluation) -> Evaluation:
 
 
 def _check_same_images(study: Study, evaluation: Evaluation) -> None:
-    if (evaluation.by, evaluation.k) != (study.by, study.k):
+    if (evaluation.predict_from, evaluation.top_k) != (study.predict_from, study.top_k):
         raise ReportError(
-            f"the evaluation is about by={evaluation.by!r}, k={evaluation.k} and the report about by={study.by!r}, "
-            f"k={study.k}; give both the same."
+            f"the evaluation is about predict_from={evaluation.predict_from!r}, top_k={evaluation.top_k} and the report about predict_from={study.predict_from!r}, "
+            f"top_k={study.top_k}; give both the same."
         )
     if (study.n_images, study.n_errors) not in {(row.images, row.errors) for row in evaluation.rows}:
         raise ReportError(

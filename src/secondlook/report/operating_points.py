@@ -1,4 +1,4 @@
-"""Where the threshold may stand: what is accepted there, how many errors that holds, and what can be promised.
+"""Where the threshold may stand: what is accepted there, how many errors that holds, and what can be guaranteed.
 
 The page's sliders do the same in the browser from the same numbers; tests hold the two together.
 """
@@ -32,8 +32,8 @@ NOTHING_ACCEPTED = OperatingPoint(math.inf, 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Promises:
-    """The certified rule for each tolerated risk; 0 accepted where nothing can be promised. [R] each"""
+class Guarantees:
+    """The certified rule for each tolerated risk; 0 accepted where nothing can be guaranteed. [R] each"""
 
     thresholds: Float64Array
     accepted: IntArray
@@ -73,14 +73,14 @@ def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoi
     return _point(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
-def promises_of(study: Study, method: str, risks: Float64Array, delta: float) -> Promises | str:
-    """Return what can be promised at each risk, or why a threshold on this method promises nothing."""
+def guarantees_of(study: Study, method: str, risks: Float64Array, delta: float) -> Guarantees | str:
+    """Return what can be guaranteed at each risk, or why a threshold on this method guarantees nothing."""
     try:
         refuse_what_needs_other_images(method, {})
     except DecisionError as error:
         return str(error)
     points = [certified_point(study.rankings[method], float(risk), delta) for risk in risks]
-    return Promises(
+    return Guarantees(
         np.array([point.threshold for point in points]),
         np.array([point.accepted for point in points], dtype=np.int64),
         np.array([point.errors for point in points], dtype=np.int64),

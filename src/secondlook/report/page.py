@@ -10,7 +10,7 @@ from secondlook.evaluation import ARROWS
 from secondlook.metrics import Interval, measure
 from secondlook.report.findings import Findings
 from secondlook.report.headline import percent
-from secondlook.report.operating_points import OperatingPoint, Promises, shortest_threshold
+from secondlook.report.operating_points import Guarantees, OperatingPoint, shortest_threshold
 from secondlook.report.page_data import page_data
 from secondlook.report.pictures import PicturedImage
 from secondlook.report.study import summary_of, symbol_of
@@ -55,7 +55,7 @@ def page(
     )
     environment.filters |= {"percent": _percent, "share": _share, "ends": _ends, "count": _count, "unbroken": _unbroken}
     style, script = _file("report.css"), _script()
-    study, told_promise = findings.study, _told_promise(findings)
+    study, told_guarantee = findings.study, _told_guarantee(findings)
     return environment.get_template("report.html").render(
         title=title,
         style=Markup(style),
@@ -65,9 +65,12 @@ def page(
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         findings=findings,
         study=study,
-        told_promise=told_promise,
-        told_threshold=told_promise and shortest_threshold(study.rankings[study.shown], told_promise),
-        accuracy={by: study.preds.correct(by=by, k=study.k).mean() for by in ("x", "D")},
+        told_guarantee=told_guarantee,
+        told_threshold=told_guarantee and shortest_threshold(study.rankings[study.shown], told_guarantee),
+        accuracy={
+            predict_from: study.preds.correct(predict_from=predict_from, top_k=study.top_k).mean()
+            for predict_from in ("image", "views")
+        },
         metrics=_metrics(findings),
         symbol_of=symbol_of,
         summary_of=summary_of,
@@ -94,15 +97,17 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def _told_promise(findings: Findings) -> OperatingPoint | None:
-    """Return the certified rule at the told risk, None where nothing is promised."""
-    promises = findings.promises[findings.study.shown]
-    if not isinstance(promises, Promises):
+def _told_guarantee(findings: Findings) -> OperatingPoint | None:
+    """Return the certified rule at the told risk, None where nothing is guaranteed."""
+    guarantees = findings.guarantees[findings.study.shown]
+    if not isinstance(guarantees, Guarantees):
         return None
     place = int(findings.risks.searchsorted(findings.risk))
-    accepted = int(promises.accepted[place])
+    accepted = int(guarantees.accepted[place])
     return (
-        OperatingPoint(float(promises.thresholds[place]), accepted, int(promises.errors[place])) if accepted else None
+        OperatingPoint(float(guarantees.thresholds[place]), accepted, int(guarantees.errors[place]))
+        if accepted
+        else None
     )
 
 

@@ -11,7 +11,7 @@ from secondlook.arrays import Array
 from secondlook.report.curves import DrawnCurve
 from secondlook.report.findings import Findings
 from secondlook.report.galleries import Gallery
-from secondlook.report.operating_points import Promises, thinned
+from secondlook.report.operating_points import Guarantees, thinned
 from secondlook.report.pictures import PicturedImage
 from secondlook.report.study import summary_of, symbol_of
 
@@ -53,7 +53,7 @@ def _method(findings: Findings, name: str) -> dict[str, object]:
     study = findings.study
     ranking = thinned(study.rankings[name], MOST_THRESHOLDS // len(study.rankings))
     histogram, reliability = findings.histograms[name], findings.reliability.get(name)
-    promises = findings.promises[name]
+    guarantees = findings.guarantees[name]
     return {
         "name": name,
         "symbol": symbol_of(name),
@@ -69,8 +69,8 @@ def _method(findings: Findings, name: str) -> dict[str, object]:
             if reliability is None
             else {key: packed(getattr(reliability, key)) for key in ("confidence", "accuracy", "images")}
         ),
-        "promises": _promises(promises) if isinstance(promises, Promises) else None,
-        "no_promise": None if isinstance(promises, Promises) else promises,
+        "guarantees": _guarantees(guarantees) if isinstance(guarantees, Guarantees) else None,
+        "no_guarantee": None if isinstance(guarantees, Guarantees) else guarantees,
     }
 
 
@@ -82,8 +82,8 @@ def _curve(curve: DrawnCurve) -> dict[str, dict[str, str]]:
     }
 
 
-def _promises(promises: Promises) -> dict[str, dict[str, str]]:
-    return {key: packed(getattr(promises, key)) for key in ("thresholds", "accepted", "errors")}
+def _guarantees(guarantees: Guarantees) -> dict[str, dict[str, str]]:
+    return {key: packed(getattr(guarantees, key)) for key in ("thresholds", "accepted", "errors")}
 
 
 def _gallery(gallery: Gallery) -> dict[str, object]:

@@ -64,7 +64,7 @@ def data_uri(pixels: Array) -> str:
 
 def _pictured(study: Study, chosen: IntArray, image: ImageReader) -> list[PicturedImage]:
     outputs = study.preds.select(images=chosen).probabilities
-    predicted = study.preds.predicted(study.by, study.k).reshape(study.n_images, study.k)
+    predicted = study.preds.predicted(study.predict_from, study.top_k).reshape(study.n_images, study.top_k)
     names = study.class_names
     return [
         PicturedImage(

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
-"""Told apart with any kind of colour vision; the page uses the same."""
+COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
+"""Told apart with any kind of color vision; the page uses the same."""
 RIGHT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
 CLASSES_DRAWN = 60
 """More names than these cannot be read; the table has all of them."""
@@ -43,9 +43,9 @@ def risk_coverage_figure(findings: Findings) -> "Figure":
     """Draw risk over coverage: every method with its band, the perfect and the worst order."""
     study = findings.study
     figure, axes = _axes(7.2, 4.4)
-    for colour, (name, curve) in zip(_colours(len(findings.curves)), findings.curves.items(), strict=True):
-        axes.fill_between(100 * curve.band_coverage, 100 * curve.low, 100 * curve.high, color=colour, alpha=0.12, lw=0)
-        axes.plot(100 * curve.accepted / study.n_images, 100 * curve.risk, color=colour, lw=1.6, label=name)
+    for color, (name, curve) in zip(_colors(len(findings.curves)), findings.curves.items(), strict=True):
+        axes.fill_between(100 * curve.band_coverage, 100 * curve.low, 100 * curve.high, color=color, alpha=0.12, lw=0)
+        axes.plot(100 * curve.accepted / study.n_images, 100 * curve.risk, color=color, lw=1.6, label=name)
     coverage = np.linspace(1 / study.n_images, 1, 500)
     for label, style, risk in (
         ("perfect", ":", np.maximum(0, 1 - (1 - study.error_rate) / coverage)),
@@ -82,9 +82,9 @@ def reliability_figure(findings: Findings) -> "Figure":
     """Draw accuracy against confidence for the methods that are probabilities."""
     figure, axes = _axes(4.8, 4.6)
     axes.plot([0, 1], [0, 1], color=REFERENCE, lw=1.2, ls=":", label="as it should be")
-    colours = dict(zip(findings.study.confidences, _colours(len(findings.study.confidences)), strict=True))
+    colors = dict(zip(findings.study.confidences, _colors(len(findings.study.confidences)), strict=True))
     for name, curve in findings.reliability.items():
-        axes.plot(curve.confidence, curve.accuracy, color=colours[name], marker="o", ms=4, lw=1.4, label=name)
+        axes.plot(curve.confidence, curve.accuracy, color=colors[name], marker="o", ms=4, lw=1.4, label=name)
     axes.set(xlabel="mean confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(frameon=False)
     return figure
@@ -113,12 +113,12 @@ def view_figure(findings: Findings) -> "Figure":
     alone.set_yticks(places, [one.text for one in findings.views])
     for place, one in zip(places, findings.views, strict=True):
         if one.auroc_alone is not None:
-            alone.plot(100 * one.auroc_alone, place, "o", color=COLOURS[1], ms=5)
+            alone.plot(100 * one.auroc_alone, place, "o", color=COLORS[1], ms=5)
         if one.change is not None:
-            change.plot(100 * one.change, place, "o", color=COLOURS[1], ms=5)
+            change.plot(100 * one.change, place, "o", color=COLORS[1], ms=5)
         if one.change_interval is not None:
             ends = 100 * one.change_interval.low, 100 * one.change_interval.high
-            change.plot(ends, (place, place), color=COLOURS[1], lw=1.2)
+            change.plot(ends, (place, place), color=COLORS[1], lw=1.2)
     change.axvline(0, color=REFERENCE, lw=1)
     change.set_yticks(places, [])
     alone.set_xlabel("AUROC of the view alone (%)")
@@ -136,8 +136,8 @@ DRAWINGS: "dict[str, Callable[[Findings], Figure]]" = {
 N_PLOTS = len(DRAWINGS) * len(FORMATS)
 
 
-def _colours(count: int) -> list[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(count)]
+def _colors(count: int) -> list[str]:
+    return [COLORS[place % len(COLORS)] for place in range(count)]
 
 
 def _axes(width: float, height: float) -> "tuple[Figure, Axes]":

@@ -8,7 +8,7 @@ from secondlook.errors import ReportError
 from secondlook.estimators import METHODS, find_method
 from secondlook.estimators import confidence as confidence_of
 from secondlook.metrics import Ranking, rank
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import PredictFrom, Predictions
 
 BASELINE = "msr"
 SECOND_LOOKS = ("mean", "bootstrap", "bootstrap-lower", "mean-logit")
@@ -19,11 +19,11 @@ SEVERAL_VIEWS = ("msr", "mean", "bootstrap", "bootstrap-lower")
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Labelled predictions with the confidences to compare."""
+    """Labeled predictions with the confidences to compare."""
 
     preds: Predictions
-    by: By
-    k: int
+    predict_from: PredictFrom
+    top_k: int
     seed: int
     class_names: tuple[str, ...]
     correct: BoolArray
@@ -67,8 +67,8 @@ def studied(
     preds: Predictions,
     methods: Sequence[str] | None,
     *,
-    by: By,
-    k: int,
+    predict_from: PredictFrom,
+    top_k: int,
     seed: int,
     class_names: Sequence[str] | None,
     progress: bool = True,
@@ -84,14 +84,14 @@ def studied(
     if not names:
         raise ReportError("there is no method to report on; name at least one, such as 'mean'.")
     with preds.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:
-        correct = seen.correct(by=by, k=k)
-        confidences = {name: _confidence(seen, name, by, k, seed) for name in names}
+        correct = seen.correct(predict_from=predict_from, top_k=top_k)
+        confidences = {name: _confidence(seen, name, predict_from, top_k, seed) for name in names}
     baseline = BASELINE if BASELINE in names else names[0]
     others = [name for name in (*SECOND_LOOKS, *names) if name in names and name != baseline]
     return Study(
         preds=preds,
-        by=by,
-        k=k,
+        predict_from=predict_from,
+        top_k=top_k,
         seed=seed,
         class_names=_class_names(preds, class_names),
         correct=correct,
@@ -118,9 +118,9 @@ def summary_of(method: str) -> str:
     return METHODS[method.partition(":")[0]].summary
 
 
-def _confidence(preds: Predictions, name: str, by: By, k: int, seed: int) -> Float64Array:
+def _confidence(preds: Predictions, name: str, predict_from: PredictFrom, top_k: int, seed: int) -> Float64Array:
     takes_seed = "seed" in find_method(name)[0].options
-    return confidence_of(preds, name, by=by, k=k, **({"seed": seed} if takes_seed else {}))
+    return confidence_of(preds, name, predict_from=predict_from, top_k=top_k, **({"seed": seed} if takes_seed else {}))
 
 
 def _class_names(preds: Predictions, given: Sequence[str] | None) -> tuple[str, ...]:

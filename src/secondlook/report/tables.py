@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from secondlook.metrics import Interval
 from secondlook.report.findings import Findings
-from secondlook.report.operating_points import Promises, point_at_risk
+from secondlook.report.operating_points import Guarantees, point_at_risk
 
 Rows = Iterable[Sequence[object]]
 
@@ -54,9 +54,9 @@ OPERATING_COLUMNS = (
     "accepted",
     "rejected",
     "errors_accepted",
-    "promised_threshold",
-    "promised_accepted",
-    "promised_errors_accepted",
+    "guaranteed_threshold",
+    "guaranteed_accepted",
+    "guaranteed_errors_accepted",
 )
 CLASS_COLUMNS = ("class", "images", "errors", "error_rate", "accepted", "coverage", "errors_accepted", "risk", "auroc")
 VIEW_COLUMNS = ("view", "accuracy", "auroc_alone", "auroc_without", "change", "change_low", "change_high")
@@ -95,18 +95,18 @@ def _bands(findings: Findings) -> Rows:
 def _operating_points(findings: Findings) -> Rows:
     study = findings.study
     for name, ranking in study.rankings.items():
-        promises = findings.promises[name]
+        guarantees = findings.guarantees[name]
         for place, risk in enumerate(findings.risks.tolist()):
             point = point_at_risk(ranking, risk)
             rejected = study.n_images - point.accepted
-            promised = _promised(promises, place)
-            yield name, risk, point.threshold, point.accepted, rejected, point.errors, *promised
+            guaranteed = _guaranteed(guarantees, place)
+            yield name, risk, point.threshold, point.accepted, rejected, point.errors, *guaranteed
 
 
-def _promised(promises: Promises | str, place: int) -> tuple[object, object, object]:
-    if isinstance(promises, str) or promises.accepted[place] == 0:
+def _guaranteed(guarantees: Guarantees | str, place: int) -> tuple[object, object, object]:
+    if isinstance(guarantees, str) or guarantees.accepted[place] == 0:
         return None, None, None
-    return float(promises.thresholds[place]), int(promises.accepted[place]), int(promises.errors[place])
+    return float(guarantees.thresholds[place]), int(guarantees.accepted[place]), int(guarantees.errors[place])
 
 
 def _histograms(findings: Findings) -> Rows:

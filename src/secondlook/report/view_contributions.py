@@ -48,16 +48,16 @@ def view_contributions(study: Study, level: float) -> list[ViewContribution]:
 
 def _answers_of_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
     """Return of each view its largest output, its output for the predicted class, and whether it is right. [N, V]"""
-    preds, k = study.preds, study.k
+    preds, top_k = study.preds, study.top_k
     shape = preds.n_images, preds.n_views
     largest, shares, right = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
-    classes = predicted_classes(preds, study.by, k)
+    classes = predicted_classes(preds, study.predict_from, top_k)
     with preds.read_with_bar("views", 1, enabled=study.progress) as seen:
         for rows, block in seen.blocks():
             shares[rows] = shares_in_views(block, classes[rows])
             for view in range(preds.n_views):
-                largest[rows, view] = largest_share(block[:, view], k)
-                leading = leading_classes(block[:, view], k)
+                largest[rows, view] = largest_share(block[:, view], top_k)
+                leading = leading_classes(block[:, view], top_k)
                 right[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
     return largest, shares, right
 
@@ -74,8 +74,8 @@ def _without_each(
         study.preds,
         {ALL_VIEWS: shares.mean(axis=1), **left_out},
         ["auroc"],
-        by=study.by,
-        k=study.k,
+        predict_from=study.predict_from,
+        top_k=study.top_k,
         baseline=ALL_VIEWS,
         level=level,
         resamples=RESAMPLINGS,

@@ -8,7 +8,7 @@ from pathlib import Path
 from secondlook.errors import ReportError
 from secondlook.evaluation import METRICS, Evaluation
 from secondlook.files import write_atomically
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.progress import progress_bar
 from secondlook.report.curves import RESAMPLINGS
 from secondlook.report.findings import Findings, found
@@ -31,8 +31,8 @@ def write_report(
     metrics: Sequence[str] = METRICS,
     level: float = 0.95,
     resamples: int = 500,
-    by: By = "x",
-    k: int = 1,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
     risk: float | None = None,
     delta: float = 0.001,
     seed: int = 0,
@@ -46,12 +46,12 @@ def write_report(
     artefacts: bool = True,
     progress: bool = True,
 ) -> Path:
-    """Write one self-contained HTML page about labelled predictions, and return where it is.
+    """Write one self-contained HTML page about labeled predictions, and return where it is.
 
     Parameters
     ----------
     preds
-        Labelled predictions.
+        Labeled predictions.
     path
         The HTML file; tables and plots go to the folder `<stem>-files` beside it unless `artefacts` is False.
     methods
@@ -61,7 +61,7 @@ def write_report(
     risk
         The tolerated risk that the result is told at; the largest of 1, 2, 5 x 10^n up to a quarter of the error rate.
     delta
-        What is promised holds with certainty 1 - delta.
+        What is guaranteed holds with certainty 1 - delta.
     image
         From the place of an image to its pixels at the classifier's input size, uint8 [H, W, 1 or 3]. Without it the
         page has no galleries.
@@ -75,7 +75,9 @@ def write_report(
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ReportError(f"a report is an HTML file, got path {str(target)!r}; give a name such as 'report.html'.")
-    study = studied(preds, methods, by=by, k=k, seed=seed, class_names=class_names, progress=progress)
+    study = studied(
+        preds, methods, predict_from=predict_from, top_k=top_k, seed=seed, class_names=class_names, progress=progress
+    )
     findings = found(study, evaluation, risk, delta, metrics=metrics, level=level, resamples=resamples)
     left_out = [(one.id, one.reason) for one in skipped] or list(preds.skipped)
     told = {**_circumstances(study, findings), **(facts or {})}
@@ -103,8 +105,8 @@ def write_report(
 
 def _circumstances(study: Study, findings: Findings) -> dict[str, str]:
     """Return what the report itself knows of how its numbers came about; never the date, so that bytes repeat."""
-    counted = "the class" if study.k == 1 else f"the {study.k} leading classes"
-    source = "the image itself" if study.by == "x" else "the mean over all views"
+    counted = "the class" if study.top_k == 1 else f"the {study.top_k} leading classes"
+    source = "the image itself" if study.predict_from == "image" else "the mean over all views"
     return {
         "methods": ", ".join(study.confidences),
         "answer": f"{counted} predicted from {source}",
@@ -114,7 +116,7 @@ def _circumstances(study: Study, findings: Findings) -> dict[str, str]:
             f"bands of curves and changes of views from {RESAMPLINGS}"
         ),
         "seed": str(study.seed),
-        "certainty of promises": f"{100 * (1 - findings.delta):g} %",
+        "certainty of guarantees": f"{100 * (1 - findings.delta):g} %",
         "versions": ", ".join([f"Python {platform.python_version()}", *(f"{one} {version(one)}" for one in VERSIONS)]),
     }
 

@@ -1,4 +1,4 @@
-"""The folder of a run: predictions, evaluation and record of one classifier on labelled images."""
+"""The folder of a run: predictions, evaluation and record of one classifier on labeled images."""
 
 from typing import TYPE_CHECKING
 

@@ -14,7 +14,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.errors import PredictionsError, SourceError
 from secondlook.files import describe_invalid, write_atomically
-from secondlook.predictions import By, Predictions, ensemble_name, run_name
+from secondlook.predictions import PredictFrom, Predictions, ensemble_name, run_name
 from secondlook.selective import PolicyClassifier, described
 from secondlook.sources import Source, open_source
 
@@ -81,13 +81,13 @@ class RunFolder:
             ) from None
 
     @property
-    def by(self) -> By:
+    def predict_from(self) -> PredictFrom:
         """What the run took the class from."""
-        by: By = self.record.settings.get("by", "x")
-        return by
+        predict_from: PredictFrom = self.record.settings.get("predict_from", "image")
+        return predict_from
 
     @property
-    def k(self) -> int:
+    def top_k(self) -> int:
         """How many leading classes counted as the answer in the run."""
         return int(self.record.settings.get("top_k", 1))
 

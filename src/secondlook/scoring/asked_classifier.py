@@ -16,7 +16,7 @@ from secondlook.views import ViewSet
 
 @dataclass(frozen=True)
 class AskedClassifier:
-    """A classifier, and why the promise of the policy does not hold with it, where it does not."""
+    """A classifier, and why the guarantee of the policy does not hold with it, where it does not."""
 
     classifier: Classifier
     mismatch: str | None

@@ -1,4 +1,4 @@
-"""A classifier that may ask a person: it answers by the rule of a policy, or learns the rule from labelled images."""
+"""A classifier that may ask a person: it answers by the rule of a policy, or learns the rule from labeled images."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +12,8 @@ from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as confidence_of
-from secondlook.estimators import interval as interval_of
-from secondlook.predictions import AskedViews, By, Predictions, as_view_set, collect
+from secondlook.estimators import confidence_interval
+from secondlook.predictions import AskedViews, PredictFrom, Predictions, as_view_set, collect
 from secondlook.scoring.asked_classifier import asked_classifier
 from secondlook.scoring.decisions import ASK_A_PERSON, Decisions
 from secondlook.selective import Policy, Rule, certify
@@ -27,7 +27,7 @@ IMAGES_AT_ONCE = 1024
 class SelectiveClassifier:
     """Answers with a class where it is sure enough, and with -1 where a person should look.
 
-    Give a policy, or the settings of one and then `fit` labelled images. Images are uint8 or float32 [N, H, W, C], one
+    Give a policy, or the settings of one and then `fit` labeled images. Images are uint8 or float32 [N, H, W, C], one
     image [H, W, C], the text of a source, or a source.
     """
 
@@ -40,8 +40,8 @@ class SelectiveClassifier:
         method: str = "mean",
         risk: float = 0.05,
         delta: float = 0.05,
-        by: By = "x",
-        k: int = 1,
+        predict_from: PredictFrom = "image",
+        top_k: int = 1,
         options: dict[str, object] | None = None,
         allow_mismatch: bool = False,
         progress: bool = False,
@@ -49,16 +49,16 @@ class SelectiveClassifier:
         self.classifier = load_classifier(classifier)
         self.policy: Policy | None = Policy.load(policy) if isinstance(policy, str | Path) else policy
         made = self.policy
-        self._keeps_promise = (
+        self._keeps_guarantee = (
             made is None or asked_classifier(made, self.classifier, allow_mismatch=allow_mismatch).mismatch is None
         )
         self.views: ViewSet = as_view_set(views if made is None else list(made.views))
         self.method = method if made is None else made.method
         self.options: dict[str, object] = dict((options or {}) if made is None else made.options)
-        self.by: By = by if made is None else made.by
-        self.k = k if made is None else made.k
-        promised = None if made is None else made.rule.promise
-        self.risk, self.delta = (risk, delta) if promised is None else (promised.risk, promised.delta)
+        self.predict_from: PredictFrom = predict_from if made is None else made.predict_from
+        self.top_k = top_k if made is None else made.top_k
+        guaranteed = None if made is None else made.rule.guarantee
+        self.risk, self.delta = (risk, delta) if guaranteed is None else (guaranteed.risk, guaranteed.delta)
         self.progress = progress
 
     @property
@@ -66,16 +66,24 @@ class SelectiveClassifier:
         """The rule in force."""
         if self.policy is None:
             raise DecisionError("there is no rule to decide by yet; give a policy, or call fit(images, labels) first.")
-        return self.policy.rule if self._keeps_promise else replace(self.policy.rule, promise=None)
+        return self.policy.rule if self._keeps_guarantee else replace(self.policy.rule, guarantee=None)
 
     def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
-        """Choose the threshold on labelled images, so that the risk is promised; no weight is changed.
+        """Choose the threshold on labeled images, so that the risk is guaranteed; no weight is changed.
 
-        Where nothing can be promised this is an error, and the sentence says what could be.
+        Where nothing can be guaranteed this is an error, and the sentence says what could be.
         """
         source = _source(images, labels)
         preds = collect(self.classifier, source, self.views, progress=self.progress)
-        rule = certify(preds, self.method, risk=self.risk, delta=self.delta, by=self.by, k=self.k, **self.options)
+        rule = certify(
+            preds,
+            self.method,
+            risk=self.risk,
+            delta=self.delta,
+            predict_from=self.predict_from,
+            top_k=self.top_k,
+            **self.options,
+        )
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
         self.policy = Policy.of(
@@ -86,7 +94,7 @@ class SelectiveClassifier:
             data_digest=source.digest,
             class_names=preds.class_names,
         )
-        self._keeps_promise = True
+        self._keeps_guarantee = True
         return self
 
     def predict(self, images: Any) -> IntArray:
@@ -95,13 +103,13 @@ class SelectiveClassifier:
         parts = [
             np.where(self._accepted(rule, preds, classes.ndim), classes, ASK_A_PERSON)
             for preds in self._looked_at(images)
-            for classes in [preds.predicted(self.by, self.k)]
+            for classes in [preds.predicted(self.predict_from, self.top_k)]
         ]
         return np.concatenate(parts)
 
     def predict_proba(self, images: Any) -> Float64Array:
         """Return the probability of each class, of the image itself or (by D) the mean over views. float64 [N, C]"""
-        seen = slice(0, 1) if self.by == "x" else slice(None)
+        seen = slice(0, 1) if self.predict_from == "image" else slice(None)
         return np.concatenate(
             [block[:, seen].mean(axis=1) for preds in self._looked_at(images) for _, block in preds.blocks()]
         )
@@ -118,13 +126,17 @@ class SelectiveClassifier:
         for preds in self._looked_at(images):
             ids.extend(preds.ids)
             sure = self._confidence(preds)
-            ends = interval_of(preds, level, seed=seed, by=self.by, k=self.k) if preds.n_outputs > 1 else ()
-            parts.append([preds.predicted(self.by, self.k), sure, rule.accept(sure), *ends])
+            ends = (
+                confidence_interval(preds, level, seed=seed, predict_from=self.predict_from, top_k=self.top_k)
+                if preds.n_outputs > 1
+                else ()
+            )
+            parts.append([preds.predicted(self.predict_from, self.top_k), sure, rule.accept(sure), *ends])
         labels, sure, accept, *ends_of_all = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Decisions(tuple(ids), labels, sure, (ends_of_all[0], ends_of_all[1]) if ends_of_all else None, accept)
 
     def _confidence(self, preds: Predictions) -> Float64Array:
-        return confidence_of(preds, self.method, by=self.by, k=self.k, **self.options)
+        return confidence_of(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)
 
     def _accepted(self, rule: Rule, preds: Predictions, dimensions: int) -> Array:
         """Return what is accepted, shaped to choose between rows of classes. bool [N] or [N, 1]"""

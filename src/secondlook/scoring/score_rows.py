@@ -8,7 +8,7 @@ import numpy as np
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as confidence_of
-from secondlook.estimators import interval as interval_of
+from secondlook.estimators import confidence_interval
 from secondlook.predictions import Predictions
 from secondlook.selective import Rule
 
@@ -26,7 +26,7 @@ class Question:
     rule: Rule
     level: float = 0.95
     seed: int = 0
-    answers: bool = False
+    per_view: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
@@ -39,7 +39,7 @@ def schema_of(question: Question) -> "pa.Schema":
     """Return the columns, with the index of the parts in front."""
     import pyarrow as pa
 
-    leading = [("labels", pa.list_(pa.int64()))] if question.rule.k > 1 else []
+    leading = [("labels", pa.list_(pa.int64()))] if question.rule.top_k > 1 else []
     per_view = [("view_labels", pa.list_(pa.int64())), ("view_probabilities", pa.list_(pa.float64()))]
     fields = [
         (INDEX, pa.int64()),
@@ -51,7 +51,7 @@ def schema_of(question: Question) -> "pa.Schema":
         ("low", pa.float64()),
         ("high", pa.float64()),
         ("accept", pa.bool_()),
-        *(per_view if question.answers else []),
+        *(per_view if question.per_view else []),
     ]
     return pa.schema(fields)
 
@@ -61,8 +61,8 @@ def rows_of(question: Question, preds: Predictions, indices: IntArray) -> "pa.Ta
     import pyarrow as pa
 
     rule = question.rule
-    sure = confidence_of(preds, rule.method, by=rule.by, k=rule.k, **rule.options)
-    leading = preds.predicted(rule.by, rule.k).reshape(len(preds), rule.k)
+    sure = confidence_of(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
+    leading = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
     low, high = _interval(question, preds)
     columns: dict[str, Any] = {
         INDEX: indices,
@@ -75,7 +75,7 @@ def rows_of(question: Question, preds: Predictions, indices: IntArray) -> "pa.Ta
         "high": high,
         "accept": rule.accept(sure),
     }
-    if question.answers:
+    if question.per_view:
         columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in _answers_of_views(preds))
     schema = schema_of(question)
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
@@ -85,7 +85,9 @@ def _interval(question: Question, preds: Predictions) -> tuple[Float64Array | li
     """Return the ends of the mean confidence over views, or nothing where there is nothing to draw from."""
     if preds.n_outputs < 2:
         return [None] * len(preds), [None] * len(preds)
-    return interval_of(preds, question.level, seed=question.seed, by=question.rule.by, k=question.rule.k)
+    return confidence_interval(
+        preds, question.level, seed=question.seed, predict_from=question.rule.predict_from, top_k=question.rule.top_k
+    )
 
 
 def _names(class_names: tuple[str, ...] | None, classes: IntArray) -> list[str | None]:

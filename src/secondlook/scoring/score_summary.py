@@ -3,23 +3,23 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from secondlook.selective import Promise
+from secondlook.selective import Guarantee
 
 SKIPPED_TOLD = 20
 
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """How many images were accepted, rejected and skipped, what is promised, and where things are."""
+    """How many images were accepted, rejected and skipped, what is guaranteed, and where things are."""
 
     out: Path
     accepted: int
     rejected: int
     skipped: tuple[tuple[str, str], ...]
     """The id of each image that could not be read, and why."""
-    promise: Promise | None
+    guarantee: Guarantee | None
     mismatch: str | None
-    """Why a promise of the policy does not hold, where another classifier was insisted on."""
+    """Why a guarantee of the policy does not hold, where another classifier was insisted on."""
     rejected_folder: Path | None = None
     exports: tuple[str, ...] = ()
 
@@ -36,7 +36,7 @@ class ScoreSummary:
             "accepted": self.accepted,
             "rejected": self.rejected,
             "skipped": [{"id": name, "reason": reason} for name, reason in self.skipped],
-            "promise": None if self.promise is None else str(self.promise),
+            "guarantee": None if self.guarantee is None else str(self.guarantee),
             "mismatch": self.mismatch,
             "rejected_folder": None if self.rejected_folder is None else str(self.rejected_folder),
             "exports": list(self.exports),
@@ -47,17 +47,17 @@ class ScoreSummary:
         lines = [
             f"{self.images:,} images: {self.accepted:,} accepted ({share:.4g} %), {self.rejected:,} rejected, "
             f"{len(self.skipped):,} skipped",
-            f"promise: {self._promise()}",
+            f"guarantee: {self._guarantee()}",
             *(f"skipped: {name}: {reason}" for name, reason in self.skipped[:SKIPPED_TOLD]),
         ]
         if len(self.skipped) > SKIPPED_TOLD:
             lines.append(f"skipped: {len(self.skipped) - SKIPPED_TOLD:,} more; --json lists all")
         return "\n".join([*lines, "", *self._places()])
 
-    def _promise(self) -> str:
+    def _guarantee(self) -> str:
         if self.mismatch is not None:
             return f"none, since {self.mismatch}"
-        return "none" if self.promise is None else str(self.promise)
+        return "none" if self.guarantee is None else str(self.guarantee)
 
     def _places(self) -> list[str]:
         folder = [] if self.rejected_folder is None else [f"Rejected images in {self.rejected_folder}"]

@@ -44,7 +44,7 @@ def score(
     out: str | Path,
     *,
     classifier: object = None,
-    answers: bool = False,
+    per_view: bool = False,
     level: float = 0.95,
     seed: int = 0,
     rejected: str | Path | None = None,
@@ -68,7 +68,7 @@ def score(
         A policy or its file; images, as text, array or source; a .parquet, .csv or .jsonl file.
     classifier
         The classifier of the policy, where it cannot be loaded from the text in there.
-    answers
+    per_view
         Whether to tell the class that each view leads to, and its probability.
     level, seed
         Of the interval around the mean confidence over views.
@@ -78,7 +78,7 @@ def score(
         Files for other tools, such as 'label-studio:tasks.json', about the rejected images or about all of them; and
         what to put before an image's id to make its address.
     allow_mismatch
-        Take a classifier that the policy was not made for; nothing is promised then.
+        Take a classifier that the policy was not made for; nothing is guaranteed then.
     on_error
         What to do with an image that cannot be read: "fail" (unless the source says otherwise), or "skip" it.
     look
@@ -97,7 +97,7 @@ def score(
     for one in asked_exports:
         one.check_pictures(pictures, everything=export_all)
     asked = asked_classifier(made, classifier, allow_mismatch=allow_mismatch)
-    scoring = Scoring.of(made, asked, source, Question(made.rule, level, seed, answers), batch_size)
+    scoring = Scoring.of(made, asked, source, Question(made.rule, level, seed, per_view), batch_size)
     with ScoreParts.held(path, scoring.job) as parts:
         if folder is not None:
             folder.check(parts)
@@ -144,7 +144,7 @@ class Scoring:
             rows=min(rows_per_part(image), max(16, ANSWERS_BYTES // (4 * answers * len(policy.views)))),
             level=question.level,
             seed=question.seed,
-            answers=question.answers,
+            answers=question.per_view,
             class_names=names,
         )
         chosen = chosen_batch_size(batch_size, image)
@@ -201,7 +201,7 @@ class Scoring:
             accepted,
             images - accepted,
             tuple(skipped),
-            None if self.asked.mismatch else self.policy.rule.promise,
+            None if self.asked.mismatch else self.policy.rule.guarantee,
             self.asked.mismatch,
             None if folder is None else folder.path,
             tuple(str(one) for one in exports),

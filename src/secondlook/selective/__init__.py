@@ -1,4 +1,4 @@
-"""From a confidence to a decision: thresholds with a promise, policy files, and a classifier that may ask a person."""
+"""From a confidence to a decision: thresholds with a guarantee, policy files, and a classifier that may ask a person."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ from secondlook.imports import lazy_attributes
 if TYPE_CHECKING:
     from secondlook.selective.fallback_test import largest_certified
     from secondlook.selective.policy import Policy, PolicyClassifier, described
-    from secondlook.selective.rule import Calibration, Promise, Rule, Shortfall
+    from secondlook.selective.rule import Calibration, Guarantee, Rule, Shortfall
     from secondlook.selective.thresholds import (
         certify,
         certify_confidence,
@@ -19,7 +19,7 @@ _MODULES = {
     "Calibration": "secondlook.selective.rule",
     "Policy": "secondlook.selective.policy",
     "PolicyClassifier": "secondlook.selective.policy",
-    "Promise": "secondlook.selective.rule",
+    "Guarantee": "secondlook.selective.rule",
     "Rule": "secondlook.selective.rule",
     "Shortfall": "secondlook.selective.rule",
     "certify": "secondlook.selective.thresholds",
@@ -32,9 +32,9 @@ _MODULES = {
 
 __all__ = [
     "Calibration",
+    "Guarantee",
     "Policy",
     "PolicyClassifier",
-    "Promise",
     "Rule",
     "Shortfall",
     "certify",

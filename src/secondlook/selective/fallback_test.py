@@ -1,7 +1,7 @@
 """Which numbers of surest images may be accepted: exact binomial tests along the ranks, for any distribution.
 
 docs/selective.md holds the proof. Among the m surest images errors are counted, and rank m passes while a binomial
-variable with the promised risk would show so few with at most the chance at stake. Every rank from a start on is tested
+variable with the guaranteed risk would show so few with at most the chance at stake. Every rank from a start on is tested
 in turn and the first failure ends the run, so that no correction for the number of ranks is due. `delta` is split
 between several starts fixed in advance; a run that reaches the next start takes its share along.
 """
@@ -18,7 +18,7 @@ RATIO_OF_STARTS = math.sqrt(2)
 
 
 def largest_certified(ranking: Ranking, risk: float, delta: float) -> int | None:
-    """Return how many of the surest images may be accepted, or None where no number can be promised.
+    """Return how many of the surest images may be accepted, or None where no number can be guaranteed.
 
     The number ends a block of equal confidence, so that a threshold accepts exactly these images.
     """

@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray
 from secondlook.errors import DecisionError, SecondLookError
 from secondlook.files import describe_invalid
 from secondlook.registry import did_you_mean
-from secondlook.selective.rule import Calibration, Promise, Rule
+from secondlook.selective.rule import Calibration, Guarantee, Rule
 
 Option = str | int | float | bool | None
 INSISTING = "allow_mismatch=True (--allow-mismatch)"
@@ -47,8 +47,8 @@ class PolicyClassifier(Record):
     preprocessing: dict[str, object]
 
 
-class PolicyPromise(Record):
-    """What is promised about accepted images, or that nothing is."""
+class PolicyGuarantee(Record):
+    """What is guaranteed about accepted images, or that nothing is."""
 
     certified: bool
     risk: float | None = Field(default=None, gt=0, lt=1)
@@ -56,9 +56,9 @@ class PolicyPromise(Record):
     text: str
 
     @model_validator(mode="after")
-    def _says_what_it_promises(self) -> Self:
+    def _says_what_it_guarantees(self) -> Self:
         if self.certified == (self.risk is None) or self.certified == (self.delta is None):
-            raise ValueError("a certified promise needs risk and delta, and no other has them")
+            raise ValueError("a certified guarantee needs risk and delta, and no other has them")
         return self
 
 
@@ -83,10 +83,10 @@ class Policy(Record):
     views: tuple[str, ...]
     method: str
     options: dict[str, Option] = {}
-    by: Literal["x", "D"] = "x"
-    k: int = Field(default=1, gt=0)
+    predict_from: Literal["image", "views"] = "image"
+    top_k: int = Field(default=1, gt=0)
     threshold: float
-    promise: PolicyPromise
+    guarantee: PolicyGuarantee
     calibration: PolicyCalibration | None = None
     class_names: tuple[str, ...] | None = None
     """What the classes are called, in the order of the classifier's outputs, where that is known."""
@@ -138,10 +138,10 @@ class Policy(Record):
                 views=views,
                 method=rule.method,
                 options=_plain_options(rule),
-                by=rule.by,
-                k=rule.k,
+                predict_from=rule.predict_from,
+                top_k=rule.top_k,
                 threshold=rule.threshold,
-                promise=_promise(rule.promise),
+                guarantee=_guarantee(rule.guarantee),
                 calibration=_calibration(rule.calibration, data, data_digest),
                 class_names=class_names,
             )
@@ -151,10 +151,12 @@ class Policy(Record):
     @property
     def rule(self) -> Rule:
         """The rule to decide by."""
-        promised, seen = self.promise, self.calibration
-        promise = Promise(promised.risk, promised.delta) if promised.risk and promised.delta else None
+        guaranteed, seen = self.guarantee, self.calibration
+        guarantee = Guarantee(guaranteed.risk, guaranteed.delta) if guaranteed.risk and guaranteed.delta else None
         calibration = Calibration(seen.images, seen.accepted, seen.errors) if seen else None
-        return Rule(self.threshold, self.method, self.by, self.k, dict(self.options), promise, calibration)
+        return Rule(
+            self.threshold, self.method, self.predict_from, self.top_k, dict(self.options), guarantee, calibration
+        )
 
     def accept(self, confidence: ArrayLike) -> BoolArray:
         """Return whether each answer is accepted. float [N] -> bool [N]"""
@@ -165,13 +167,13 @@ class Policy(Record):
         mine, theirs = self.classifier, described(classifier)
         if not theirs.digest:
             raise DecisionError(
-                f"classifier {theirs.name!r} has no name to recognise it by, but the policy is for {mine.name!r}; "
+                f"classifier {theirs.name!r} has no name to recognize it by, but the policy is for {mine.name!r}; "
                 f"load it with name=, or say that it is the same with {INSISTING}."
             )
         if theirs.digest != mine.digest:
             raise DecisionError(
                 f"the policy is for classifier {mine.name!r} (digest {mine.digest[:12]}), got {theirs.name!r} (digest "
-                f"{theirs.digest[:12]}); calibrate again, or lose the promise with {INSISTING}."
+                f"{theirs.digest[:12]}); calibrate again, or lose the guarantee with {INSISTING}."
             )
         if theirs.output != mine.output:
             raise DecisionError(
@@ -239,10 +241,10 @@ def _plain_options(rule: Rule) -> dict[str, Option]:
     return plain
 
 
-def _promise(promise: Promise | None) -> PolicyPromise:
-    if promise is None:
-        return PolicyPromise(certified=False, text="none")
-    return PolicyPromise(certified=True, risk=promise.risk, delta=promise.delta, text=str(promise))
+def _guarantee(guarantee: Guarantee | None) -> PolicyGuarantee:
+    if guarantee is None:
+        return PolicyGuarantee(certified=False, text="none")
+    return PolicyGuarantee(certified=True, risk=guarantee.risk, delta=guarantee.delta, text=str(guarantee))
 
 
 def _calibration(seen: Calibration | None, data: str, digest: str) -> PolicyCalibration | None:

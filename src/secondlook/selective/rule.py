@@ -1,4 +1,4 @@
-"""A rule: accept an answer whose confidence reaches a threshold, and what is promised about it."""
+"""A rule: accept an answer whose confidence reaches a threshold, and what is guaranteed about it."""
 
 import math
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from secondlook.errors import DecisionError
 
 
 @dataclass(frozen=True)
-class Promise:
-    """With probability 1 - delta over the draw of the labelled images, at most `risk` of the accepted are wrong."""
+class Guarantee:
+    """With probability 1 - delta over the draw of the labeled images, at most `risk` of the accepted are wrong."""
 
     risk: float
     delta: float
@@ -22,7 +22,7 @@ class Promise:
     def __str__(self) -> str:
         return (
             f"at most {100 * self.risk:g} % errors among the accepted, with certainty {100 * (1 - self.delta):g} % "
-            "over the draw of the labelled images, for images like them"
+            "over the draw of the labeled images, for images like them"
         )
 
 
@@ -42,39 +42,39 @@ class Calibration:
 
     @property
     def risk(self) -> float | None:
-        """Error rate among the accepted, as observed: no promise. None without labels or where none is accepted."""
+        """Error rate among the accepted, as observed: no guarantee. None without labels or where none is accepted."""
         return None if self.errors is None or self.accepted == 0 else self.errors / self.accepted
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """What was asked for and could not be promised, and what could be."""
+    """What was asked for and could not be guaranteed, and what could be."""
 
-    asked: Promise
+    asked: Guarantee
     smallest_risk: float | None
-    """A risk that could have been promised with the same certainty; None where none could."""
+    """A risk that could have been guaranteed with the same certainty; None where none could."""
     further_images: int | None
-    """Roughly how many more labelled images would allow it; None where more would not help."""
+    """Roughly how many more labeled images would allow it; None where more would not help."""
 
     def __str__(self) -> str:
         could = f"a risk of {100 * self.smallest_risk:.4g} % could be" if self.smallest_risk else "no risk could be"
         if self.further_images is None:
             help_needed = "more images would not help, since at no threshold fewer errors were seen"
         else:
-            help_needed = f"roughly {self.further_images:,} more labelled images would be needed"
+            help_needed = f"roughly {self.further_images:,} more labeled images would be needed"
         return f"no threshold allows {self.asked}; {could}, and {help_needed}"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Accept where confidence >= threshold. `Rule(threshold=0.9)` is a plain threshold without a promise."""
+    """Accept where confidence >= threshold. `Rule(threshold=0.9)` is a plain threshold without a guarantee."""
 
     threshold: float
     method: str = "mean"
-    by: Literal["x", "D"] = "x"
-    k: int = 1
+    predict_from: Literal["image", "views"] = "image"
+    top_k: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
-    promise: Promise | None = None
+    guarantee: Guarantee | None = None
     calibration: Calibration | None = None
     shortfall: Shortfall | None = None
 
@@ -84,8 +84,8 @@ class Rule:
 
     @property
     def certified(self) -> bool:
-        """Whether an error rate among the accepted is promised."""
-        return self.promise is not None
+        """Whether an error rate among the accepted is guaranteed."""
+        return self.guarantee is not None
 
     @property
     def coverage(self) -> float:
@@ -109,7 +109,7 @@ class Rule:
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
         else:
-            lines.append(f"promise: {self.promise}" if self.promise else "promise: none")
+            lines.append(f"guarantee: {self.guarantee}" if self.guarantee else "guarantee: none")
         if self.calibration is not None:
             lines.append(_seen(self.calibration))
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Where nothing can be promised: what could be, and how many more labelled images it would take."""
+"""Where nothing can be guaranteed: what could be, and how many more labeled images it would take."""
 
 import math
 
@@ -14,9 +14,9 @@ STEPS = 10_000
 
 
 def smallest_certifiable_risk(ranking: Ranking, risk: float, delta: float) -> float | None:
-    """Return a risk above `risk` that these images could have promised, to four decimals, or None where none is.
+    """Return a risk above `risk` that these images could have guaranteed, to four decimals, or None where none is.
 
-    Found by bisection, so it is a guide for the next calibration: a promise is for a risk that was chosen beforehand.
+    Found by bisection, so it is a guide for the next calibration: a guarantee is for a risk that was chosen beforehand.
     """
     low, high = int(risk * STEPS), STEPS - 1
     if largest_certified(ranking, high / STEPS, delta) is None:
@@ -28,7 +28,7 @@ def smallest_certifiable_risk(ranking: Ranking, risk: float, delta: float) -> fl
 
 
 def further_images(ranking: Ranking, risk: float, delta: float) -> int | None:
-    """Return roughly how many more labelled images would allow the promise, or None where more do not seem to help.
+    """Return roughly how many more labeled images would allow the guarantee, or None where more do not seem to help.
 
     Supposes that errors stay where they are: at the best rank, the observed error rate has to fall short of `risk` by
     as many standard errors as the certainty asks for.
@@ -48,7 +48,7 @@ def further_images(ranking: Ranking, risk: float, delta: float) -> int | None:
 
 
 def _until_errors_may_occur(ranking: Ranking, risk: float, delta: float) -> int | None:
-    """Return what is missing to the fewest images that could promise anything, where too few is all that is wrong."""
+    """Return what is missing to the fewest images that could guarantee anything, where too few is all that is wrong."""
     missing = 2 * images_without_errors(risk, delta) - ranking.n_images
     few_errors = float(np.min(ranking.errors / ranking.accepted)) < risk
     return missing if few_errors and missing > 0 else None

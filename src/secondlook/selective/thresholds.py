@@ -1,4 +1,4 @@
-"""Choosing a threshold: for a promised risk, or for a share of accepted images."""
+"""Choosing a threshold: for a guaranteed risk, or for a share of accepted images."""
 
 import math
 from dataclasses import replace
@@ -10,9 +10,9 @@ from secondlook.errors import DecisionError, MetricError
 from secondlook.estimators import METHODS
 from secondlook.estimators import confidence as confidence_of
 from secondlook.metrics import Ranking, checked, images_for, rank
-from secondlook.predictions import By, Predictions
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.selective.fallback_test import largest_certified
-from secondlook.selective.rule import Calibration, Promise, Rule, Shortfall
+from secondlook.selective.rule import Calibration, Guarantee, Rule, Shortfall
 from secondlook.selective.shortfall import further_images, smallest_certifiable_risk
 
 
@@ -22,29 +22,29 @@ def certify(
     *,
     risk: float,
     delta: float,
-    by: By = "x",
-    k: int = 1,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
     **options: object,
 ) -> Rule:
     """Return the rule with the largest coverage whose error rate among the accepted is at most `risk`.
 
-    The promise holds with probability 1 - `delta` over the draw of the labelled images, whatever the classifier and the
-    distribution. Where nothing can be promised, `certified` is False and the rule accepts nothing.
+    The guarantee holds with probability 1 - `delta` over the draw of the labeled images, whatever the classifier and the
+    distribution. Where nothing can be guaranteed, `certified` is False and the rule accepts nothing.
     """
     check_risk_and_delta(risk, delta)
     if not preds.has_labels:
-        raise DecisionError("a promise needs labelled images, and these predictions have no labels; give labels=.")
+        raise DecisionError("a guarantee needs labeled images, and these predictions have no labels; give labels=.")
     refuse_what_needs_other_images(method, options)
-    sure = confidence_of(preds, method, by=by, k=k, **options)
-    rule = certify_confidence(preds.correct(by=by, k=k), sure, risk=risk, delta=delta)
-    return replace(rule, method=method, by=by, k=k, options=dict(options))
+    sure = confidence_of(preds, method, predict_from=predict_from, top_k=top_k, **options)
+    rule = certify_confidence(preds.correct(predict_from=predict_from, top_k=top_k), sure, risk=risk, delta=delta)
+    return replace(rule, method=method, predict_from=predict_from, top_k=top_k, options=dict(options))
 
 
 def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float) -> Rule:
     """`certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
     check_risk_and_delta(risk, delta)
     ranking = _ranked(correct, confidence)
-    asked = Promise(risk, delta)
+    asked = Guarantee(risk, delta)
     accepted = largest_certified(ranking, risk, delta)
     if accepted is None:
         shortfall = Shortfall(
@@ -53,25 +53,33 @@ def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float
         return Rule(math.inf, calibration=Calibration(ranking.n_images, 0, 0), shortfall=shortfall)
     block = int(np.searchsorted(ranking.accepted, accepted))
     seen = Calibration(ranking.n_images, accepted, int(ranking.errors[block]))
-    return Rule(float(ranking.confidences[block]), promise=asked, calibration=seen)
+    return Rule(float(ranking.confidences[block]), guarantee=asked, calibration=seen)
 
 
 def threshold_for(
-    preds: Predictions, method: str = "mean", *, coverage: float, by: By = "x", k: int = 1, **options: object
+    preds: Predictions,
+    method: str = "mean",
+    *,
+    coverage: float,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    **options: object,
 ) -> Rule:
-    """Return the rule that accepts at least this share of the images, without a promise about errors.
+    """Return the rule that accepts at least this share of the images, without a guarantee about errors.
 
     Equal confidences are accepted together, so the share may be larger. Labels are not needed.
     """
     if not 0 < coverage <= 1:
         raise DecisionError(f"coverage is {coverage}, expected a share of images in (0, 1] such as 0.8.")
     refuse_what_needs_other_images(method, options)
-    sure = confidence_of(preds, method, by=by, k=k, **options)
+    sure = confidence_of(preds, method, predict_from=predict_from, top_k=top_k, **options)
     threshold = float(np.sort(sure)[::-1][images_for(coverage, len(sure)) - 1])
     accepted = sure >= threshold
-    errors = int(np.sum(accepted & ~preds.correct(by=by, k=k))) if preds.has_labels else None
+    errors = (
+        int(np.sum(accepted & ~preds.correct(predict_from=predict_from, top_k=top_k))) if preds.has_labels else None
+    )
     seen = Calibration(len(sure), int(np.sum(accepted)), errors)
-    return Rule(threshold, method, by, k, dict(options), calibration=seen)
+    return Rule(threshold, method, predict_from, top_k, dict(options), calibration=seen)
 
 
 def check_risk_and_delta(risk: float, delta: float) -> None:

@@ -48,7 +48,7 @@ def decode_file(path: Path, where: str, max_pixels: int) -> Array:
 def decode_image(file: BinaryIO, where: str, max_pixels: int) -> Array:
     """Decode the first picture in an open file. -> uint8 [H, W, 3]
 
-    EXIF orientation is applied; grey, palette, CMYK and 16-bit pixels become 8-bit RGB; an alpha channel is dropped.
+    EXIF orientation is applied; gray, palette, CMYK and 16-bit pixels become 8-bit RGB; an alpha channel is dropped.
     """
     try:
         with _open_by_signature(file, where) as image:
@@ -117,7 +117,7 @@ def _upright(image: "Image") -> "Image":
 
 def _rgb_pixels(image: "Image", where: str) -> Array:
     if image.mode.startswith("I;16"):
-        # The upper byte, which is also what Pillow keeps of 16-bit colour.
+        # The upper byte, which is also what Pillow keeps of 16-bit color.
         return np.repeat((np.array(image) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode in ("I", "F"):
         raise UnreadableImageError(where, f"its pixels are 32-bit (mode {image.mode!r}); 8 or 16 bits were expected")

@@ -124,7 +124,7 @@ def _copied(images: Array, copy: Copy) -> Array:
 
 
 def _copy_as_one_row_of_pixels(images: Array, result: Array, copy: Copy) -> None:
-    """Move all pixels of the stack by as many places; what a neighbour pushes in stands where it will be black."""
+    """Move all pixels of the stack by as many places; what a neighbor pushes in stands where it will be black."""
     width, (left, right) = images.shape[2], copy.x.source
     if copy.x.sign > 0:
         places = (copy.y.start - copy.y.source[0]) * width + copy.x.start - left

@@ -77,7 +77,7 @@ class Tone:
 
 @dataclass(frozen=True)
 class Warp:
-    """Bilinear sampling: output pixel (x, y) is the input at `matrix @ (x, y, 1)`; pixel centres are whole numbers."""
+    """Bilinear sampling: output pixel (x, y) is the input at `matrix @ (x, y, 1)`; pixel centers are whole numbers."""
 
     matrix: tuple[tuple[float, float, float], tuple[float, float, float]]
     border: Literal["black", "edge", "mirror"]

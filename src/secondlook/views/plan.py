@@ -11,7 +11,7 @@ from secondlook.views.view import View
 
 @lru_cache(maxsize=4096)
 def plan(view: View, frame: Frame) -> tuple[Operation, ...]:
-    """Return the operations for a view on images of that size, neighbours fused wherever the result is equal."""
+    """Return the operations for a view on images of that size, neighbors fused wherever the result is equal."""
     operations: list[Operation] = []
     for step in view.steps:
         operations.append(step.operation(frame))

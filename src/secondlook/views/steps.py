@@ -132,7 +132,7 @@ def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
 
 @_built_in(
     "rotate",
-    "turn clockwise about the centre, zoomed in just enough that nothing from outside shows",
+    "turn clockwise about the center, zoomed in just enough that nothing from outside shows",
     number("DEG"),
     neutral=(0.0,),
 )
@@ -141,17 +141,17 @@ def _rotate(frame: Frame, degrees: float) -> Operation:
     cosine, sine = math.cos(angle), math.sin(angle)
     ratio = max(frame.width / frame.height, frame.height / frame.width)
     enlargement = abs(cosine) + ratio * abs(sine)
-    return _about_centre(frame, cosine / enlargement, sine / enlargement, border="edge")
+    return _about_center(frame, cosine / enlargement, sine / enlargement, border="edge")
 
 
 @_built_in(
     "zoom",
-    "enlarge about the centre; below 1 it shrinks and the edges are mirrored",
+    "enlarge about the center; below 1 it shrinks and the edges are mirrored",
     number_between("F", 0.05, 20.0),
     neutral=(1.0,),
 )
 def _zoom(frame: Frame, factor: float) -> Operation:
-    return _about_centre(frame, 1.0 / factor, 0.0, border="mirror")
+    return _about_center(frame, 1.0 / factor, 0.0, border="mirror")
 
 
 @_built_in("gamma", "raise pixels in [0, 1] to the power G", number_between("G", 0.01, 100.0), neutral=(1.0,))
@@ -174,13 +174,13 @@ def _gray(_frame: Frame) -> Operation:
     def luminance(images: Array) -> Array:
         if images.shape[3] == 1:
             return images
-        grey = images @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
-        return np.repeat(grey[..., None], 3, axis=3)
+        gray = images @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+        return np.repeat(gray[..., None], 3, axis=3)
 
     return Filter(luminance)
 
 
-@_built_in("channels", "the colour channels in that order, such as bgr", channel_order("ORDER"), neutral=("rgb",))
+@_built_in("channels", "the color channels in that order, such as bgr", channel_order("ORDER"), neutral=("rgb",))
 def _channels(frame: Frame, order: str) -> Operation:
     if frame.channels != 3:
         raise ViewError(
@@ -232,7 +232,7 @@ def _crop(frame: Frame, x: float, y: float, width: float, height: float) -> Oper
     return Warp(((across, 0.0, left), (0.0, along, top)), "edge")
 
 
-def _about_centre(frame: Frame, cosine: float, sine: float, border: Any) -> Warp:
+def _about_center(frame: Frame, cosine: float, sine: float, border: Any) -> Warp:
     """Sample at the output position turned back and scaled about the middle of the image."""
     x, y = (frame.width - 1) / 2, (frame.height - 1) / 2
     return Warp(((cosine, sine, x - cosine * x - sine * y), (-sine, cosine, y + sine * x - cosine * y)), border)

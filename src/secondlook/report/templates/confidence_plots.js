@@ -70,10 +70,10 @@ function reliabilityPlot(figure, caption, page) {
     if (!method.reliability) return;
     const { confidence, accuracy, images } = method.reliability;
     const most = Math.max(...images);
-    chart.area.append(svg("path", { class: "curve", stroke: colour(method.place), d: chart.path(confidence, accuracy) }));
+    chart.area.append(svg("path", { class: "curve", stroke: color(method.place), d: chart.path(confidence, accuracy) }));
     for (let bin = 0; bin < images.length; bin++) {
       const r = 3 + 7 * Math.sqrt(images[bin] / most);
-      chart.over.append(svg("circle", { cx: chart.x(confidence[bin]), cy: chart.y(accuracy[bin]), r, fill: colour(method.place), opacity: 0.75 }));
+      chart.over.append(svg("circle", { cx: chart.x(confidence[bin]), cy: chart.y(accuracy[bin]), r, fill: color(method.place), opacity: 0.75 }));
     }
   }
 

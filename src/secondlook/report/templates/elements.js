@@ -10,5 +10,5 @@ function filled(element, attributes, children) {
 const html = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => filled(document.createElementNS(SVG, name), attributes, children);
 const byId = (id) => document.getElementById(id);
-const colour = (place) => `var(--m${place % 8})`;
+const color = (place) => `var(--m${place % 8})`;
 const dashes = (place) => (place < 8 ? "none" : "6 3");

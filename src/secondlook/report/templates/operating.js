@@ -28,27 +28,27 @@ function operatingPoint(page, plots) {
     byId("wrong").textContent = asCount(point.errors);
     byId("risk").textContent = asRisk(point);
     byId("threshold").textContent = asThreshold(point);
-    byId("promise").textContent = promiseSentence(shown());
+    byId("guarantee").textContent = guaranteesentence(shown());
   }
 
-  function promiseSentence(method) {
-    if (method.no_promise) return `No promise: ${method.no_promise}`;
+  function guaranteesentence(method) {
+    if (method.no_guarantee) return `No guarantee: ${method.no_guarantee}`;
     const certainty = asPercent(1 - page.delta, 6);
-    const promised = promiseAt(method, Number(tolerated.value));
-    if (promised) {
+    const guaranteed = guaranteeAt(method, Number(tolerated.value));
+    if (guaranteed) {
       return (
         `Certified: with ${certainty} certainty at most ${asPercent(risk(), 6)} of the accepted answers are wrong, on new images like these, when accepting from ` +
-        `${asThreshold(promised)}. Of the images here that accepts ${asCount(promised.accepted)} (${asPercent(promised.accepted / page.images, 1)}), ${asCount(promised.errors)} of them wrong.`
+        `${asThreshold(guaranteed)}. Of the images here that accepts ${asCount(guaranteed.accepted)} (${asPercent(guaranteed.accepted / page.images, 1)}), ${asCount(guaranteed.errors)} of them wrong.`
       );
     }
-    const possible = method.promises.accepted.findIndex((count) => count > 0);
+    const possible = method.guarantees.accepted.findIndex((count) => count > 0);
     const least = possible < 0 ? "no risk on this slider can be" : `${asPercent(page.risks[possible], 6)} is the least that can be`;
-    return `Not certified: ${asPercent(risk(), 6)} risk cannot be promised with ${certainty} certainty from ${asCount(page.images)} images; ${least}.`;
+    return `Not certified: ${asPercent(risk(), 6)} risk cannot be guaranteed with ${certainty} certainty from ${asCount(page.images)} images; ${least}.`;
   }
 
   function tellRow(method) {
     const point = pointFor(method);
-    const promised = promiseAt(method, Number(tolerated.value));
+    const guaranteed = guaranteeAt(method, Number(tolerated.value));
     const row = rows.get(method.name);
     const values = [
       asThreshold(point),
@@ -56,7 +56,7 @@ function operatingPoint(page, plots) {
       asCount(page.images - point.accepted),
       asCount(point.errors),
       asRisk(point),
-      promised ? `${asCount(promised.accepted)} (${asPercent(promised.accepted / page.images, 1)})` : "none",
+      guaranteed ? `${asCount(guaranteed.accepted)} (${asPercent(guaranteed.accepted / page.images, 1)})` : "none",
     ];
     row.classList.toggle("shown", method === shown());
     values.forEach((value, column) => (row.cells[column + 1].textContent = value));
@@ -86,7 +86,7 @@ function operatingPoint(page, plots) {
     update();
   });
   choice.addEventListener("change", choose);
-  for (const method of page.methods) rows.get(method.name).querySelector(".key").style.color = colour(method.place);
+  for (const method of page.methods) rows.get(method.name).querySelector(".key").style.color = color(method.place);
   tolerated.value = page.risks.indexOf(page.risk);
   choose();
 }

@@ -78,18 +78,18 @@ function drawReferences(chart, page) {
 function drawBand(chart, method) {
   const { band_coverage: shares, low, high } = method.curve;
   const back = chart.path(Array.from(shares).reverse(), Array.from(low).reverse()).replace("M", "L");
-  chart.area.append(svg("path", { class: "band", fill: colour(method.place), d: `${chart.path(shares, high)}${back}Z` }));
+  chart.area.append(svg("path", { class: "band", fill: color(method.place), d: `${chart.path(shares, high)}${back}Z` }));
 }
 
 function drawCurve(chart, method, images) {
   const shares = Float64Array.from(method.curve.accepted, (n) => n / images);
-  const style = { stroke: colour(method.place), "stroke-dasharray": dashes(method.place) };
+  const style = { stroke: color(method.place), "stroke-dasharray": dashes(method.place) };
   chart.area.append(svg("path", { class: "curve", ...style, d: chart.path(shares, method.curve.risk) }));
 }
 
 function key(method) {
   const mark = html("i", { class: "key" });
-  mark.style.color = colour(method.place);
+  mark.style.color = color(method.place);
   return mark;
 }
 

@@ -13,7 +13,7 @@ function prepared(method, place) {
     curve: unpackedAll(method.curve),
     histogram: unpackedAll(method.histogram),
     reliability: method.reliability && unpackedAll(method.reliability),
-    promises: method.promises && unpackedAll(method.promises),
+    guarantees: method.guarantees && unpackedAll(method.guarantees),
   };
 }
 
@@ -48,9 +48,9 @@ function pointAtCoverage(method, coverage, images) {
   return pointOf(method, firstAtLeast(method.accepted, wanted));
 }
 
-function promiseAt(method, place) {
-  if (!method.promises || method.promises.accepted[place] === 0) return null;
-  const { thresholds, accepted, errors } = method.promises;
+function guaranteeAt(method, place) {
+  if (!method.guarantees || method.guarantees.accepted[place] === 0) return null;
+  const { thresholds, accepted, errors } = method.guarantees;
   const below = method.complete ? (method.thresholds[firstAtLeast(method.accepted, accepted[place]) + 1] ?? -Infinity) : thresholds[place];
   return { threshold: thresholds[place], below, accepted: accepted[place], errors: errors[place] };
 }

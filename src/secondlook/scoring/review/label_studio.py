@@ -1,4 +1,4 @@
-"""Label Studio: tasks with the classifier's answer as pre-annotation, and the labelling interface they need."""
+"""Label Studio: tasks with the classifier's answer as pre-annotation, and the labeling interface they need."""
 
 import json
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ CHOICES_SHOWN = 20
     "label-studio", "tasks with pre-annotations, and FILE-config.xml with the interface for them", reads_files=False
 )
 def write_label_studio(path: Path, queue: ReviewQueue, pictures: Pictures) -> None:
-    """Write a JSON list of tasks, the least sure first, and the labelling interface beside it."""
+    """Write a JSON list of tasks, the least sure first, and the labeling interface beside it."""
     config = interface_of(queue.class_names).encode()
     rewrite_file(path.with_name(f"{path.stem}-config.xml"), lambda file: file.write(config))
     rewrite_file(path, lambda file: file.writelines(_lines(queue, pictures)))
 
 
 def interface_of(class_names: tuple[str, ...]) -> str:
-    """Return the labelling interface: one picture, one choice among the classes."""
+    """Return the labeling interface: one picture, one choice among the classes."""
     layout = ' layout="select"' if len(class_names) > CHOICES_SHOWN else ""
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
     return (
