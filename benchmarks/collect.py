@@ -163,7 +163,7 @@ def _collect_random(store: Path, rows: int, views: int, classes: int) -> None:
 
 def _mean_confidence(predictions: Predictions) -> Array:
     """Score every image as the mean confidence does: the mean over views of the predicted class's probability."""
-    predicted = predictions.predicted(predict_from="x")
+    predicted = predictions.predicted(predict_from="image")
     confidence = np.empty(predictions.n_images)
     for rows, block in predictions.blocks():
         confidence[rows] = np.take_along_axis(block.mean(axis=1), predicted[rows, None], axis=1)[:, 0]

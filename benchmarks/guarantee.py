@@ -18,7 +18,7 @@ from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions import Predictions, collect
 from secondlook.selective import certify_confidence
-from secondlook.selective.fallback_test import largest_certified
+from secondlook.selective.fallback_test import largest_certified_count
 
 ROOT = Path(__file__).resolve().parents[1]
 CIFAR10 = ROOT.parent / "shared" / "cifar10"
@@ -65,7 +65,7 @@ def simulated(name: str, n: int, risk: float, delta: float, draws: int, seed: in
     for draw in range(draws):
         place = rng.random(n)
         ranking = rank(rng.random(n) >= error_rate(place), -place)
-        for kept, search in ((places, largest_certified), (bisected, by_bisection)):
+        for kept, search in ((places, largest_certified_count), (bisected, by_bisection)):
             accepted = search(ranking, risk, delta)
             kept[draw] = 0.0 if accepted is None else -ranking.confidences[accepted - 1]
     steps = np.arange(1, 100_001) / 100_000

@@ -14,7 +14,7 @@ import numpy as np
 
 from circumstances import write_results
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.metrics import Measure, known_metrics, measure
+from secondlook.metrics import BoundMetric, known_metrics, parse_metric
 
 RESULTS = Path(__file__).parent / "results" / "metrics.csv"
 LIMIT = 1.5
@@ -55,7 +55,7 @@ def seconds(job: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def timed(one: Measure, correct: BoolArray, confidence: Float64Array) -> float:
+def timed(one: BoundMetric, correct: BoolArray, confidence: Float64Array) -> float:
     """Return the time of a metric from arrays in any order to the number, sorting included."""
     return seconds(lambda: one.metric(correct, confidence, *one.arguments))
 
@@ -74,7 +74,7 @@ def main() -> None:
     jobs = {f"aurc, {name}": seconds(lambda: formula(correct, confidence))}
     for one in known_metrics():
         text = one.name + PARAMETERS[one.parameter]
-        jobs[text] = timed(measure(text), correct, confidence)
+        jobs[text] = timed(parse_metric(text), correct, confidence)
     print(f"{given.images:,} scores; one numpy.argsort: {argsort:.2f} s")
     rows: list[dict[str, object]] = []
     for text, taken in jobs.items():

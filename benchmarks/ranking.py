@@ -17,7 +17,7 @@ import numpy as np
 from circumstances import write_results
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.estimators.plurality import plurality_order
-from secondlook.estimators.resampling import resampling_counts
+from secondlook.estimators.resampling import view_resampling_counts
 
 RESULTS = Path(__file__).parent / "results"
 IMAGES, VIEWS, RESAMPLINGS = 49_000, 24, 1_000
@@ -69,7 +69,7 @@ def measured_alone(images: int) -> dict[str, float]:
 
 def rank_alone(images: int) -> None:
     """Rank once and print the figures; what `measured_alone` starts."""
-    doubts, counts = made_up_doubts(images), resampling_counts(VIEWS, RESAMPLINGS, SEED)
+    doubts, counts = made_up_doubts(images), view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
     plurality_order(doubts[:100], counts)
     rounds = 3 if images <= IMAGES else 1
     started = time.process_time()
@@ -159,7 +159,7 @@ def plot(rows: list[dict[str, object]], path: Path) -> None:
 
 def main() -> None:
     """Run all comparisons, print them, and keep them in benchmarks/results."""
-    counts = resampling_counts(VIEWS, RESAMPLINGS, SEED)
+    counts = view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
     setting = {"views": VIEWS, "resamplings": RESAMPLINGS, "seed": SEED}
     ratio, growth, naive = against_argsort(counts), over_images(), against_naive(counts)
     plot(growth, RESULTS / "ranking.png")

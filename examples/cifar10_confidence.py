@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.classifiers import load_classifier
-from secondlook.estimators import confidence
+from secondlook.estimators import confidence, confidence_interval
 from secondlook.predictions import Predictions, collect
 from secondlook.views import ViewSet
 

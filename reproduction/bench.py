@@ -13,8 +13,8 @@ from reproduction.needed import Missing
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ExperimentError, SecondLookError
-from secondlook.predictions import JoinedTable, Predictions, Run, collect, run_name
-from secondlook.sources import Part, Source, Subset, open_source, read_indices
+from secondlook.predictions import ConcatenatedTable, Predictions, StoreEntry, collect, entry_key
+from secondlook.sources import Source, Subset, SubsetName, open_source, read_indices
 from secondlook.views import ViewSet
 
 PARTS: Mapping[PartName, tuple[PartName, ...]] = {
@@ -93,7 +93,7 @@ class Bench:
     def _collected(self, classifier: str, data_set: str, part: PartName, views: ViewSet) -> Predictions:
         model, source = self.classifier(classifier), self.source(data_set, part)
         preds = collect(model, source, views, store=self.store, progress=self.progress)
-        run = Run.open(self.store / run_name(model, source))
+        run = StoreEntry.open(self.store / entry_key(model, source))
         self._used.versions[f"{classifier} on {data_set}, {part}"] = run.manifest.versions
         return preds
 
@@ -164,7 +164,7 @@ class Bench:
         whole, file = self._whole(key), self._indices_file(key)
         if file is None:
             count = DATA_SETS[key].experimental_images(len(whole))
-            chosen: Part = "experimental" if part == "experimental" else "evaluation"
+            chosen: SubsetName = "experimental" if part == "experimental" else "evaluation"
             return open_source(whole, part=chosen, count=count, seed=self.seed, limit=self.limit)
         experimental = read_indices(file, len(whole))
         rest = np.setdiff1d(np.arange(len(whole)), experimental)
@@ -213,7 +213,7 @@ class Bench:
 def _one_after_the_other(first: Predictions, second: Predictions) -> Predictions:
     """Return the images of both parts of a data set, read lazily."""
     return Predictions.from_table(
-        JoinedTable(first, second),
+        ConcatenatedTable(first, second),
         first.views,
         labels=np.concatenate([first.labels, second.labels]),
         ids=[*first.ids, *second.ids],

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from secondlook.cli import Config, options
+from secondlook.cli.config import Config, options
 from secondlook.errors import ExperimentError
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reproduction.published import PublishedColumn
-from secondlook.predictions import PredictFrom, as_view_set_with_identity
-from secondlook.views import PRESETS, ViewSet
+from secondlook.predictions import PredictFrom
+from secondlook.views import PRESETS, ViewSet, as_view_set_with_identity
 
 PartName = Literal["experimental", "evaluation", "all"]
 

@@ -10,7 +10,7 @@ from reproduction.needed import Missing
 from reproduction.paper_tables import MEAN
 from reproduction.plots import curves_picture
 from secondlook.arrays import Float64Array
-from secondlook.estimators import doubts_of_views, number_of_resamplings, plurality_scores, resampling_counts
+from secondlook.estimators import default_resamplings, other_class_mass, plurality_scores, view_resampling_counts
 from secondlook.metrics import aorc_joint
 from secondlook.predictions import Predictions
 from secondlook.progress import Advance, progress_bar
@@ -37,12 +37,12 @@ def run_resampling_study(study: ResamplingStudy, bench: Bench) -> Findings:
 
 def _rows(study: ResamplingStudy, column: Column, bench: Bench) -> list[Row]:
     preds = bench.predictions(column, study.part, views_needed(column, (MEAN,)))
-    default = number_of_resamplings(preds.n_views, preds.n_members)
+    default = default_resamplings(preds.n_views, preds.n_members)
     settings = [
         *(("resamplings", count, count, count) for count in study.resamplings),
         *(("window", window, default, window) for window in study.windows),
     ]
-    doubts = doubts_of_views(preds, "image", column.k)
+    doubts = other_class_mass(preds, "image", column.k)
     total = len(settings) * len(study.seeds)
     with progress_bar(f"{column.title}: BS(D)", total, "rankings", enabled=bench.progress) as advance:
         return [_row(study, column, preds, doubts, *setting, advance) for setting in settings]
@@ -62,7 +62,7 @@ def _row(
     correct = preds.correct(top_k=column.k)
     values = []
     for seed in study.seeds:
-        counts = resampling_counts(doubts.shape[1], resamplings, seed)
+        counts = view_resampling_counts(doubts.shape[1], resamplings, seed)
         values.append(aorc_joint(correct, plurality_scores(doubts, counts, window)))
         advance(1)
     return Row(

@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ConfidenceError, MetricError, SecondLookError
 from secondlook.estimators import confidence
 from secondlook.evaluation import INTERVALS, RESAMPLINGS
-from secondlook.metrics import Measure, Ranking, measures, percentile_interval, rank, resampled_values
+from secondlook.metrics import BoundMetric, Ranking, parse_metrics, percentile_interval, rank, resample_metrics
 from secondlook.predictions import Predictions
 from secondlook.progress import progress_bar
 
@@ -125,14 +125,14 @@ def row_of(
 
 def cells_of(scores: Scores, metrics: tuple[str, ...], bench: Bench) -> dict[tuple[str, str], Cell]:
     """Return each method's metrics by (symbol, metric), all over the same resamplings of the images."""
-    wanted = measures(metrics)
+    wanted = parse_metrics(metrics)
 
     def values_of(_: str, ranking: Ranking) -> list[float]:
         return [_value(one, ranking) for one in wanted]
 
     entries = {name: (scores.correct, values) for name, values in scores.confidences.items()}
     with progress_bar(INTERVALS, RESAMPLES, RESAMPLINGS, enabled=bench.progress) as advance:
-        drawn = resampled_values(entries, values_of, RESAMPLES, bench.seed, advance) if entries else {}
+        drawn = resample_metrics(entries, values_of, RESAMPLES, bench.seed, advance) if entries else {}
     values = {name: values_of(name, rank(*entry)) for name, entry in entries.items()}
     return {
         (name, one.text): Cell(values[name][place], drawn[name][:, place])
@@ -142,7 +142,7 @@ def cells_of(scores: Scores, metrics: tuple[str, ...], bench: Bench) -> dict[tup
     }
 
 
-def _value(one: Measure, ranking: Ranking) -> float:
+def _value(one: BoundMetric, ranking: Ranking) -> float:
     try:
         return one.of(ranking)
     except MetricError:

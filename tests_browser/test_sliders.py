@@ -36,7 +36,7 @@ TIMES = """(id) => {
 
 @pytest.fixture(scope="module")
 def study(preds: Predictions) -> Study:
-    return studied(preds, None, predict_from="x", top_k=1, seed=0, class_names=None)
+    return studied(preds, None, predict_from="image", top_k=1, seed=0, class_names=None)
 
 
 def number(page: Page, name: str) -> int:

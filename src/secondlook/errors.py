@@ -1,8 +1,8 @@
-"""The one family of errors: whatever a user can put right is a `SecondLookError` with a sentence that says how."""
+"""The errors that users can repair: every one is a `SecondLookError` whose message says how."""
 
 
 class SecondLookError(Exception):
-    """Something the user can repair. The command line prints its sentence and ends with exit code 2."""
+    """An error that the user can repair. The command line prints its message and exits with code 2."""
 
 
 class SourceError(SecondLookError):
@@ -10,11 +10,11 @@ class SourceError(SecondLookError):
 
 
 class ViewError(SecondLookError):
-    """A view, a set of views or a step that does not make sense."""
+    """An invalid view, set of views or step."""
 
 
 class ClassifierError(SecondLookError):
-    """A classifier that cannot be loaded, or that answers what it should not."""
+    """A classifier that cannot be loaded, or whose output is invalid."""
 
 
 class PredictionsError(SecondLookError):
@@ -26,23 +26,19 @@ class ConfidenceError(SecondLookError):
 
 
 class MetricError(SecondLookError):
-    """A metric that is unknown or has no meaning for the given values."""
+    """A metric that is unknown or undefined for the given values."""
 
 
 class DecisionError(SecondLookError):
-    """A threshold, guarantee or policy that cannot be made or must not be used."""
+    """A threshold, guarantee or policy that cannot be computed or must not be used."""
 
 
-class SearchError(SecondLookError):
-    """A choice of views that cannot be made from the given pool."""
-
-
-class ExperimentError(SecondLookError):
-    """An experiment that is unknown or lacks something it needs."""
+class DiagnosisError(SecondLookError):
+    """Views that cannot be diagnosed or chosen from the given predictions."""
 
 
 class ReportError(SecondLookError):
-    """A report that cannot be drawn or written."""
+    """A report that cannot be written."""
 
 
 class MissingExtraError(SecondLookError):

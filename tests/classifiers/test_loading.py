@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-from secondlook.classifiers import SCHEMES, Classifier, Ensemble, Preprocessing, classifier_scheme, load_classifier
+from secondlook.classifiers import MODELS, Classifier, Ensemble, Preprocessing, load_classifier, model_scheme
 from secondlook.errors import ClassifierError
 from secondlook.specs import short_name
 
@@ -21,8 +21,8 @@ def halves(images: Array) -> Array:
 
 
 def test_every_scheme_says_its_form_and_what_it_is() -> None:
-    assert set(SCHEMES) == {"onnx", "torch", "sklearn", "hf", "timm", "torchvision", "http", "https", "function"}
-    for name, scheme in SCHEMES.items():
+    assert set(MODELS) == {"onnx", "torch", "sklearn", "hf", "timm", "torchvision", "http", "https", "function"}
+    for name, scheme in MODELS.items():
         assert scheme.name == name
         assert scheme.form.startswith(f"{name}:")
         assert "\n" not in scheme.says
@@ -30,7 +30,7 @@ def test_every_scheme_says_its_form_and_what_it_is() -> None:
 
 def test_a_second_registration_is_an_error() -> None:
     with pytest.raises(ClassifierError, match="scheme 'onnx' is registered already"):
-        classifier_scheme("onnx", form="onnx:X", says="again")(lambda target, statement: target)
+        model_scheme("onnx", form="onnx:X", says="again")(lambda target, statement: target)
 
 
 def test_a_function_gives_probabilities_unless_stated(images: Array) -> None:
@@ -185,8 +185,8 @@ def test_values_of_every_type_reach_the_opener(monkeypatch: pytest.MonkeyPatch) 
         seen.update(yes=yes, number=number, count=count, file=file, anything=anything, others=others)
         return load_classifier(halves)
 
-    scheme = dataclasses.replace(SCHEMES["onnx"], name="mine", form="mine:X", open=opener)
-    monkeypatch.setitem(SCHEMES, "mine", scheme)
+    scheme = dataclasses.replace(MODELS["onnx"], name="mine", form="mine:X", open=opener)
+    monkeypatch.setitem(MODELS, "mine", scheme)
     load_classifier("mine:x?yes=1&number=2&count=3&file=4&anything=5&others=a,6")
     assert seen == {"yes": True, "number": 2, "count": 3, "file": "4", "anything": 5, "others": ("a", 6)}
     load_classifier("mine:x", number=np.float32(0.5), count=np.int64(7), file=Path("w.pt"), anything=[8])

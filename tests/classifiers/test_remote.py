@@ -11,7 +11,7 @@ import pytest
 from secondlook.classifiers import load_classifier
 from secondlook.classifiers.inference_client import Address, Patience
 from secondlook.classifiers.remote import RemoteClassifier
-from secondlook.classifiers.schemes import Statement
+from secondlook.classifiers.schemes import LoadOptions
 from secondlook.errors import ClassifierError
 
 pytest.importorskip("tritonclient.http")
@@ -192,7 +192,7 @@ class RecordingClient:
 
 def test_a_fixed_batch_is_filled_up_and_still_several_are_in_flight(images: Array) -> None:
     client: Any = RecordingClient()
-    classifier = RemoteClassifier(client, Statement("m", "logits"), None, 32)
+    classifier = RemoteClassifier(client, LoadOptions("m", "logits"), None, 32)
     np.testing.assert_array_equal(classifier(images), images[:, 0, 0, :2])
     assert client.rows == [4, 4]
 
@@ -201,7 +201,7 @@ def test_a_server_that_describes_no_input_is_said() -> None:
     client: Any = RecordingClient()
     client.metadata = lambda: {"inputs": None, "outputs": []}
     with pytest.raises(ClassifierError, match=r"describes 0 inputs for 'm'; .* describe it in the model's settings"):
-        RemoteClassifier(client, Statement("m", "logits"), None, 32)
+        RemoteClassifier(client, LoadOptions("m", "logits"), None, 32)
 
 
 def test_waits_double_up_to_a_bound_and_are_seeded() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import diagnose_views, intensity_curves, warn_of_harmful_views
+from secondlook.diagnosis import diagnose_views, harmful_view_warnings, intensity_curves
 from secondlook.diagnosis.agreement import IMAGES_LOOKED_AT
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions
@@ -66,7 +66,7 @@ def test_without_errors_there_is_no_auroc(made_pool: Pools) -> None:
 
 
 def test_an_undiagnosed_view_is_refused(made_pool: Pools) -> None:
-    with pytest.raises(SearchError, match="'rotate:90' was not diagnosed"):
+    with pytest.raises(DiagnosisError, match="'rotate:90' was not diagnosed"):
         diagnose_views(made_pool(30))["rotate:90"]
 
 
@@ -81,21 +81,21 @@ def test_long_lists_of_reasons_are_cut() -> None:
 
 
 def test_warnings_name_the_harmful_view_without_labels(made_pool: Pools) -> None:
-    (sentence,) = warn_of_harmful_views(made_pool(labeled=False))
+    (sentence,) = harmful_view_warnings(made_pool(labeled=False))
     assert sentence.startswith("view 'vflip' is likely to make the confidence worse: it changes")
-    assert warn_of_harmful_views(made_pool(labeled=False).select(views=["hflip", "shift:1,0"])) == []
+    assert harmful_view_warnings(made_pool(labeled=False).select(views=["hflip", "shift:1,0"])) == []
 
 
 def test_a_handful_of_images_gives_no_false_alarm() -> None:
     # One of three sure answers changes; that happens.
     probabilities = np.array([[0.9, 0.9], [0.8, 0.2], [0.85, 0.85], [0.6, 0.6], [0.7, 0.7]])
     preds = Predictions(probabilities=np.stack([probabilities, 1 - probabilities], axis=2), views="identity hflip")
-    assert warn_of_harmful_views(preds) == []
+    assert harmful_view_warnings(preds) == []
 
 
 def test_of_very_many_images_some_are_looked_at() -> None:
     answers = np.tile(np.array([[0.9, 0.1], [0.2, 0.8]]), (IMAGES_LOOKED_AT + 1, 1, 1))
-    assert len(warn_of_harmful_views(Predictions(probabilities=answers, views="identity hflip"))) == 1
+    assert len(harmful_view_warnings(Predictions(probabilities=answers, views="identity hflip"))) == 1
 
 
 def test_intensity_curves_follow_one_family(made_pool: Pools) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.diagnosis.objective import LEAST_GAIN, Objective, objective_measure
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.metrics import known_metrics
 
 PARAMETERS = {"risk_at": ":0.8", "coverage_at": ":0.1"}
@@ -70,5 +70,5 @@ def test_a_pool_of_one_and_the_same_view_is_no_division_by_zero() -> None:
     ],
 )
 def test_what_is_no_objective_is_refused(text: str, sentence: str) -> None:
-    with pytest.raises(SearchError, match=sentence):
+    with pytest.raises(DiagnosisError, match=sentence):
         objective_measure(text)

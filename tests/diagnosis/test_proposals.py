@@ -2,12 +2,12 @@
 
 import pytest
 
-from secondlook.diagnosis import KINDS, candidate_kind, candidate_views
-from secondlook.errors import SearchError
+from secondlook.diagnosis import CANDIDATE_KINDS, candidate_kind, candidate_views
+from secondlook.errors import DiagnosisError
 from secondlook.views import View, ViewSet
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(CANDIDATE_KINDS))
 @pytest.mark.parametrize("image_size", [1, 16, 32, 224])
 def test_every_kind_is_a_view_set_that_begins_with_the_image_itself(kind: str, image_size: int) -> None:
     pool = candidate_views(kind, image_size, None)
@@ -60,10 +60,10 @@ def test_the_insane_ones_are_there_to_be_found() -> None:
     ],
 )
 def test_bad_pools_are_refused(arguments: tuple[str, int, int], sentence: str) -> None:
-    with pytest.raises(SearchError, match=sentence):
+    with pytest.raises(DiagnosisError, match=sentence):
         candidate_views(*arguments)
 
 
 def test_a_kind_is_registered_once() -> None:
-    with pytest.raises(SearchError, match="'natural' is registered already"):
+    with pytest.raises(DiagnosisError, match="'natural' is registered already"):
         candidate_kind("natural", "again")(lambda _level, _unit: [])

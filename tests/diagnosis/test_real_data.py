@@ -8,7 +8,7 @@ import pytest
 import secondlook.cli
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo_digits import digit_images, seen_and_unseen
-from secondlook.diagnosis import candidate_views, diagnose_views, search_views, warn_of_harmful_views
+from secondlook.diagnosis import candidate_views, diagnose_views, harmful_view_warnings, search_views
 from secondlook.predictions import Predictions, collect
 from secondlook.views import ViewSet
 
@@ -33,8 +33,8 @@ def photographs() -> Predictions:
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
 def test_the_papers_set_is_not_warned_of_and_breaking_views_are(photographs: Predictions) -> None:
-    assert warn_of_harmful_views(photographs.select(views="cifar10")) == []
-    warned = warn_of_harmful_views(photographs)
+    assert harmful_view_warnings(photographs.select(views="cifar10")) == []
+    warned = harmful_view_warnings(photographs)
     assert [sentence.split("'")[1] for sentence in warned] == list(BREAKING)
 
 

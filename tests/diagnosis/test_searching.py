@@ -10,7 +10,7 @@ import pytest
 
 from secondlook.diagnosis import STRATEGIES, SearchWarning, search_run, search_views
 from secondlook.diagnosis.pool import pool_of
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, collect
@@ -140,17 +140,17 @@ def test_a_run_is_searched_written_and_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_bad_questions_are_refused(made_pool: Pools, options: dict[str, object], sentence: str) -> None:
-    with pytest.raises(SearchError, match=sentence):
+    with pytest.raises(DiagnosisError, match=sentence):
         search_views(made_pool(), **{"budget": 4, **options})  # type: ignore[arg-type]
 
 
 def test_labels_are_needed(made_pool: Pools) -> None:
-    with pytest.raises(SearchError, match="needs labels, and these predictions have none"):
+    with pytest.raises(DiagnosisError, match="needs labels, and these predictions have none"):
         search_views(made_pool(labeled=False), 4)
 
 
 def test_what_is_no_predictions_is_refused() -> None:
-    with pytest.raises(SearchError, match="chosen from Predictions of a pool, got list"):
+    with pytest.raises(DiagnosisError, match="chosen from Predictions of a pool, got list"):
         search_views([1], 4)  # type: ignore[arg-type]
 
 
@@ -166,9 +166,9 @@ def test_few_errors_are_warned_of_and_fewer_refused(made_pool: Pools) -> None:
         assert len(search_views(with_errors(preds, 12), 3).found) == 4
     with pytest.warns(SearchWarning, match="only 2 of 62"):
         assert search_views(with_errors(preds, 2), 3).folds == 2
-    with pytest.raises(SearchError, match="none of the 60 images is answered wrongly"):
+    with pytest.raises(DiagnosisError, match="none of the 60 images is answered wrongly"):
         search_views(with_errors(preds, 0), 3)
-    with pytest.raises(SearchError, match="1 of 61 images are answered wrongly; expected at least two"):
+    with pytest.raises(DiagnosisError, match="1 of 61 images are answered wrongly; expected at least two"):
         search_views(with_errors(preds, 1), 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -177,13 +177,13 @@ def test_few_errors_are_warned_of_and_fewer_refused(made_pool: Pools) -> None:
 
 def test_files_that_cannot_be_written_are_told(made_pool: Pools, tmp_path: Path) -> None:
     result = search_views(made_pool(), 3)
-    with pytest.raises(SearchError, match=r"ends in '.txt'"):
+    with pytest.raises(DiagnosisError, match=r"ends in '.txt'"):
         result.write(tmp_path / "views.csv")
-    with pytest.raises(SearchError, match=r"cannot be written to .*: No such file"):
+    with pytest.raises(DiagnosisError, match=r"cannot be written to .*: No such file"):
         result.write(tmp_path / "nowhere" / "views.txt")
-    with pytest.raises(SearchError, match=r"ends in .png or .svg or .pdf"):
+    with pytest.raises(DiagnosisError, match=r"ends in .png or .svg or .pdf"):
         result.plot(tmp_path / "curve.gif")
-    with pytest.raises(SearchError, match=r"cannot be written to .*: No such file"):
+    with pytest.raises(DiagnosisError, match=r"cannot be written to .*: No such file"):
         result.plot(tmp_path / "nowhere" / "curve.png")
 
 
@@ -210,5 +210,5 @@ def test_the_result_is_json_also_where_nothing_but_the_pool_is_believed(made_poo
 
 
 def test_a_seed_below_zero_is_refused(made_pool: Pools) -> None:
-    with pytest.raises(SearchError, match="seed is -1"):
+    with pytest.raises(DiagnosisError, match="seed is -1"):
         search_views(made_pool(), 3, seed=-1)

@@ -7,7 +7,7 @@ from secondlook.arrays import IntArray
 from secondlook.diagnosis import STRATEGIES, Choice, Question, strategy
 from secondlook.diagnosis.objective import Objective, objective_measure
 from secondlook.diagnosis.strategies import find_strategy
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.metrics import auroc
 
 VIEWS, IMAGES = 9, 150
@@ -83,7 +83,7 @@ def test_progress_is_told() -> None:
 
 
 def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(SearchError, match=r"unknown strategy 'greedi'; known: greedy.*Did you mean 'greedy'"):
+    with pytest.raises(DiagnosisError, match=r"unknown strategy 'greedi'; known: greedy.*Did you mean 'greedy'"):
         find_strategy("greedi")
 
 
@@ -91,5 +91,5 @@ def test_a_strategy_is_registered_once() -> None:
     def choose(question: Question) -> Choice:
         return Choice(np.arange(question.budget))
 
-    with pytest.raises(SearchError, match="'greedy' is registered already"):
+    with pytest.raises(DiagnosisError, match="'greedy' is registered already"):
         strategy("greedy", "again")(choose)

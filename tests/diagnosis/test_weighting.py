@@ -8,7 +8,7 @@ import pytest
 from secondlook.arrays import Float64Array
 from secondlook.diagnosis import learned_weights, weighted_confidence
 from secondlook.diagnosis.expected_errors import fit_error_model
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.predictions import Predictions
 
@@ -61,5 +61,5 @@ def test_equal_weights_are_the_mean(made_pool: Callable[..., Predictions]) -> No
 def test_bad_weights_are_refused(
     made_pool: Callable[..., Predictions], weights: tuple[float, ...], sentence: str
 ) -> None:
-    with pytest.raises(SearchError, match=sentence):
+    with pytest.raises(DiagnosisError, match=sentence):
         weighted_confidence(made_pool(20), weights)

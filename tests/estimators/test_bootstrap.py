@@ -8,11 +8,11 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import bootstrap_confidences, confidence, number_of_resamplings
+from secondlook.estimators import bootstrap_confidences, confidence, confidence_interval, default_resamplings
 from secondlook.estimators.bootstrap import BLOCK_BYTES
 from secondlook.estimators.plurality import plurality_order
-from secondlook.estimators.resampling import resampling_counts
-from secondlook.estimators.shares import doubts_of_views, shares_of_views
+from secondlook.estimators.resampling import view_resampling_counts
+from secondlook.estimators.shares import other_class_mass, shares_of_views
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
@@ -23,15 +23,15 @@ Maker = Callable[..., Predictions]
     [(2, 1, 100), (10, 1, 100), (11, 1, 352), (12, 1, 1000), (500, 1, 1000), (1, 5, 500), (6, 2, 1352), (34, 5, 5000)],
 )
 def test_number_of_resamplings_follows_the_paper(views: int, members: int, expected: int) -> None:
-    assert number_of_resamplings(views, members) == expected
+    assert default_resamplings(views, members) == expected
 
 
 def test_counts_are_seeded_and_each_resampling_draws_as_many_as_there_are() -> None:
-    counts = resampling_counts(13, 1000, seed=3)
+    counts = view_resampling_counts(13, 1000, seed=3)
     assert counts.shape == (13, 1000)
     assert (counts.sum(axis=0) == 13).all()
-    np.testing.assert_array_equal(counts, resampling_counts(13, 1000, seed=3))
-    assert not np.array_equal(counts, resampling_counts(13, 1000, seed=4))
+    np.testing.assert_array_equal(counts, view_resampling_counts(13, 1000, seed=3))
+    assert not np.array_equal(counts, view_resampling_counts(13, 1000, seed=4))
     np.testing.assert_allclose(counts.mean(axis=1), 1, atol=0.2)
 
 
@@ -47,12 +47,12 @@ def test_shares_and_doubts_of_each_view_and_member(
     classes = preds.predicted(predict_from=predict_from, top_k=top_k).reshape(-1, top_k)
     expected = [[row[chosen].sum() for row in image] for image, chosen in zip(outputs, classes, strict=True)]
     np.testing.assert_allclose(shares_of_views(preds, predict_from, top_k), expected, rtol=1e-12)
-    np.testing.assert_allclose(doubts_of_views(preds, predict_from, top_k), 1 - np.array(expected), atol=1e-12)
+    np.testing.assert_allclose(other_class_mass(preds, predict_from, top_k), 1 - np.array(expected), atol=1e-12)
 
 
 def test_the_matrix_is_the_mean_of_the_drawn_views(predictions: Maker) -> None:
     preds = predictions(n=10, v=3)
-    shares, counts = shares_of_views(preds, "image", 1), resampling_counts(3, 20, seed=7)
+    shares, counts = shares_of_views(preds, "image", 1), view_resampling_counts(3, 20, seed=7)
     drawn = [[np.repeat(image, counts[:, b]).mean() for b in range(20)] for image in shares]
     pieces = list(bootstrap_confidences(preds, seed=7, resamplings=20, rows=4))
     assert [rows for rows, _ in pieces] == [slice(0, 4), slice(4, 8), slice(8, 10)]
@@ -96,8 +96,8 @@ EQUAL_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 def test_bootstrap_ranks_the_doubts(predictions: Maker, members: int, predict_from: Any) -> None:
     preds = predictions(members=members)
-    counts = resampling_counts(4 * max(members, 1), number_of_resamplings(4, max(members, 1)), seed=2)
-    order = plurality_order(doubts_of_views(preds, predict_from, 1), counts)
+    counts = view_resampling_counts(4 * max(members, 1), default_resamplings(4, max(members, 1)), seed=2)
+    order = plurality_order(other_class_mass(preds, predict_from, 1), counts)
     values = confidence(preds, "bootstrap", seed=2, predict_from=predict_from)
     np.testing.assert_array_equal(np.argsort(-values), order)
     np.testing.assert_allclose(np.sort(values), np.linspace(0, 1, preds.n_images))

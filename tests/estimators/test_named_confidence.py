@@ -10,7 +10,7 @@ import pytest
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError, PredictionsError, SecondLookError, ViewError
-from secondlook.estimators import METHODS, bootstrap_confidences, confidence, method
+from secondlook.estimators import METHODS, bootstrap_confidences, confidence, confidence_interval, method
 from secondlook.estimators.registry import find_method
 from secondlook.predictions import Predictions
 
@@ -136,7 +136,7 @@ def test_a_broken_method_cannot_hand_on_what_it_computed(
 
 def test_importing_the_room_loads_nothing_heavy() -> None:
     code = (
-        "import sys, secondlook.estimators as e; e.METHODS, e.confidence, e.interval, e.plurality_order; "
+        "import sys, secondlook.estimators as e; e.METHODS, e.confidence, e.confidence_interval, e.plurality_order; "
         f"sys.exit(', '.join({HEAVY} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

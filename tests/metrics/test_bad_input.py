@@ -36,7 +36,7 @@ def test_bad_arrays(correct: Any, confidence: Any, sentence: str) -> None:
 )
 def test_bad_names(text: str, sentence: str) -> None:
     with pytest.raises(MetricError, match=sentence):
-        metrics.measure(text)
+        metrics.parse_metric(text)
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.5, float("nan")])
@@ -53,7 +53,7 @@ def test_other_bad_values() -> None:
     with pytest.raises(MetricError, match=r"brier got confidence 1\.5"):
         metrics.brier([True, False], [0.5, 1.5])
     with pytest.raises(MetricError, match="named twice"):
-        metrics.measures(["auroc", "aurc", "auroc"])
+        metrics.parse_metrics(["auroc", "aurc", "auroc"])
 
 
 def test_a_second_metric_of_the_same_name_is_refused() -> None:

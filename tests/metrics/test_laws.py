@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook.metrics import Metric, aorc_joint, auroc, known_metrics, measure, rank
+from secondlook.metrics import Metric, aorc_joint, auroc, known_metrics, parse_metric, rank
 
 ORDER_ONLY = [one for one in known_metrics() if one.reads == "order"]
 ARGUMENTS: dict[str | None, tuple[float, ...]] = {None: (), "coverage": (0.6,), "risk": (0.2,)}
@@ -71,6 +71,6 @@ def test_a_metric_of_ranked_images_is_the_same_number(one: Metric[...]) -> None:
     rng = np.random.default_rng(5)
     correct, confidence = rng.random(50) < 0.7, rng.random(50).round(1)
     text = one.name if one.parameter is None else f"{one.name}:{ARGUMENTS[one.parameter][0]}"
-    assert measure(text).of(rank(correct, confidence)) == value(one, correct, confidence)
+    assert parse_metric(text).of(rank(correct, confidence)) == value(one, correct, confidence)
     assert one.__doc__
     assert one.says

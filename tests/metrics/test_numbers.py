@@ -111,9 +111,9 @@ def test_edges_have_the_documented_value(
         ranking = metrics.rank([right] * len(confidence), confidence)
         if expected is None:
             with pytest.raises(MetricError, match="has no meaning"):
-                metrics.measure(name).of(ranking)
+                metrics.parse_metric(name).of(ranking)
         else:
-            assert metrics.measure(name).of(ranking) == pytest.approx(expected, abs=1e-12)
+            assert metrics.parse_metric(name).of(ranking) == pytest.approx(expected, abs=1e-12)
 
 
 def test_all_tied_says_nothing_about_order() -> None:

@@ -6,7 +6,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions import batching
-from secondlook.predictions.batching import HalvingBatches, chosen_batch_size, is_out_of_memory, rows_per_part
+from secondlook.predictions.batching import HalvingBatches, choose_batch_size, chunk_rows, is_out_of_memory
 
 
 def image(side: int) -> Array:
@@ -14,13 +14,13 @@ def image(side: int) -> Array:
 
 
 def test_automatic_batches_go_by_the_pixels() -> None:
-    assert [chosen_batch_size("auto", image(side)) for side in (1, 32, 224, 384, 5000)] == [256, 256, 64, 16, 8]
+    assert [choose_batch_size("auto", image(side)) for side in (1, 32, 224, 384, 5000)] == [256, 256, 64, 16, 8]
 
 
 def test_parts_hold_a_bounded_number_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PART_BYTES", 64 * 2**20)
-    assert [rows_per_part(image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 16]
-    assert rows_per_part(image(224).astype(np.float32)) == 64
+    assert [chunk_rows(image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 16]
+    assert chunk_rows(image(224).astype(np.float32)) == 64
 
 
 class OutOfMemoryError(RuntimeError):

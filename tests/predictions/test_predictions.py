@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 from secondlook.arrays import Array, softmax
 from secondlook.errors import PredictionsError
 from secondlook.predictions import Predictions
-from secondlook.predictions.leading import leading_classes
-from secondlook.predictions.table import rows_per_block
+from secondlook.predictions.leading import top_classes
+from secondlook.predictions.table import block_rows
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip shift:1,0")
@@ -68,9 +68,9 @@ def test_blocks_cover_all_images_in_order(rows: int | None) -> None:
 
 
 def test_blocks_are_bounded_and_powers_of_two() -> None:
-    assert rows_per_block(24, 1000) == 128
-    assert rows_per_block(10**6, 10**6) == 1
-    assert rows_per_block(10**6, 10**6, rows_read_together=16) == 16
+    assert block_rows(24, 1000) == 128
+    assert block_rows(10**6, 10**6) == 1
+    assert block_rows(10**6, 10**6, rows_read_together=16) == 16
 
 
 def test_blocks_may_be_changed_by_who_gets_them() -> None:
@@ -92,7 +92,7 @@ def test_blocks_may_be_changed_by_who_gets_them() -> None:
 def test_leading_classes_are_those_of_a_sort_with_ties_to_the_lower_class(scores: Array, data: st.DataObject) -> None:
     top_k = data.draw(st.integers(1, scores.shape[1]))
     kept = scores.copy()
-    assert leading_classes(scores, top_k).tolist() == obvious_leading(scores, top_k)
+    assert top_classes(scores, top_k).tolist() == obvious_leading(scores, top_k)
     np.testing.assert_array_equal(scores, kept)
 
 

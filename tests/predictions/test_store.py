@@ -18,13 +18,13 @@ from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.files import shared_lock
-from secondlook.predictions import DamagedPartWarning, Predictions, collect
+from secondlook.predictions import DamagedChunkWarning, Predictions, collect
 from secondlook.predictions.manifest import SkippedImage, view_name
-from secondlook.predictions.part import DamagedPartError, Part, PartFile, PartPlace, rows_per_group, write_part
+from secondlook.predictions.part import Chunk, ChunkFile, ChunkPlace, DamagedChunkError, rows_per_group, write_chunk
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip")
-PLACE = PartPlace("run", "hflip", 0)
+PLACE = ChunkPlace("run", "hflip", 0)
 
 
 def run_of(store: Path) -> Path:
@@ -81,7 +81,7 @@ def test_damage_is_noticed_said_and_repaired(
     with pytest.raises(PredictionsError, match=r"part-000001.parquet' is damaged .*collect into the same store again"):
         _ = Predictions.open(store).logits
     counting.images = 0  # type: ignore[attr-defined]
-    with pytest.warns(DamagedPartWarning, match=r"computing again: .*part-000001.parquet"):
+    with pytest.warns(DamagedChunkWarning, match=r"computing again: .*part-000001.parquet"):
         repaired = collect(counting.loaded(), images, VIEWS, labels=labels, store=store)  # type: ignore[attr-defined]
     assert counting.images == 16  # type: ignore[attr-defined]
     assert path.read_bytes() == good
@@ -108,7 +108,7 @@ def test_damaged_images_file_is_noticed_said_and_repaired(
     truncate(path)
     with pytest.raises(PredictionsError, match=r"images.parquet' is damaged"):
         Predictions.open(store)
-    with pytest.warns(DamagedPartWarning, match="images.parquet"):
+    with pytest.warns(DamagedChunkWarning, match="images.parquet"):
         collect(counting.loaded(), images, VIEWS, labels=labels, store=store)  # type: ignore[attr-defined]
     assert path.read_bytes() == good
 
@@ -228,7 +228,7 @@ def test_parts_are_parquet_that_others_read(filled: Predictions, store: Path) ->
 
 @given(st.data())
 @settings(deadline=None, max_examples=100)
-def test_any_changed_byte_is_noticed_or_does_no_harm(stored_part: tuple[Path, Part], data: st.DataObject) -> None:
+def test_any_changed_byte_is_noticed_or_does_no_harm(stored_part: tuple[Path, Chunk], data: st.DataObject) -> None:
     path, part = stored_part
     good = path.read_bytes()
     content = bytearray(good)
@@ -236,29 +236,29 @@ def test_any_changed_byte_is_noticed_or_does_no_harm(stored_part: tuple[Path, Pa
     damaged = path.with_name("damaged.parquet")
     damaged.write_bytes(content)
     try:
-        found = PartFile(damaged, PLACE, "logits").read()
-    except DamagedPartError:
+        found = ChunkFile(damaged, PLACE, "logits").read()
+    except DamagedChunkError:
         return
     np.testing.assert_array_equal(found.answers, part.answers)
     np.testing.assert_array_equal(found.indices, part.indices)
 
 
 @pytest.fixture(scope="module")
-def stored_part(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Part]:
+def stored_part(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Chunk]:
     path = tmp_path_factory.mktemp("part") / "part.parquet"
     answers = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    part = Part(np.array([0, 1, 3, 4, 5]), answers, (SkippedImage(index=2, id="two", reason="broken"),))
-    write_part(path, PLACE, "logits", part)
+    part = Chunk(np.array([0, 1, 3, 4, 5]), answers, (SkippedImage(index=2, id="two", reason="broken"),))
+    write_chunk(path, PLACE, "logits", part)
     return path, part
 
 
 def test_a_part_comes_back_as_it_was_and_always_in_the_same_bytes(
-    stored_part: tuple[Path, Part], tmp_path: Path
+    stored_part: tuple[Path, Chunk], tmp_path: Path
 ) -> None:
     path, part = stored_part
-    found = PartFile(path, PLACE, "logits").read()
+    found = ChunkFile(path, PLACE, "logits").read()
     assert found.skipped == part.skipped
-    write_part(tmp_path / "again", PLACE, "logits", part)
+    write_chunk(tmp_path / "again", PLACE, "logits", part)
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
 
@@ -325,5 +325,5 @@ def test_what_the_system_refuses_for_now_is_not_damage(store: Path, monkeypatch:
     monkeypatch.setattr(pq, "ParquetFile", busy)
     with pytest.raises(PredictionsError, match=r"cannot be read: Input/output error; .* try again") as caught:
         Predictions.open(store).probabilities  # noqa: B018
-    assert not isinstance(caught.value, DamagedPartError)
+    assert not isinstance(caught.value, DamagedChunkError)
     assert sorted(store.rglob("part-*.parquet")) == before

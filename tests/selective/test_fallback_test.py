@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from secondlook.metrics import rank
-from secondlook.selective.fallback_test import images_without_errors, largest_certified, starting_ranks
+from secondlook.selective.fallback_test import images_without_errors, largest_certified_count, starting_ranks
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def test_the_worlds_are_what_they_say(name: str) -> None:
 def certified_place(world: World, rng: np.random.Generator, n: int, risk: float, delta: float) -> float:
     """Return the quantile down to which images are accepted, 0 for none."""
     ranking = rank(*world.draw(rng, n))
-    accepted = largest_certified(ranking, risk, delta)
+    accepted = largest_certified_count(ranking, risk, delta)
     if accepted is None:
         return 0.0
     return float(-ranking.confidences[np.searchsorted(ranking.accepted, accepted)])
@@ -122,7 +122,7 @@ def test_the_obvious_version_agrees(n: int, levels: int, risk: float, delta: flo
     rng = np.random.default_rng(seed)
     confidence = np.floor(rng.random(n) * levels)
     correct = rng.random(n) < 0.75 + 0.25 * confidence / levels
-    assert largest_certified(rank(correct, confidence), risk, delta) == slow_largest(
+    assert largest_certified_count(rank(correct, confidence), risk, delta) == slow_largest(
         correct.tolist(), confidence.tolist(), risk, delta
     )
 
@@ -141,4 +141,4 @@ def test_the_fewest_images_without_errors() -> None:
     for risk in (0.05, 0.1, 0.3):
         assert [images_without_errors(risk, (1 - risk) ** n) for n in (1, 2, 7, 30)] == [1, 2, 7, 30]
     perfect = rank([True] * 60, np.arange(60.0))
-    assert largest_certified(perfect, 0.05, 0.05) == 60
+    assert largest_certified_count(perfect, 0.05, 0.05) == 60

@@ -9,7 +9,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import LeftOutWarning, Skipped, image_files, open_source
+from secondlook.sources import IgnoredFilesWarning, Skipped, image_files, open_source
 
 PIXELS = np.zeros((3, 4, 3), dtype=np.uint8)
 Encode = Callable[[Array], bytes]
@@ -53,14 +53,14 @@ def test_images_of_other_kinds_are_counted_and_told_once(picture_folder: Path) -
         (picture_folder / name).parent.mkdir(exist_ok=True)
         (picture_folder / name).touch()
     for options in ("", "?labels=none"):
-        with pytest.warns(LeftOutWarning) as warned:
+        with pytest.warns(IgnoredFilesWarning) as warned:
             source = open_source(f"folder:{picture_folder}{options}")
         assert [str(each.message) for each in warned] == [
             f"'folder:{picture_folder}{options}' leaves out 3 files that are not JPEG, PNG, WebP, BMP or TIFF "
             "(2 .gif, 1 .heic); convert them to one of these to have them read."
         ]
         assert len(source) == 4
-    with pytest.warns(LeftOutWarning, match=r"leaves out 1 files .*\(1 \.heic\)"):
+    with pytest.warns(IgnoredFilesWarning, match=r"leaves out 1 files .*\(1 \.heic\)"):
         open_source(f"folder:{picture_folder / 'dog'}")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.sources import SCHEMES, SELECTION_OPTIONS, open_source
+from secondlook.sources import SELECTION_OPTIONS, SOURCES, open_source
 
-every_scheme = pytest.mark.parametrize("scheme", sorted(SCHEMES))
+every_scheme = pytest.mark.parametrize("scheme", sorted(SOURCES))
 
 
 @every_scheme
@@ -67,7 +67,7 @@ def test_a_middle_range_is_the_same_images(scheme: str, samples: Callable[[str],
 
 @every_scheme
 def test_the_registry_can_be_listed(scheme: str) -> None:
-    record = SCHEMES[scheme]
+    record = SOURCES[scheme]
     assert record.form.startswith(f"{scheme}:")
     assert record.summary
     assert not set(record.options) & set(SELECTION_OPTIONS)
@@ -76,7 +76,7 @@ def test_the_registry_can_be_listed(scheme: str) -> None:
 @every_scheme
 def test_the_documentation_names_every_scheme_and_option(scheme: str) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
-    record = SCHEMES[scheme]
+    record = SOURCES[scheme]
     assert f"`{record.form}`" in text
     for option in record.options:
         assert f"{option}=" in text

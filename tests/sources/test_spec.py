@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.errors import SourceError
-from secondlook.sources import SCHEMES, Spec, open_source, parse_spec, scheme
+from secondlook.sources import SOURCES, Spec, open_source, parse_spec, source_scheme
 
 option_names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1)
 values = st.text(st.characters(codec="utf-8"), min_size=1)
@@ -78,4 +78,4 @@ def test_a_bare_folder_is_recognized(tmp_path: Path) -> None:
 
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(SourceError, match="'npz' is registered already"):
-        scheme("npz", form="npz:", summary="again")(SCHEMES["npz"].open)
+        source_scheme("npz", form="npz:", summary="again")(SOURCES["npz"].open)

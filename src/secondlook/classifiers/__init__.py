@@ -10,34 +10,34 @@ if TYPE_CHECKING:
     from secondlook.classifiers.geometry import as_pixels
     from secondlook.classifiers.loading import load_classifier
     from secondlook.classifiers.preprocessing import Preprocessing
-    from secondlook.classifiers.schemes import SCHEMES, Scheme, Statement, classifier_scheme
+    from secondlook.classifiers.schemes import MODELS, LoadOptions, ModelScheme, model_scheme
     from secondlook.classifiers.torch_model import TorchClassifier, require_torch
 
 _MODULES = {
     "Classifier": "secondlook.classifiers.classifier",
     "Ensemble": "secondlook.classifiers.ensemble",
     "Preprocessing": "secondlook.classifiers.preprocessing",
-    "SCHEMES": "secondlook.classifiers.schemes",
-    "Scheme": "secondlook.classifiers.schemes",
-    "Statement": "secondlook.classifiers.schemes",
+    "MODELS": "secondlook.classifiers.schemes",
+    "ModelScheme": "secondlook.classifiers.schemes",
+    "LoadOptions": "secondlook.classifiers.schemes",
     "TorchClassifier": "secondlook.classifiers.torch_model",
     "as_pixels": "secondlook.classifiers.geometry",
-    "classifier_scheme": "secondlook.classifiers.schemes",
+    "model_scheme": "secondlook.classifiers.schemes",
     "load_classifier": "secondlook.classifiers.loading",
     "require_torch": "secondlook.classifiers.torch_model",
 }
 
 __all__ = [
-    "SCHEMES",
+    "MODELS",
     "Classifier",
     "Ensemble",
+    "LoadOptions",
+    "ModelScheme",
     "Preprocessing",
-    "Scheme",
-    "Statement",
     "TorchClassifier",
     "as_pixels",
-    "classifier_scheme",
     "load_classifier",
+    "model_scheme",
     "require_torch",
 ]
 

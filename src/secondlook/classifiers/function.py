@@ -8,7 +8,7 @@ from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of
 from secondlook.classifiers.naming import imported
 from secondlook.classifiers.preprocessing import GEOMETRY, Preprocessing
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.errors import ClassifierError
 
 FITTING = (*GEOMETRY, "size")
@@ -18,7 +18,7 @@ FITTING = (*GEOMETRY, "size")
 class FunctionClassifier(Classifier):
     """A function from uint8|float32 [N, H, W, C] to [N, classes]."""
 
-    def __init__(self, function: Callable[[Array], Any], statement: Statement) -> None:
+    def __init__(self, function: Callable[[Array], Any], statement: LoadOptions) -> None:
         super().__init__(
             name=statement.shown_name,
             digest=digest_of("function", statement.name) if statement.name else "",
@@ -36,13 +36,13 @@ class FunctionClassifier(Classifier):
         return scores
 
 
-@classifier_scheme(
+@model_scheme(
     "function",
     form="function:package.module:name",
     says="Python function (or any callable) from a uint8 batch [N, H, W, C] to an array [N, classes]",
     recognizes=callable,
 )
-def open_function(target: object, statement: Statement) -> Classifier:
+def open_function(target: object, statement: LoadOptions) -> Classifier:
     """Wrap a callable, or the one that a text names."""
     for setting in statement.given_settings:
         if setting not in FITTING:

@@ -9,7 +9,7 @@ import numpy as np
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.geometry import INTERPOLATIONS, Size
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.classifiers.torch_model import classifier_of
 from secondlook.errors import ClassifierError, MissingExtraError
 
@@ -19,7 +19,7 @@ WARPED_FROM = 384
 PILLOW_NUMBERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
-@classifier_scheme(
+@model_scheme(
     "hf",
     form="hf:NAME_OR_DIR",
     says="Hugging Face transformers image classifier, with its own processor",
@@ -27,7 +27,7 @@ PILLOW_NUMBERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "b
 )
 def open_huggingface(
     target: str,
-    statement: Statement,
+    statement: LoadOptions,
     *,
     revision: str | None = None,
     device: str | None = None,

@@ -20,7 +20,7 @@ from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.ensemble import Ensemble
 from secondlook.classifiers.option_values import check_value, read_value
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
-from secondlook.classifiers.schemes import SCHEMES, Scheme, Statement, checked_output
+from secondlook.classifiers.schemes import MODELS, LoadOptions, ModelScheme, checked_output
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
 
@@ -90,19 +90,19 @@ def _from_text(text: str, keywords: Mapping[str, object]) -> Classifier:
     return _open(scheme, target, text, {**in_text, **given}, name_in_spec="name" in in_text)
 
 
-def _scheme_of(text: str) -> Scheme:
+def _scheme_of(text: str) -> ModelScheme:
     name, colon, _ = text.partition(":")
-    if colon and name in SCHEMES:
-        return SCHEMES[name]
-    forms = ", ".join(scheme.form for scheme in SCHEMES.values())
+    if colon and name in MODELS:
+        return MODELS[name]
+    forms = ", ".join(scheme.form for scheme in MODELS.values())
     suggested = SUFFIXES.get(Path(text.partition("?")[0]).suffix)
-    hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested and not colon else did_you_mean(name, SCHEMES)
+    hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested and not colon else did_you_mean(name, MODELS)
     raise ClassifierError(f"{text!r} does not name a classifier; known forms: {forms}.{hint}")
 
 
 def _from_object(target: object, options: Mapping[str, object]) -> Classifier:
     # A function comes last, because many models can be called as well.
-    for scheme in sorted(SCHEMES.values(), key=lambda scheme: scheme.name == "function"):
+    for scheme in sorted(MODELS.values(), key=lambda scheme: scheme.name == "function"):
         if scheme.recognizes is not None and scheme.recognizes(target):
             given = {name: value for name, value in options.items() if value is not None}
             return _open(scheme, target, _described(target), given)
@@ -119,13 +119,13 @@ def _described(target: object) -> str:
 
 
 def _open(
-    scheme: Scheme, target: object, spec: str, options: Mapping[str, Any], *, name_in_spec: bool = False
+    scheme: ModelScheme, target: object, spec: str, options: Mapping[str, Any], *, name_in_spec: bool = False
 ) -> Classifier:
     _check_names(options, scheme, spec)
     output = checked_output(options.get("output"))
     for name, hint in _hints(scheme).items():
         check_value(name, options.get(name), hint, spec)
-    statement = Statement(
+    statement = LoadOptions(
         spec=spec,
         output=output,
         name=options.get("name"),
@@ -137,7 +137,7 @@ def _open(
     return scheme.open(target, statement, **own)
 
 
-def _check_names(options: Mapping[str, object], scheme: Scheme, spec: str) -> None:
+def _check_names(options: Mapping[str, object], scheme: ModelScheme, spec: str) -> None:
     known = ["output", "name", "preprocessing", *scheme.options, *SETTINGS]
     for name in options:
         if name not in known:
@@ -146,7 +146,7 @@ def _check_names(options: Mapping[str, object], scheme: Scheme, spec: str) -> No
             )
 
 
-def _options_in(query: str, spec: str, scheme: Scheme) -> dict[str, object]:
+def _options_in(query: str, spec: str, scheme: ModelScheme) -> dict[str, object]:
     options: dict[str, object] = {}
     hints = _hints(scheme)
     for part in filter(None, query.split("&")):
@@ -157,6 +157,6 @@ def _options_in(query: str, spec: str, scheme: Scheme) -> dict[str, object]:
     return options
 
 
-def _hints(scheme: Scheme) -> dict[str, object]:
+def _hints(scheme: ModelScheme) -> dict[str, object]:
     """Return the types of all options but the preprocessing settings, which check themselves."""
     return {"output": str, "name": str | None, "preprocessing": Preprocessing | None, **scheme.options}

@@ -8,7 +8,7 @@ from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of_files, digest_with, existing_file, external_data_files
 from secondlook.classifiers.preprocessing import InputType
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.classifiers.tensor_input import TensorInput, chosen, in_batches_of, tensor_input
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
@@ -27,7 +27,7 @@ PREFERRED_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 class OnnxClassifier(Classifier):
     """An ONNX Runtime session with one image input; layout, size, number type and batch are the model's own."""
 
-    def __init__(self, session: Any, file: Path, statement: Statement, output_name: str | None) -> None:
+    def __init__(self, session: Any, file: Path, statement: LoadOptions, output_name: str | None) -> None:
         self._session = session
         self._input = _image_input(session, statement.spec)
         output = _score_output(session, output_name, statement.spec)
@@ -66,14 +66,14 @@ class OnnxClassifier(Classifier):
         return scores
 
 
-@classifier_scheme(
+@model_scheme(
     "onnx",
     form="onnx:FILE",
     says="ONNX file, run by ONNX Runtime; output= must be stated unless the model's output is named so",
 )
 def open_onnx(
     target: str,
-    statement: Statement,
+    statement: LoadOptions,
     *,
     output_name: str | None = None,
     providers: str | Sequence[str] | None = None,

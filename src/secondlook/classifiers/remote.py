@@ -10,7 +10,7 @@ from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of
 from secondlook.classifiers.inference_client import Address, InferenceClient, Patience
 from secondlook.classifiers.preprocessing import InputType
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.classifiers.tensor_input import TensorInput, chosen, full_parts, parts, tensor_input
 from secondlook.errors import ClassifierError
 
@@ -20,7 +20,7 @@ INPUT_TYPES: dict[str, InputType] = {"FP32": "float32", "FP16": "float16", "UINT
 class RemoteClassifier(Classifier):
     """A model on a server; a batch is cut into requests, several of which are under way at a time."""
 
-    def __init__(self, client: InferenceClient, statement: Statement, output_name: str | None, rows: int) -> None:
+    def __init__(self, client: InferenceClient, statement: LoadOptions, output_name: str | None, rows: int) -> None:
         metadata = client.metadata()
         self._client = client
         self._input = _image_input(metadata, statement.spec)
@@ -51,7 +51,7 @@ class RemoteClassifier(Classifier):
 
 def open_remote(
     target: str,
-    statement: Statement,
+    statement: LoadOptions,
     *,
     model: str | None = None,
     version: str | None = None,
@@ -105,7 +105,7 @@ def open_remote(
 
 
 for _scheme in ("http", "https"):
-    classifier_scheme(
+    model_scheme(
         _scheme,
         form=f"{_scheme}://HOST:PORT/v2/models/NAME",
         says="model on a KServe V2 server (Triton, KServe, MLServer); output= must be stated",

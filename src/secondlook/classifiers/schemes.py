@@ -13,7 +13,7 @@ from secondlook.errors import ClassifierError
 
 
 @dataclass(frozen=True)
-class Statement:
+class LoadOptions:
     """What the user states about a classifier, whatever kind it is.
 
     Attributes
@@ -88,7 +88,7 @@ Opener = Callable[..., Classifier]
 
 
 @dataclass(frozen=True)
-class Scheme:
+class ModelScheme:
     """One way to name a classifier.
 
     Attributes
@@ -122,19 +122,19 @@ class Scheme:
         return {each.name: hints.get(each.name) for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-SCHEMES: dict[str, Scheme] = {}
+MODELS: dict[str, ModelScheme] = {}
 """Every registered scheme by name."""
 
 
-def classifier_scheme(
+def model_scheme(
     name: str, *, form: str, says: str, extra: str | None = None, recognizes: Callable[[object], bool] | None = None
 ) -> Callable[[Opener], Opener]:
     """Register the decorated opener under a scheme name."""
 
     def register(opener: Opener) -> Opener:
-        if name in SCHEMES:
+        if name in MODELS:
             raise ClassifierError(f"the classifier scheme {name!r} is registered already; choose another name.")
-        SCHEMES[name] = Scheme(name, form, says, extra, opener, recognizes)
+        MODELS[name] = ModelScheme(name, form, says, extra, opener, recognizes)
         return opener
 
     return register

@@ -10,14 +10,14 @@ from secondlook.arrays import Array
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of, digest_of_files, existing_file
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.errors import ClassifierError
 
 
 class SklearnClassifier(Classifier):
     """An estimator with `predict_proba`, given float32 [N, H * W * C]: pixels normalized, then flattened."""
 
-    def __init__(self, estimator: Any, digest: str, statement: Statement) -> None:
+    def __init__(self, estimator: Any, digest: str, statement: LoadOptions) -> None:
         names = _class_names(estimator, statement.spec)
         super().__init__(
             name=statement.shown_name,
@@ -46,13 +46,13 @@ def _is_estimator(target: object) -> bool:
     return hasattr(target, "fit") and hasattr(target, "predict")
 
 
-@classifier_scheme(
+@model_scheme(
     "sklearn",
     form="sklearn:FILE",
     says="scikit-learn estimator with predict_proba; a pickled FILE only with trust_pickle=True",
     recognizes=_is_estimator,
 )
-def open_sklearn(target: Any, statement: Statement, *, trust_pickle: bool = False) -> Classifier:
+def open_sklearn(target: Any, statement: LoadOptions, *, trust_pickle: bool = False) -> Classifier:
     """Wrap an estimator, or unpickle one from a file that the user says is trusted."""
     if not isinstance(target, str):
         return _wrapped(target, _digest_of_estimator(target, statement), statement)
@@ -71,7 +71,7 @@ def open_sklearn(target: Any, statement: Statement, *, trust_pickle: bool = Fals
     return _wrapped(estimator, digest_of_files([file]), statement)
 
 
-def _wrapped(estimator: Any, digest: str, statement: Statement) -> Classifier:
+def _wrapped(estimator: Any, digest: str, statement: LoadOptions) -> Classifier:
     if not hasattr(estimator, "predict_proba"):
         raise ClassifierError(
             f"{statement.spec!r} holds {type(estimator).__name__}, which has no predict_proba; "
@@ -80,7 +80,7 @@ def _wrapped(estimator: Any, digest: str, statement: Statement) -> Classifier:
     return SklearnClassifier(estimator, digest, statement)
 
 
-def _digest_of_estimator(estimator: Any, statement: Statement) -> str:
+def _digest_of_estimator(estimator: Any, statement: LoadOptions) -> str:
     """Digest of the name the user gave, or of the pickled estimator; empty where it cannot be pickled."""
     if statement.name:
         return digest_of("sklearn", statement.name)

@@ -10,7 +10,7 @@ from secondlook.classifiers import torch_files
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.geometry import Size
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.classifiers.torch_model import classifier_of, require_torch
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
@@ -18,7 +18,7 @@ from secondlook.registry import did_you_mean
 OWN_WEIGHTS = "DEFAULT"
 
 
-@classifier_scheme(
+@model_scheme(
     "timm",
     form="timm:NAME",
     says="model of timm with its own weights and preprocessing, or with weights=FILE",
@@ -26,7 +26,7 @@ OWN_WEIGHTS = "DEFAULT"
 )
 def open_timm(
     target: str,
-    statement: Statement,
+    statement: LoadOptions,
     *,
     weights: str = OWN_WEIGHTS,
     n_classes: int | None = None,

@@ -13,7 +13,7 @@ from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.digests import digest_of_files, digest_of_module, digest_with, existing_file
 from secondlook.classifiers.naming import imported
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.classifiers.tensor_input import in_batches_of
 from secondlook.errors import ClassifierError, MissingExtraError
 
@@ -32,7 +32,7 @@ class TorchClassifier(Classifier):
     def __init__(
         self,
         module: "torch.nn.Module",
-        statement: Statement,
+        statement: LoadOptions,
         *,
         digest: str,
         preprocessing: Preprocessing,
@@ -115,7 +115,7 @@ def _is_torch_module(target: object) -> bool:
     return torch is not None and isinstance(target, torch.nn.Module)
 
 
-@classifier_scheme(
+@model_scheme(
     "torch",
     form="torch:FILE.pt2 or torch:package.module:factory",
     says="PyTorch module, factory with weights=, torch.export file or TorchScript file; output= must be stated",
@@ -124,7 +124,7 @@ def _is_torch_module(target: object) -> bool:
 )
 def open_torch(
     target: Any,
-    statement: Statement,
+    statement: LoadOptions,
     *,
     weights: str | None = None,
     device: str | None = None,
@@ -164,7 +164,7 @@ def open_torch(
 
 def classifier_of(
     module: "torch.nn.Module",
-    statement: Statement,
+    statement: LoadOptions,
     preprocessing: Preprocessing,
     *,
     device: str | None = None,
@@ -225,7 +225,7 @@ def module_made_by(address: str, spec: str) -> Any:
 
 
 def _from_file(
-    file: Path, statement: Statement, device: str | None, dtype: str | None, channels_last: bool
+    file: Path, statement: LoadOptions, device: str | None, dtype: str | None, channels_last: bool
 ) -> Classifier:
     module, image_input = torch_files.load_program(file, statement.spec, device)
     preprocessing = Preprocessing()

@@ -8,7 +8,7 @@ from secondlook.classifiers import torch_files
 from secondlook.classifiers.classifier import Classifier
 from secondlook.classifiers.geometry import Size
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.classifiers.schemes import Statement, classifier_scheme
+from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.classifiers.torch_model import classifier_of, require_torch
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
@@ -17,7 +17,7 @@ NORMALIZING_INSIDE = ("googlenet", "inception_v3")
 """Models that change their input depending on whose weights they carry."""
 
 
-@classifier_scheme(
+@model_scheme(
     "torchvision",
     form="torchvision:NAME",
     says="model of torchvision with its own weights and preprocessing, or with weights=FILE",
@@ -25,7 +25,7 @@ NORMALIZING_INSIDE = ("googlenet", "inception_v3")
 )
 def open_torchvision(
     target: str,
-    statement: Statement,
+    statement: LoadOptions,
     *,
     weights: str = "DEFAULT",
     n_classes: int | None = None,

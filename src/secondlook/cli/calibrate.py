@@ -29,12 +29,12 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
-    from secondlook.runs import RunFolder
+    from secondlook.runs import Run
     from secondlook.selective import Policy, certify, threshold_for
 
     if (risk is None) == (coverage is None):
         raise DecisionError("say either --risk (with a guarantee) or --coverage (without one), not both or neither.")
-    folder = RunFolder.open(run)
+    folder = Run.open(run)
     answer: Any = {
         "predict_from": predict_from or folder.predict_from,
         "top_k": top_k or folder.top_k,

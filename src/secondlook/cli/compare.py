@@ -35,10 +35,10 @@ def compare(
     """
     from secondlook.estimators import confidence, find_method
     from secondlook.evaluation import compare as compare_entries
-    from secondlook.runs import RunFolder
+    from secondlook.runs import Run
 
     _refuse_a_repeated_run(runs)
-    folders = [RunFolder.open(path) for path in runs]
+    folders = [Run.open(path) for path in runs]
     answer: Any = {
         "predict_from": predict_from or folders[0].predict_from,
         "top_k": top_k or folders[0].top_k,

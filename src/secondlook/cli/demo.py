@@ -68,14 +68,14 @@ def commands(out: Path) -> list[list[str]]:
 
 def _remove_asked_of_earlier_demo(folder: Path) -> None:
     """Make room for rejected images, which are not written among other files; what is no such folder stays."""
-    from secondlook.scoring import LIST
+    from secondlook.scoring import REJECTED_LIST
 
-    if (folder / LIST).is_file():
+    if (folder / REJECTED_LIST).is_file():
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ReportError(
             f"the demo puts rejected images into {str(folder)!r}, but what is there is of no earlier demo: it has no "
-            f"{LIST}; move it away or choose another --out."
+            f"{REJECTED_LIST}; move it away or choose another --out."
         )
 
 

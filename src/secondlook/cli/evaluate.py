@@ -48,8 +48,8 @@ def evaluate(
 
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --views natural --out run/
     """
-    from secondlook.diagnosis import warn_of_harmful_views
-    from secondlook.evaluation import METRICS
+    from secondlook.diagnosis import harmful_view_warnings
+    from secondlook.evaluation import DEFAULT_METRICS
     from secondlook.evaluation import evaluate as evaluate_predictions
     from secondlook.predictions import check_top_k, collect
     from secondlook.runs import PREDICTIONS, record_of, write_run
@@ -80,14 +80,14 @@ def evaluate(
         elsewhere = collect(
             classifier, others, view_set, store=out / "ood", batch_size=batch_size or "auto", progress=progress
         )
-    harmful = tuple(warn_of_harmful_views(preds))
+    harmful = tuple(harmful_view_warnings(preds))
     if not quiet:
         for sentence in harmful:
             warnings.warn(sentence, stacklevel=1)
     result = evaluate_predictions(
         preds,
         method or None,
-        metric or METRICS,
+        metric or DEFAULT_METRICS,
         predict_from=predict_from,  # type: ignore[arg-type]  # checked there, with a sentence
         top_k=top_k,
         groups="class" if per_class else None,
@@ -113,10 +113,10 @@ def _check_question(methods: list[str], metrics: list[str], predict_from: str, l
         METHODS,  # noqa: F401 -- fills the registry
         find_method,
     )
-    from secondlook.metrics import measures
+    from secondlook.metrics import parse_metrics
     from secondlook.predictions import check_predict_from
 
-    measures(metrics)
+    parse_metrics(metrics)
     for name in methods:
         find_method(name)
     check_predict_from(predict_from)

@@ -52,9 +52,9 @@ def facts_about(what: str) -> Facts:
 
 
 def _about_run(path: Path) -> Facts:
-    from secondlook.runs import RunFolder
+    from secondlook.runs import Run
 
-    run = RunFolder.open(path)
+    run = Run.open(path)
     record, preds = run.record, run.predictions
     return {
         "what": "a run of secondlook evaluate",

@@ -12,7 +12,7 @@ from secondlook.errors import SecondLookError
 from secondlook.specs import short_name
 
 if TYPE_CHECKING:
-    from secondlook.runs import RunFolder
+    from secondlook.runs import Run
 
 
 def report(
@@ -31,11 +31,11 @@ def report(
 
     Example: secondlook report run/
     """
-    from secondlook.runs import REPORT, RunFolder
+    from secondlook.runs import REPORT, Run
 
     target = out or run / REPORT
     progress = not (quiet or no_progress)
-    notes = write_page(RunFolder.open(run), target, delta=delta, galleries=galleries, progress=progress)
+    notes = write_page(Run.open(run), target, delta=delta, galleries=galleries, progress=progress)
     if as_json:
         typer.echo(json.dumps({"report": str(target), "notes": notes}, ensure_ascii=False))
     elif not quiet:
@@ -44,9 +44,9 @@ def report(
         typer.echo(f"The report is in {target}")
 
 
-def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool, progress: bool) -> list[str]:
+def write_page(run: "Run", target: Path, *, delta: float, galleries: bool, progress: bool) -> list[str]:
     """Write the report of a run; returns what the reader should be told about it."""
-    from secondlook.evaluation import METRICS
+    from secondlook.evaluation import DEFAULT_METRICS
     from secondlook.report import write_report
     from secondlook.sources import Skipped
 
@@ -64,7 +64,7 @@ def write_page(run: "RunFolder", target: Path, *, delta: float, galleries: bool,
         target,
         title=f"{short_name(run.record.classifier.name)} on {short_name(run.record.data.spec)}",
         methods=settings.get("method"),
-        metrics=settings.get("metric") or METRICS,
+        metrics=settings.get("metric") or DEFAULT_METRICS,
         level=settings.get("level", 0.95),
         resamples=settings.get("resamples", 500),
         predict_from=run.predict_from,
@@ -88,7 +88,7 @@ def _without_ood(spec: str) -> str:
     )
 
 
-def facts_of(run: "RunFolder") -> dict[str, str]:
+def facts_of(run: "Run") -> dict[str, str]:
     """Return how a run came about, as the report tells it."""
     record = run.record
     return {

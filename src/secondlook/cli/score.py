@@ -103,7 +103,7 @@ def _with_options_of(name: str, models: list[str]) -> list[str]:
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:
-    from secondlook.diagnosis import warn_of_harmful_views
+    from secondlook.diagnosis import harmful_view_warnings
 
-    for sentence in warn_of_harmful_views(preds):
+    for sentence in harmful_view_warnings(preds):
         warnings.warn(sentence, stacklevel=1)

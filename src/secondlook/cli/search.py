@@ -35,10 +35,10 @@ def search(
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """
     from secondlook.diagnosis import search_views
-    from secondlook.runs import RunFolder
+    from secondlook.runs import Run
 
     result = search_views(
-        RunFolder.open(run).predictions,
+        Run.open(run).predictions,
         budget,
         objective,
         strategy,

@@ -46,12 +46,12 @@ def show_views(
 
     Example: secondlook views show natural photo.jpg -o sheet.png
     """
-    from secondlook.sources import ReadingRules, decode_file
+    from secondlook.sources import ReadOptions, decode_file
     from secondlook.views import contact_sheet
 
     view_set = ViewSet(views)
     target = output or Path(f"{image.stem}-views.png")
-    sheet = contact_sheet(decode_file(image, str(image), ReadingRules().max_pixels), view_set)
+    sheet = contact_sheet(decode_file(image, str(image), ReadOptions().max_pixels), view_set)
     try:
         sheet.save(target)
     except (OSError, ValueError) as error:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.diagnosis.agreement import Agreement, warn_of_harmful_views
+    from secondlook.diagnosis.agreement import Agreement, harmful_view_warnings
     from secondlook.diagnosis.diagnosis import Diagnosis, ViewDiagnosis, diagnose_views
     from secondlook.diagnosis.intensity import IntensityCurve, intensity_curves
     from secondlook.diagnosis.judging import CurvePoint, Gain
-    from secondlook.diagnosis.proposals import KINDS, Kind, candidate_kind, candidate_views
+    from secondlook.diagnosis.proposals import CANDIDATE_KINDS, Kind, candidate_kind, candidate_views
     from secondlook.diagnosis.result import SearchResult
     from secondlook.diagnosis.sanity import Sanity
     from secondlook.diagnosis.searching import STRATEGIES, SearchWarning, search_run, search_views
@@ -23,7 +23,7 @@ _MODULES = {
     "Diagnosis": "secondlook.diagnosis.diagnosis",
     "Gain": "secondlook.diagnosis.judging",
     "IntensityCurve": "secondlook.diagnosis.intensity",
-    "KINDS": "secondlook.diagnosis.proposals",
+    "CANDIDATE_KINDS": "secondlook.diagnosis.proposals",
     "Kind": "secondlook.diagnosis.proposals",
     "Question": "secondlook.diagnosis.strategies",
     "STRATEGIES": "secondlook.diagnosis.searching",
@@ -40,12 +40,12 @@ _MODULES = {
     "search_run": "secondlook.diagnosis.searching",
     "search_views": "secondlook.diagnosis.searching",
     "strategy": "secondlook.diagnosis.strategies",
-    "warn_of_harmful_views": "secondlook.diagnosis.agreement",
+    "harmful_view_warnings": "secondlook.diagnosis.agreement",
     "weighted_confidence": "secondlook.diagnosis.weighting",
 }
 
 __all__ = [
-    "KINDS",
+    "CANDIDATE_KINDS",
     "STRATEGIES",
     "Agreement",
     "Choice",
@@ -63,12 +63,12 @@ __all__ = [
     "candidate_kind",
     "candidate_views",
     "diagnose_views",
+    "harmful_view_warnings",
     "intensity_curves",
     "learned_weights",
     "search_run",
     "search_views",
     "strategy",
-    "warn_of_harmful_views",
     "weighted_confidence",
 ]
 

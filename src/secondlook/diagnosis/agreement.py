@@ -66,7 +66,7 @@ def _chance_of_at_least(changed: int, n: int, share: float) -> float:
     return 1.0 if changed == 0 else float(betainc(changed, n - changed + 1, share))
 
 
-def warn_of_harmful_views(preds: Predictions) -> list[str]:
+def harmful_view_warnings(preds: Predictions) -> list[str]:
     """Return a sentence for each view that is likely to make the confidence worse; needs no labels."""
     step = -(-preds.n_images // IMAGES_LOOKED_AT)
     pool = pool_of(preds if step == 1 else preds.select(images=np.arange(0, preds.n_images, step)))

@@ -11,7 +11,7 @@ from secondlook.diagnosis.pool import Pool
 from secondlook.diagnosis.sanity import worth_choosing
 from secondlook.diagnosis.shrinking import FOLDS, SHRINKAGES, best_shrinkage
 from secondlook.diagnosis.strategies import Choice, Question, Strategy, find_strategy
-from secondlook.metrics import Measure
+from secondlook.metrics import BoundMetric
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Task:
     """What stays the same over all folds."""
 
     pool: Pool
-    metric: Measure
+    metric: BoundMetric
     strategy: Strategy
     looks: int
     """How many views are chosen, the identity among them."""

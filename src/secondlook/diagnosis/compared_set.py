@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from secondlook.arrays import IntArray
-from secondlook.errors import SearchError
-from secondlook.predictions import AskedViews, as_view_set_with_identity
-from secondlook.views import PRESETS, Preset, View, ViewSet
+from secondlook.errors import DiagnosisError
+from secondlook.views import PRESETS, Preset, View, ViewSet, ViewsLike, as_view_set_with_identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +20,7 @@ class ComparedSet:
     places: IntArray
 
 
-def compared_set(asked: AskedViews | None, pool: ViewSet) -> ComparedSet | None:
+def compared_set(asked: ViewsLike | None, pool: ViewSet) -> ComparedSet | None:
     """Return the set that is asked for, or else the first preset whose views are all in the pool."""
     place = {text: number for number, text in enumerate(pool.texts)}
     if asked is None:
@@ -42,7 +41,7 @@ def _texts(preset: Preset) -> list[str]:
 def _named(name: str, texts: Sequence[str], place: dict[str, int]) -> ComparedSet:
     missing = [text for text in texts if text not in place]
     if missing:
-        raise SearchError(
+        raise DiagnosisError(
             f"{len(missing)} of the {len(texts)} views of {name!r} are not in the pool, such as {missing[0]!r}; "
             "collect them too, or compare with another set."
         )

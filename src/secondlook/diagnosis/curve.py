@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 
 if TYPE_CHECKING:
     from secondlook.diagnosis.result import SearchResult
@@ -14,7 +14,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 def draw_curve(result: "SearchResult", path: Path) -> Path:
     """Draw the gain over the number of views, with its interval, the suggested stop and what it is compared with."""
     if path.suffix not in ENDINGS:
-        raise SearchError(
+        raise DiagnosisError(
             f"the curve cannot be drawn to {str(path)!r}; give a name that ends in {' or '.join(ENDINGS)}."
         )
     from matplotlib.figure import Figure
@@ -40,5 +40,5 @@ def draw_curve(result: "SearchResult", path: Path) -> Path:
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
-        raise SearchError(f"the curve cannot be written to {str(path)!r}: {error.strerror}.") from None
+        raise DiagnosisError(f"the curve cannot be written to {str(path)!r}: {error.strerror}.") from None
     return path

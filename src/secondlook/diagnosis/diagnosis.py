@@ -9,7 +9,7 @@ from secondlook.diagnosis.agreement import Agreement, agreement_of
 from secondlook.diagnosis.pool import Pool, pool_of
 from secondlook.diagnosis.sanity import Sanity, sanity_of
 from secondlook.diagnosis.text_table import aligned
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions
 from secondlook.views import View, ViewSet
@@ -69,7 +69,7 @@ class Diagnosis:
         for row in self.rows:
             if row.view == text:
                 return row
-        raise SearchError(f"view {text!r} was not diagnosed; there are: {', '.join(row.view for row in self.rows)}.")
+        raise DiagnosisError(f"view {text!r} was not diagnosed; there are: {', '.join(row.view for row in self.rows)}.")
 
     def to_dict(self) -> dict[str, object]:
         """Return all of it as JSON can hold it."""

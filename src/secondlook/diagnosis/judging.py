@@ -7,7 +7,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError
-from secondlook.metrics import Interval, Measure, SortedImages, percentile_interval, resampling_counts
+from secondlook.metrics import BoundMetric, Interval, SortedImages, image_resampling_counts, percentile_interval
 
 LEVEL = 0.95
 RESAMPLES = 200
@@ -44,12 +44,12 @@ class CurvePoint:
 class Judge:
     """One objective on one set of images; every comparison sees the same resamplings of them."""
 
-    def __init__(self, metric: Measure, correct: BoolArray, seed: int) -> None:
+    def __init__(self, metric: BoundMetric, correct: BoolArray, seed: int) -> None:
         self._metric = metric
         self._correct = correct
         self._sign = 1 if metric.metric.better == "higher" else -1
         # An image is drawn a few times at most, so two bytes are plenty, and there are RESAMPLES x N of them.
-        self._counts = [counts.astype(np.uint16) for counts in resampling_counts(len(correct), RESAMPLES, seed)]
+        self._counts = [counts.astype(np.uint16) for counts in image_resampling_counts(len(correct), RESAMPLES, seed)]
 
     def value(self, confidence: Float64Array) -> float:
         """Return the objective. float64 [N]"""

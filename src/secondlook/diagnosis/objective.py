@@ -3,8 +3,8 @@
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.errors import MetricError, SearchError
-from secondlook.metrics import Measure, auroc, known_metrics, measure
+from secondlook.errors import DiagnosisError, MetricError
+from secondlook.metrics import BoundMetric, auroc, known_metrics, parse_metric
 from secondlook.registry import did_you_mean
 
 LIKE_AUROC = ("auroc", "aorc_joint", "augrc", "eaurc_joint")
@@ -13,16 +13,16 @@ LEAST_GAIN = 0.003
 """Where the whole pool gains less than this, gains are measured against this."""
 
 
-def objective_measure(text: str) -> Measure:
+def objective_measure(text: str) -> BoundMetric:
     """Read the metric to search by, or say which there are."""
     name = text.partition(":")[0]
     usable = [one.name for one in known_metrics() if one.name != "accuracy"]  # views do not change the answer
     if name not in usable:
-        raise SearchError(f"unknown objective {text!r}; known: {', '.join(usable)}.{did_you_mean(name, usable)}")
+        raise DiagnosisError(f"unknown objective {text!r}; known: {', '.join(usable)}.{did_you_mean(name, usable)}")
     try:
-        return measure(text)
+        return parse_metric(text)
     except MetricError as error:
-        raise SearchError(f"objective {text!r} cannot be used: {error}") from None
+        raise DiagnosisError(f"objective {text!r} cannot be used: {error}") from None
 
 
 class Objective:
@@ -36,7 +36,7 @@ class Objective:
     few errors is mostly noise; the mean over a pool is not.
     """
 
-    def __init__(self, metric: Measure, correct: BoolArray, shares: Float64Array, shrinkage: float) -> None:
+    def __init__(self, metric: BoundMetric, correct: BoolArray, shares: Float64Array, shrinkage: float) -> None:
         """Take what the predicted classes hold in all candidates, float64 [V, N], the identity first."""
         self._metric, self._correct, self._shares, self._shrinkage = metric, correct, shares, shrinkage
         self._sign = 1 if metric.metric.better == "higher" else -1

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.errors import SearchError
-from secondlook.estimators import largest_share, predicted_classes, shares_in_views
-from secondlook.predictions import Predictions, leading_classes
+from secondlook.errors import DiagnosisError
+from secondlook.estimators import class_mass, predicted_classes, top_class_mass
+from secondlook.predictions import Predictions, top_classes
 from secondlook.views import ViewSet
 
 
@@ -31,7 +31,9 @@ class Pool:
     def correct(self) -> BoolArray:
         """Whether the class predicted from the image itself is right. bool [N]"""
         if self.right is None:
-            raise SearchError("the search needs labels, and these predictions have none; give labels= when collecting.")
+            raise DiagnosisError(
+                "the search needs labels, and these predictions have none; give labels= when collecting."
+            )
         first: BoolArray = self.right[0]
         return first
 
@@ -55,7 +57,7 @@ class Pool:
 def pool_of(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> Pool:
     """Read the predictions once; of an ensemble, the mean over its members."""
     if not isinstance(preds, Predictions):
-        raise SearchError(
+        raise DiagnosisError(
             f"views are chosen from Predictions of a pool, got {type(preds).__name__}; collect them first."
         )
     with preds.read_with_bar("reading the pool", 2, enabled=progress) as seen:
@@ -68,11 +70,11 @@ def _pool_of(preds: Predictions, top_k: int) -> Pool:
     shares, largest = np.empty(shape), np.empty(shape)
     agrees, right, truth = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_), np.empty(shape)
     for rows, block in preds.blocks():
-        shares[:, rows] = shares_in_views(block, classes[rows]).T
+        shares[:, rows] = class_mass(block, classes[rows]).T
         for view in range(preds.n_views):
             outputs = block[:, view]
-            leading = leading_classes(outputs, top_k)
-            largest[view, rows] = largest_share(outputs, top_k)
+            leading = top_classes(outputs, top_k)
+            largest[view, rows] = top_class_mass(outputs, top_k)
             agrees[view, rows] = leading[:, 0] == classes[rows, 0]
             if preds.has_labels:
                 labels = preds.labels[rows, None]

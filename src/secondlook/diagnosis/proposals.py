@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
 from types import MappingProxyType
 
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.registry import did_you_mean
 from secondlook.views import View, ViewSet
 
@@ -26,7 +26,7 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
-KINDS: Mapping[str, Kind] = MappingProxyType(_kinds)
+CANDIDATE_KINDS: Mapping[str, Kind] = MappingProxyType(_kinds)
 """Every kind of pool by its name."""
 
 
@@ -35,7 +35,7 @@ def candidate_kind(name: str, summary: str) -> Callable[[Propose], Propose]:
 
     def register(propose: Propose) -> Propose:
         if name in _kinds:
-            raise SearchError(f"the kind of candidates {name!r} is registered already; choose another name.")
+            raise DiagnosisError(f"the kind of candidates {name!r} is registered already; choose another name.")
         _kinds[name] = Kind(name, summary, propose)
         return propose
 
@@ -49,18 +49,18 @@ def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None =
     32, seven at 224.
     """
     if kind not in _kinds:
-        raise SearchError(
+        raise DiagnosisError(
             f"unknown kind of candidates {kind!r}; known: {', '.join(_kinds)}.{did_you_mean(kind, _kinds)}"
         )
     if image_size < 1:
-        raise SearchError(f"image_size is {image_size}; expected the side of the images in pixels, at least 1.")
+        raise DiagnosisError(f"image_size is {image_size}; expected the side of the images in pixels, at least 1.")
     proposed = [
         View(),
         *(View.parse(text) for text in _by_strength(_kinds[kind].propose, max(1, round(image_size / 32)))),
     ]
     distinct = list(dict.fromkeys(proposed))
     if n is not None and not 2 <= n <= len(distinct):
-        raise SearchError(
+        raise DiagnosisError(
             f"n is {n}; expected 2 to {len(distinct)} candidates of kind {kind!r}, the identity among them, "
             "or None for all."
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from secondlook.diagnosis.diagnosis import Diagnosis
 from secondlook.diagnosis.judging import LEVEL, CurvePoint, Gain
 from secondlook.diagnosis.text_table import aligned
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.views import ViewSet
 
 MOST_REASONS = 10
@@ -78,14 +78,14 @@ class SearchResult:
         """Write the views as a file that every command takes; with `stop` only those up to the suggested stop."""
         written = Path(path)
         if written.suffix != ".txt":
-            raise SearchError(f"the file for the views is {str(path)!r}; give it a name that ends in '.txt'.")
+            raise DiagnosisError(f"the file for the views is {str(path)!r}; give it a name that ends in '.txt'.")
         comments = [f"# {line}" for line in (self._chosen_how(), self.verdict)]
         try:
             written.write_text(
                 "\n".join([*comments, *(self.stopped if stop else self.views).texts, ""]), encoding="utf-8"
             )
         except OSError as error:
-            raise SearchError(f"the views cannot be written to {str(path)!r}: {error.strerror}.") from None
+            raise DiagnosisError(f"the views cannot be written to {str(path)!r}: {error.strerror}.") from None
         return written
 
     def plot(self, path: str | Path) -> Path:

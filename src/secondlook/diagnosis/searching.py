@@ -19,10 +19,10 @@ from secondlook.diagnosis.objective import objective_measure
 from secondlook.diagnosis.pool import Pool, pool_of
 from secondlook.diagnosis.result import SearchResult
 from secondlook.diagnosis.strategies import STRATEGIES, find_strategy
-from secondlook.errors import SearchError
-from secondlook.predictions import AskedViews, Predictions
+from secondlook.errors import DiagnosisError
+from secondlook.predictions import Predictions
 from secondlook.progress import progress_bar
-from secondlook.views import ViewSet
+from secondlook.views import ViewSet, ViewsLike
 
 __all__ = ["STRATEGIES", "SearchWarning", "search_run", "search_views"]
 
@@ -39,7 +39,7 @@ def search_views(
     objective: str = "auroc",
     strategy: str = "greedy",
     *,
-    preset: AskedViews | None = None,
+    preset: ViewsLike | None = None,
     top_k: int = 1,
     folds: int = 5,
     shrinkage: float | None = None,
@@ -68,7 +68,7 @@ def search_views(
         `math.inf` the pool alone. Unless given, it is decided on images that the views are not chosen on.
     """
     if seed < 0:
-        raise SearchError(f"seed is {seed}; expected a whole number of at least 0.")
+        raise DiagnosisError(f"seed is {seed}; expected a whole number of at least 0.")
     metric, chosen_strategy = objective_measure(objective), find_strategy(strategy)
     pool = pool_of(preds, top_k, progress=progress)
     _check(pool, budget, folds, shrinkage)
@@ -88,7 +88,7 @@ def search_run(
     budget: int = 12,
     objective: str = "auroc",
     strategy: str = "greedy",
-    preset: AskedViews | None = None,
+    preset: ViewsLike | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     curve: str | Path | None = None,
@@ -169,12 +169,12 @@ def _rarer(pool: Pool) -> int:
 def _check(pool: Pool, budget: int, folds: int, shrinkage: float | None) -> None:
     images, errors = len(pool.correct), int((~pool.correct).sum())
     if errors == 0:
-        raise SearchError(
+        raise DiagnosisError(
             f"none of the {images:,} images is answered wrongly, so nothing tells good views from bad ones; "
             "give more labeled images, or use a preset."
         )
     if _rarer(pool) == 1 or errors == images:
-        raise SearchError(
+        raise DiagnosisError(
             f"{errors:,} of {images:,} images are answered wrongly; expected at least two wrong and two right ones, "
             "to choose on one and judge on the other: give more labeled images."
         )
@@ -187,17 +187,19 @@ def _check(pool: Pool, budget: int, folds: int, shrinkage: float | None) -> None
             stacklevel=3,
         )
     if folds < 2:
-        raise SearchError(f"folds is {folds}; expected at least 2: one to choose on and one to judge on.")
+        raise DiagnosisError(f"folds is {folds}; expected at least 2: one to choose on and one to judge on.")
     if shrinkage is not None and not shrinkage >= 0:
-        raise SearchError(f"shrinkage is {shrinkage}; expected a number from 0 (labels alone) to inf (the pool alone).")
+        raise DiagnosisError(
+            f"shrinkage is {shrinkage}; expected a number from 0 (labels alone) to inf (the pool alone)."
+        )
     if budget < 1:
-        raise SearchError(f"the budget is {budget}; expected at least 1 view beside the image itself.")
+        raise DiagnosisError(f"the budget is {budget}; expected at least 1 view beside the image itself.")
 
 
 def _check_budget(budget: int, sane: int, views: int) -> None:
     if budget >= sane:
         aside = f", of which {views - sane} were set aside" if sane < views else ""
-        raise SearchError(
+        raise DiagnosisError(
             f"the budget of {budget} views is above the pool of {views - 1} views beside the image itself{aside}; "
             f"give a budget of at most {sane - 1}, or collect more candidates."
         )

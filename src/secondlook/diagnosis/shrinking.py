@@ -10,7 +10,7 @@ from secondlook.diagnosis.folds import deal_out, held_out_means
 from secondlook.diagnosis.judging import Judge
 from secondlook.diagnosis.pool import Pool
 from secondlook.diagnosis.strategies import Choice
-from secondlook.metrics import Measure
+from secondlook.metrics import BoundMetric
 
 SHRINKAGES = (math.inf, 10.0, 0.0)
 """From the pool alone to the labels alone."""
@@ -20,7 +20,7 @@ ChooseByEach = Callable[[IntArray], list[Choice]]
 """Images to choose on, int64 [n] -> what is chosen with each of the shrinkages"""
 
 
-def best_shrinkage(pool: Pool, metric: Measure, choose_by_each: ChooseByEach, budget: int, seed: int) -> float:
+def best_shrinkage(pool: Pool, metric: BoundMetric, choose_by_each: ChooseByEach, budget: int, seed: int) -> float:
     """Return the largest shrinkage that is not worse than the best one by more than one standard error.
 
     With fewer than two errors or two right images nothing can be compared, and the pool alone is believed.

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.diagnosis.objective import Objective
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.registry import did_you_mean
 
 
@@ -58,7 +58,7 @@ def strategy(name: str, summary: str, *, by_objective: bool = True) -> Callable[
 
     def register(choose: Choose) -> Choose:
         if name in _strategies:
-            raise SearchError(f"the strategy {name!r} is registered already; choose another name.")
+            raise DiagnosisError(f"the strategy {name!r} is registered already; choose another name.")
         _strategies[name] = Strategy(name, summary, choose, by_objective)
         return choose
 
@@ -69,5 +69,5 @@ def find_strategy(name: str) -> Strategy:
     """Return the strategy of that name, or say which there are."""
     if name not in _strategies:
         known = ", ".join(_strategies)
-        raise SearchError(f"unknown strategy {name!r}; known: {known}.{did_you_mean(name, _strategies)}")
+        raise DiagnosisError(f"unknown strategy {name!r}; known: {known}.{did_you_mean(name, _strategies)}")
     return _strategies[name]

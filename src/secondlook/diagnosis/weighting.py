@@ -6,7 +6,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray, softmax
 from secondlook.diagnosis.expected_errors import fit_error_model, log_odds, logistic
 from secondlook.diagnosis.pool import pool_of
 from secondlook.diagnosis.strategies import Choice, Question, strategy
-from secondlook.errors import SearchError
+from secondlook.errors import DiagnosisError
 from secondlook.predictions import Predictions
 
 PULL = 0.03
@@ -73,10 +73,10 @@ def weighted_confidence(
     """
     given = np.asarray(weights, dtype=np.float64)
     if given.shape != (preds.n_views,):
-        raise SearchError(
+        raise DiagnosisError(
             f"there are {given.size} weights for {preds.n_views} views; select the found views first, "
             "as in preds.select(views=result.views)."
         )
     if not np.isfinite(given).all() or (given < 0).any() or abs(given.sum() - 1) > 1e-6:
-        raise SearchError(f"the weights add up to {given.sum():g}; expected numbers from 0 up that add up to 1.")
+        raise DiagnosisError(f"the weights add up to {given.sum():g}; expected numbers from 0 up that add up to 1.")
     return np.clip(given @ pool_of(preds, top_k).shares, 0.0, 1.0)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from secondlook.estimators.named_confidence import METHODS, confidence
     from secondlook.estimators.plurality import plurality_order, plurality_scores
     from secondlook.estimators.registry import Method, find_method, method
-    from secondlook.estimators.resampling import number_of_resamplings, resampling_counts
-    from secondlook.estimators.shares import doubts_of_views, largest_share, predicted_classes, shares_in_views
+    from secondlook.estimators.resampling import default_resamplings, view_resampling_counts
+    from secondlook.estimators.shares import class_mass, other_class_mass, predicted_classes, top_class_mass
     from secondlook.estimators.temperature import fit_temperature
 
 _MODULES = {
@@ -22,42 +22,42 @@ _MODULES = {
     "bootstrap_confidences": "secondlook.estimators.bootstrap",
     "compiled": "secondlook.estimators.compiled",
     "confidence": "secondlook.estimators.named_confidence",
-    "doubts_of_views": "secondlook.estimators.shares",
+    "other_class_mass": "secondlook.estimators.shares",
     "embeddings": "secondlook.estimators.distance",
     "find_method": "secondlook.estimators.registry",
     "fit_temperature": "secondlook.estimators.temperature",
     "confidence_interval": "secondlook.estimators.bootstrap",
-    "largest_share": "secondlook.estimators.shares",
+    "top_class_mass": "secondlook.estimators.shares",
     "mc_dropout_passes": "secondlook.estimators.dropout",
     "method": "secondlook.estimators.registry",
-    "number_of_resamplings": "secondlook.estimators.resampling",
+    "default_resamplings": "secondlook.estimators.resampling",
     "plurality_order": "secondlook.estimators.plurality",
     "plurality_scores": "secondlook.estimators.plurality",
     "predicted_classes": "secondlook.estimators.shares",
-    "resampling_counts": "secondlook.estimators.resampling",
-    "shares_in_views": "secondlook.estimators.shares",
+    "view_resampling_counts": "secondlook.estimators.resampling",
+    "class_mass": "secondlook.estimators.shares",
 }
 
 __all__ = [
     "METHODS",
     "Method",
     "bootstrap_confidences",
+    "class_mass",
     "compiled",
     "confidence",
     "confidence_interval",
-    "doubts_of_views",
+    "default_resamplings",
     "embeddings",
     "find_method",
     "fit_temperature",
-    "largest_share",
     "mc_dropout_passes",
     "method",
-    "number_of_resamplings",
+    "other_class_mass",
     "plurality_order",
     "plurality_scores",
     "predicted_classes",
-    "resampling_counts",
-    "shares_in_views",
+    "top_class_mass",
+    "view_resampling_counts",
 ]
 
 __getattr__ = lazy_attributes(__name__, _MODULES)

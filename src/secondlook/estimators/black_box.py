@@ -11,7 +11,7 @@ from secondlook.estimators.registry import method
 from secondlook.estimators.responses import On
 from secondlook.estimators.shares import predicted_classes, share
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered, tempered_blocks
-from secondlook.predictions import PredictFrom, Predictions, chosen_images
+from secondlook.predictions import PredictFrom, Predictions, resolve_positions
 
 NORMS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""
@@ -126,7 +126,7 @@ def max_logit_pnorm(
         raise ConfidenceError("confidence 'max-logit-pnorm' needs labels to choose p; give p= or labeled predictions.")
     fallback = _responses(looked_at, classes, chosen_temperature(preds, temperature, tune_on))
     candidates: list[Float64Array] = [fallback, *_normed(looked_at, classes, NORMS)]
-    tuning = slice(None) if tune_on is None else chosen_images(tune_on, preds.n_images)
+    tuning = slice(None) if tune_on is None else resolve_positions(tune_on, preds.n_images)
     correct = preds.correct(predict_from=predict_from, top_k=top_k)[tuning]
     detection = [error_detection(correct, values[tuning]) for values in candidates]
     return candidates[int(np.argmax(detection))]

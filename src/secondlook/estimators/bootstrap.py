@@ -8,8 +8,8 @@ from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.plurality import plurality_scores
 from secondlook.estimators.registry import method
-from secondlook.estimators.resampling import checked_resamplings, resampling_counts
-from secondlook.estimators.shares import doubts_of_views, shares_of_views
+from secondlook.estimators.resampling import checked_resamplings, view_resampling_counts
+from secondlook.estimators.shares import other_class_mass, shares_of_views
 from secondlook.predictions import PredictFrom, Predictions
 
 BLOCK_BYTES = 16 * 2**20
@@ -38,7 +38,7 @@ def bootstrap(
     doubt, the sum over all other classes: the complement of MSR(D) with all its digits where MSR(D) is near 1. Images
     that nothing tells apart share the mean of their places.
     """
-    counts, doubts = _counts(preds, resamplings, seed), doubts_of_views(preds, predict_from, top_k)
+    counts, doubts = _counts(preds, resamplings, seed), other_class_mass(preds, predict_from, top_k)
     return plurality_scores(doubts, counts, window)
 
 
@@ -131,4 +131,4 @@ def _counts(preds: Predictions, resamplings: int | None, seed: int) -> IntArray:
             "the bootstrap needs at least two views, and these predictions have one; collect with more."
         )
     n_resamplings = checked_resamplings(resamplings, preds.n_views, preds.n_members)
-    return resampling_counts(preds.n_outputs, n_resamplings, seed)
+    return view_resampling_counts(preds.n_outputs, n_resamplings, seed)

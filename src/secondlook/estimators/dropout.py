@@ -11,7 +11,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.networks import in_batches, torch_classifier
 from secondlook.estimators.registry import method
 from secondlook.estimators.shares import predicted_classes
-from secondlook.predictions import PredictFrom, Predictions, check_numbers
+from secondlook.predictions import PredictFrom, Predictions, check_output_values
 
 if TYPE_CHECKING:
     import torch
@@ -102,5 +102,5 @@ def _checked_passes(passes: Array | None, preds: Predictions) -> Array:
             f"{preds.n_classes} classes], as mc_dropout_passes makes it."
         )
     texts = [f"pass {number}" for number in range(len(outputs))]
-    check_numbers(outputs.swapaxes(0, 1), "probabilities", texts)
+    check_output_values(outputs.swapaxes(0, 1), "probabilities", texts)
     return outputs

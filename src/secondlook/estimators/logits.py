@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from secondlook.arrays import Float64Array
-from secondlook.predictions import Predictions, rows_per_block
+from secondlook.predictions import Predictions, block_rows
 
 
 def lone_tables(preds: Predictions) -> tuple[Predictions, ...]:
@@ -21,6 +21,6 @@ def has_logits(preds: Predictions) -> bool:
 def mean_logit_blocks(preds: Predictions) -> Iterator[tuple[slice, Float64Array]]:
     """Yield (images, float64 [n, C]): the mean of the logits over members and views."""
     tables = lone_tables(preds)
-    rows = rows_per_block(preds.n_views, preds.n_classes)
+    rows = block_rows(preds.n_views, preds.n_classes)
     for pieces in zip(*(table.logit_blocks(rows) for table in tables), strict=True):
         yield pieces[0][0], np.mean([block.mean(axis=1) for _, block in pieces], axis=0)

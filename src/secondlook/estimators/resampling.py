@@ -11,7 +11,7 @@ FEWEST, MOST = 100, 1000
 SHARE_OF_ALL = 0.001
 
 
-def number_of_resamplings(n_views: int, n_members: int = 1) -> int:
+def default_resamplings(n_views: int, n_members: int = 1) -> int:
     """Return the paper's N_BS = min(1000, max(100, 0.001 g)), both bounds times the members of an ensemble.
 
     g = (2n - 1)! / (n! (n - 1)!) is the number of different samples of n = members * views outputs drawn from n.
@@ -24,7 +24,7 @@ def number_of_resamplings(n_views: int, n_members: int = 1) -> int:
     return max(n_members * FEWEST, int(SHARE_OF_ALL * different))
 
 
-def resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
+def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
     """Return how often each resampling draws each output, int64 [n_outputs, resamplings]; columns sum to n_outputs."""
     if seed < 0:
         raise ConfidenceError(f"seed is {seed}; expected a whole number of at least 0.")
@@ -35,7 +35,7 @@ def resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
 def checked_resamplings(asked: int | None, n_views: int, n_members: int) -> int:
     """Return the number of resamplings: as asked for, or by the paper's rule."""
     if asked is None:
-        return number_of_resamplings(n_views, n_members)
+        return default_resamplings(n_views, n_members)
     if asked < 1:
         raise ConfidenceError(
             f"resamplings is {asked!r}; expected a whole number of at least 1, or None for the paper's rule."

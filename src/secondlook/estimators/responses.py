@@ -6,10 +6,10 @@ import numpy as np
 
 from secondlook.arrays import Float64Array
 from secondlook.estimators.registry import method
-from secondlook.estimators.shares import largest_share, predicted_classes, share
+from secondlook.estimators.shares import predicted_classes, share, top_class_mass
 from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered_blocks
-from secondlook.predictions import AskedViews, PredictFrom, Predictions
-from secondlook.views import View
+from secondlook.predictions import PredictFrom, Predictions
+from secondlook.views import View, ViewsLike
 
 On = Literal["image", "views"]
 
@@ -38,7 +38,7 @@ def mean(
     *,
     predict_from: PredictFrom,
     top_k: int,
-    views: AskedViews | None = None,
+    views: ViewsLike | None = None,
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
@@ -89,5 +89,5 @@ def nn_ensemble(preds: Predictions, *, predict_from: PredictFrom, top_k: int) ->
 def _largest_of_view(preds: Predictions, seen: View, top_k: int, temperature: float | None) -> Float64Array:
     values = np.empty(preds.n_images)
     for rows, block in tempered_blocks(preds.select(views=[seen]), temperature):
-        values[rows] = largest_share(block[:, -1], top_k)
+        values[rows] = top_class_mass(block[:, -1], top_k)
     return values

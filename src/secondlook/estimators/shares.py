@@ -18,13 +18,13 @@ def share(outputs: Float64Array, classes: IntArray) -> Float64Array:
     return held
 
 
-def largest_share(outputs: Float64Array, top_k: int) -> Float64Array:
+def top_class_mass(outputs: Float64Array, top_k: int) -> Float64Array:
     """Sum of the k largest values of each output. [n, C] -> [n]"""
     held: Float64Array = np.partition(outputs, -top_k, axis=1)[:, -top_k:].sum(axis=1)
     return held
 
 
-def shares_in_views(outputs: Float64Array, classes: IntArray) -> Float64Array:
+def class_mass(outputs: Float64Array, classes: IntArray) -> Float64Array:
     """Sum over some classes of the output of each view, at most 1 despite rounding. [n, V, C], [n, k] -> [n, V]"""
     held: Float64Array = np.minimum(np.take_along_axis(outputs, classes[:, None, :], axis=2).sum(axis=2), 1.0)
     return held
@@ -46,11 +46,11 @@ def shares_of_views(preds: Predictions, predict_from: PredictFrom, top_k: int) -
     shares = np.empty((preds.n_images, len(lone_tables(preds)), preds.n_views))
     for member, table in enumerate(lone_tables(preds)):
         for rows, block in table.blocks():
-            shares[rows, member] = shares_in_views(block, classes[rows])
+            shares[rows, member] = class_mass(block, classes[rows])
     return shares.reshape(preds.n_images, -1)
 
 
-def doubts_of_views(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
+def other_class_mass(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
     """Return what the other classes hold in each view, of each member in turn. float64 [N, members * V]"""
     classes = predicted_classes(preds, predict_from, top_k)
     doubts = np.empty((preds.n_images, len(lone_tables(preds)), preds.n_views))

@@ -6,7 +6,7 @@ from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from secondlook.evaluation.across import compare
-    from secondlook.evaluation.comparing import METRICS, evaluate
+    from secondlook.evaluation.comparing import DEFAULT_METRICS, evaluate
     from secondlook.evaluation.estimate import Estimate
     from secondlook.evaluation.evaluation import Evaluation
     from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS
@@ -17,7 +17,7 @@ _MODULES = {
     "Estimate": "secondlook.evaluation.estimate",
     "Evaluation": "secondlook.evaluation.evaluation",
     "INTERVALS": "secondlook.evaluation.paired",
-    "METRICS": "secondlook.evaluation.comparing",
+    "DEFAULT_METRICS": "secondlook.evaluation.comparing",
     "RESAMPLINGS": "secondlook.evaluation.paired",
     "compare": "secondlook.evaluation.across",
     "evaluate": "secondlook.evaluation.comparing",
@@ -25,8 +25,8 @@ _MODULES = {
 
 __all__ = [
     "ARROWS",
+    "DEFAULT_METRICS",
     "INTERVALS",
-    "METRICS",
     "RESAMPLINGS",
     "Estimate",
     "Evaluation",

@@ -8,7 +8,7 @@ from secondlook.evaluation.estimate import Estimate
 from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import ALL
 from secondlook.evaluation.table import reasons_of, table_of
-from secondlook.metrics import Entries, measures
+from secondlook.metrics import Entries, parse_metrics
 from secondlook.progress import progress_bar
 
 
@@ -45,6 +45,6 @@ def compare(
     if len({len(correct) for correct, _ in entries.values()}) != 1:
         raise MetricError("the entries to compare differ in their number of images; compare runs of the same data.")
     first = next(iter(entries))
-    setting = Setting(measures(metrics), frozenset(no_probabilities), first, level, resamples, seed)
+    setting = Setting(parse_metrics(metrics), frozenset(no_probabilities), first, level, resamples, seed)
     with progress_bar(INTERVALS, resamples, RESAMPLINGS, enabled=progress) as advance:
         return Comparison(tuple(paired_estimates(ALL, entries, setting, advance)), first, level)

@@ -12,17 +12,17 @@ from secondlook.estimators import find_method
 from secondlook.evaluation.evaluation import Evaluation
 from secondlook.evaluation.paired import INTERVALS, RESAMPLINGS, Setting, paired_estimates
 from secondlook.evaluation.parts import Groups, Part, parts_of
-from secondlook.metrics import checked, measures
-from secondlook.predictions import PredictFrom, Predictions, joined
+from secondlook.metrics import check_confidence, parse_metrics
+from secondlook.predictions import PredictFrom, Predictions, concatenate
 from secondlook.progress import progress_bar
 
-METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
+DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
 
 
 def evaluate(
     preds: Predictions,
     methods: Iterable[str] | Mapping[str, ArrayLike] | None = None,
-    metrics: Iterable[str] = METRICS,
+    metrics: Iterable[str] = DEFAULT_METRICS,
     *,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
@@ -63,7 +63,7 @@ def evaluate(
     compared_with = _baseline(baseline, confidences)
     named = () if isinstance(methods, Mapping) else confidences
     scores = frozenset(name for name in named if not find_method(name)[0].is_probability)
-    setting = Setting(measures(metrics), scores, compared_with, level, resamples, seed)
+    setting = Setting(parse_metrics(metrics), scores, compared_with, level, resamples, seed)
     parts = parts_of(
         preds, preds.correct(predict_from=predict_from, top_k=top_k), groups, 0 if ood is None else ood.n_images
     )
@@ -84,7 +84,7 @@ def _confidences(
     progress: bool,
 ) -> dict[str, Float64Array]:
     """Return the confidence by each method. float64 [N] each, the images of `ood` last"""
-    everything = preds if ood is None else joined(preds, ood)
+    everything = preds if ood is None else concatenate(preds, ood)
     if isinstance(methods, Mapping):
         found = {name: np.asarray(values, dtype=np.float64) for name, values in methods.items()}
     else:
@@ -98,7 +98,7 @@ def _confidences(
     for name, values in found.items():
         if len(values) != everything.n_images:
             raise MetricError(f"method {name!r} has {len(values)} values for {everything.n_images} images.")
-        checked(np.ones(len(values), dtype=np.bool_), values)
+        check_confidence(np.ones(len(values), dtype=np.bool_), values)
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from secondlook.errors import MetricError
 from secondlook.evaluation.estimate import Estimate
-from secondlook.metrics import Entries, Measure, Ranking, percentile_interval, rank, resampled_values
+from secondlook.metrics import BoundMetric, Entries, Ranking, percentile_interval, rank, resample_metrics
 from secondlook.progress import Advance, unwatched
 
 INTERVALS, RESAMPLINGS = "intervals", "resamplings"
@@ -17,7 +17,7 @@ INTERVALS, RESAMPLINGS = "intervals", "resamplings"
 class Setting:
     """What stays the same over all comparisons."""
 
-    measures: tuple[Measure, ...]
+    measures: tuple[BoundMetric, ...]
     no_probabilities: frozenset[str]
     """The entries whose values must not be read as probabilities, even where they lie in [0, 1]."""
     baseline: str
@@ -42,7 +42,7 @@ def paired_estimates(part: str, entries: Entries, setting: Setting, advance: Adv
         found = (_value_or_reason(one, name, ranking, setting)[0] for one in setting.measures)
         return [math.nan if value is None else value for value in found]
 
-    drawn = resampled_values(entries, values_of, setting.resamples, setting.seed, advance)
+    drawn = resample_metrics(entries, values_of, setting.resamples, setting.seed, advance)
     for name, ranking in rankings.items():
         for column, one in enumerate(setting.measures):
             value, reason = _value_or_reason(one, name, ranking, setting)
@@ -69,7 +69,7 @@ def paired_estimates(part: str, entries: Entries, setting: Setting, advance: Adv
 
 
 def _value_or_reason(
-    one: Measure, name: str, ranking: Ranking, setting: Setting
+    one: BoundMetric, name: str, ranking: Ranking, setting: Setting
 ) -> tuple[float, None] | tuple[None, str]:
     if one.metric.reads == "values" and name in setting.no_probabilities:
         return None, f"{one.text} has no meaning for {name!r}, which is a score and not a probability of being right."

@@ -9,27 +9,27 @@ from secondlook.metrics.curves import (
     joint_risk_coverage,
     precision_recall,
     reliability,
-    reliability_of,
+    reliability_of_ranking,
     risk_coverage,
     roc,
 )
-from secondlook.metrics.ranking import Ranking, checked, rank, steps
+from secondlook.metrics.ranking import Ranking, check_confidence, rank, steps
 from secondlook.metrics.ranks import accuracy, aorc_joint, augrc, aupr, auroc, eaurc_joint
-from secondlook.metrics.registry import Measure, Metric, known_metrics, measure, measures, metric
+from secondlook.metrics.registry import BoundMetric, Metric, known_metrics, metric, parse_metric, parse_metrics
 from secondlook.metrics.resampled import (
     Entries,
     Interval,
     SortedImages,
+    image_resampling_counts,
     percentile_interval,
-    resampled_values,
-    resampling_counts,
+    resample_metrics,
 )
-from secondlook.metrics.selective_risk import aorc, aurc, coverage_at, eaurc, images_for, risk_at
+from secondlook.metrics.selective_risk import aorc, aurc, count_for_coverage, coverage_at, eaurc, risk_at
 
 __all__ = [
+    "BoundMetric",
     "Entries",
     "Interval",
-    "Measure",
     "Metric",
     "PrecisionRecallCurve",
     "Ranking",
@@ -45,25 +45,25 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
-    "checked",
+    "check_confidence",
+    "count_for_coverage",
     "coverage_at",
     "eaurc",
     "eaurc_joint",
     "ece",
-    "images_for",
+    "image_resampling_counts",
     "joint_risk_coverage",
     "known_metrics",
-    "measure",
-    "measures",
     "metric",
     "nll",
+    "parse_metric",
+    "parse_metrics",
     "percentile_interval",
     "precision_recall",
     "rank",
     "reliability",
-    "reliability_of",
-    "resampled_values",
-    "resampling_counts",
+    "reliability_of_ranking",
+    "resample_metrics",
     "risk_at",
     "risk_coverage",
     "roc",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from secondlook.metrics.curves import reliability_of
+from secondlook.metrics.curves import reliability_of_ranking
 from secondlook.metrics.ranking import Ranking
 from secondlook.metrics.registry import metric
 
@@ -13,7 +13,7 @@ SMALLEST_CHANCE = float(np.finfo(np.float64).eps)
 @metric("ece", better="lower", reads="values", says="expected calibration error, 15 equal bins")
 def ece(ranking: Ranking, *, bins: int = 15) -> float:
     """Mean distance between confidence and accuracy over equal-width bins of the confidence."""
-    curve = reliability_of(ranking, bins=bins)
+    curve = reliability_of_ranking(ranking, bins=bins)
     return float(np.sum(curve.images * np.abs(curve.accuracy - curve.confidence)) / ranking.n_images)
 
 

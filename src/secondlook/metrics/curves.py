@@ -87,10 +87,10 @@ def precision_recall(correct: ArrayLike, confidence: ArrayLike) -> PrecisionReca
 
 def reliability(correct: ArrayLike, confidence: ArrayLike, *, bins: int = 15) -> ReliabilityCurve:
     """Accuracy against mean confidence in equal-width bins. bool [N], float [N] -> at most `bins` points"""
-    return reliability_of(rank(correct, confidence), bins=bins)
+    return reliability_of_ranking(rank(correct, confidence), bins=bins)
 
 
-def reliability_of(ranking: Ranking, *, bins: int = 15) -> ReliabilityCurve:
+def reliability_of_ranking(ranking: Ranking, *, bins: int = 15) -> ReliabilityCurve:
     """`reliability` of ranked images. A bin holds its upper edge and not its lower one; 0 is in the first."""
     if bins < 1:
         raise MetricError(f"reliability got bins={bins}, expected at least 1.")

@@ -110,7 +110,7 @@ def rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
 
     Sorting values and counting errors by bisection costs less than half of one argsort and needs no gather.
     """
-    right, sure = checked(correct, confidence)
+    right, sure = check_confidence(correct, confidence)
     ascending = np.sort(sure)
     is_first = np.append(True, ascending[1:] != ascending[:-1])
     if is_first.all():
@@ -123,7 +123,7 @@ def rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
     return Ranking(distinct[::-1], accepted, np.cumsum(errors_in_block[::-1]))
 
 
-def checked(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArray, Float64Array]:
+def check_confidence(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArray, Float64Array]:
     """Return both as arrays, or say what is wrong with them. bool [N], float64 [N]"""
     right, sure = np.asarray(correct), np.asarray(confidence)
     if right.dtype != np.bool_:

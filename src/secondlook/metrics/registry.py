@@ -39,7 +39,7 @@ class Metric(Generic[P]):
 
 
 @dataclass(frozen=True)
-class Measure:
+class BoundMetric:
     """A metric with its parameter, as a text names it: 'auroc', 'risk_at:0.8'."""
 
     text: str
@@ -82,7 +82,7 @@ def known_metrics() -> tuple[Metric[...], ...]:
     return tuple(_METRICS.values())
 
 
-def measure(text: str) -> Measure:
+def parse_metric(text: str) -> BoundMetric:
     """Read 'auroc' or 'risk_at:0.8' into a metric with its parameter."""
     name, colon, argument = text.partition(":")
     if name not in _METRICS:
@@ -92,15 +92,15 @@ def measure(text: str) -> Measure:
     if record.parameter is None:
         if colon:
             raise MetricError(f"metric {name!r} has no parameter, but {text!r} gives one: write {name!r}.")
-        return Measure(text, record, ())
-    read = Measure(text, record, (_number(argument, text, record.parameter),))
+        return BoundMetric(text, record, ())
+    read = BoundMetric(text, record, (_number(argument, text, record.parameter),))
     read.of(_ONE_RIGHT_ONE_WRONG)  # says what is wrong with the parameter, where something is
     return read
 
 
-def measures(texts: Iterable[str]) -> tuple[Measure, ...]:
+def parse_metrics(texts: Iterable[str]) -> tuple[BoundMetric, ...]:
     """Read several metrics, or a single one; naming one twice is an error."""
-    read = tuple(measure(text) for text in ([texts] if isinstance(texts, str) else texts))
+    read = tuple(parse_metric(text) for text in ([texts] if isinstance(texts, str) else texts))
     for index, one in enumerate(read):
         if one in read[:index]:
             raise MetricError(f"metric {one.text!r} is named twice; name each once.")

@@ -34,7 +34,7 @@ class SortedImages:
         return Ranking(self._confidences[kept], accepted[kept], errors[kept])
 
 
-def resampled_values(
+def resample_metrics(
     entries: Entries,
     values_of: Callable[[str, Ranking], Sequence[float] | Float64Array],
     resamples: int,
@@ -45,14 +45,14 @@ def resampled_values(
     images = {name: SortedImages(*entry) for name, entry in entries.items()}
     drawn: dict[str, list[Sequence[float] | Float64Array]] = {name: [] for name in entries}
     n_images = len(next(iter(entries.values()))[0])
-    for counts in resampling_counts(n_images, resamples, seed):
+    for counts in image_resampling_counts(n_images, resamples, seed):
         for name, sorted_images in images.items():
             drawn[name].append(values_of(name, sorted_images.ranking(counts)))
         advance(1)
     return {name: np.array(rows, dtype=np.float64) for name, rows in drawn.items()}
 
 
-def resampling_counts(n_images: int, resamples: int, seed: int) -> Iterator[IntArray]:
+def image_resampling_counts(n_images: int, resamples: int, seed: int) -> Iterator[IntArray]:
     """Yield how often each image is drawn when N are drawn with replacement. int64 [N] each"""
     rng = np.random.default_rng(seed)
     for _ in range(resamples):

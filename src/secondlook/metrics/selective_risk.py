@@ -33,7 +33,7 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
     """Error rate among the surest images, as many as reach the coverage, expected over the order of ties."""
     if not 0 < coverage <= 1:
         raise MetricError(f"risk_at got coverage {coverage}, expected a share in (0, 1] such as 0.8.")
-    accepted = images_for(coverage, ranking.n_images)
+    accepted = count_for_coverage(coverage, ranking.n_images)
     block = int(np.searchsorted(ranking.accepted, accepted))
     size, errors = int(ranking.block_sizes[block]), int(ranking.block_errors[block])
     taken = accepted - (int(ranking.accepted[block]) - size)
@@ -57,7 +57,7 @@ def coverage_at(ranking: Ranking, risk: float) -> float:
     return (accepted + int((risk * accepted - errors) / (growth - risk))) / ranking.n_images
 
 
-def images_for(coverage: float, n_images: int) -> int:
+def count_for_coverage(coverage: float, n_images: int) -> int:
     """Return the smallest number of images whose share of all is at least the coverage."""
     # 0.07 * 100 is 7.000000000000001: what differs from an integer by rounding alone is that integer.
     return max(1, min(n_images, int(np.ceil(coverage * n_images * (1 - 1e-12)))))

@@ -5,86 +5,79 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity
-    from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
+    from secondlook.predictions.batching import BatchSize, choose_batch_size, chunk_rows
     from secondlook.predictions.checks import (
         ClassNamesWarning,
-        check_numbers,
+        check_output_values,
         check_predict_from,
         check_top_k,
-        chosen_images,
+        resolve_positions,
     )
-    from secondlook.predictions.collecting import UNIT, collect
-    from secondlook.predictions.division import Division
-    from secondlook.predictions.flow import Job, first_image, run_flow
-    from secondlook.predictions.joined import JoinedTable, joined
-    from secondlook.predictions.leading import leading_classes
-    from secondlook.predictions.manifest import ensemble_name, run_name
-    from secondlook.predictions.part import DamagedPartWarning, Part
+    from secondlook.predictions.collecting import PROGRESS_UNIT, collect
+    from secondlook.predictions.division import Chunking
+    from secondlook.predictions.flow import CollectJob, read_first_image, run_pipeline
+    from secondlook.predictions.joined import ConcatenatedTable, concatenate
+    from secondlook.predictions.leading import top_classes
+    from secondlook.predictions.manifest import ensemble_key, entry_key
+    from secondlook.predictions.part import Chunk, DamagedChunkWarning
     from secondlook.predictions.predictions import PredictFrom, Predictions
-    from secondlook.predictions.store import Run
-    from secondlook.predictions.table import rows_per_block
+    from secondlook.predictions.store import StoreEntry
+    from secondlook.predictions.table import block_rows
 
 _MODULES = {
-    "AskedViews": "secondlook.predictions.asked_views",
     "BatchSize": "secondlook.predictions.batching",
     "PredictFrom": "secondlook.predictions.predictions",
     "ClassNamesWarning": "secondlook.predictions.checks",
-    "DamagedPartWarning": "secondlook.predictions.part",
-    "Division": "secondlook.predictions.division",
-    "Job": "secondlook.predictions.flow",
-    "JoinedTable": "secondlook.predictions.joined",
-    "Part": "secondlook.predictions.part",
+    "DamagedChunkWarning": "secondlook.predictions.part",
+    "Chunking": "secondlook.predictions.division",
+    "CollectJob": "secondlook.predictions.flow",
+    "ConcatenatedTable": "secondlook.predictions.joined",
+    "Chunk": "secondlook.predictions.part",
     "Predictions": "secondlook.predictions.predictions",
-    "Run": "secondlook.predictions.store",
-    "UNIT": "secondlook.predictions.collecting",
-    "as_view_set": "secondlook.predictions.asked_views",
-    "as_view_set_with_identity": "secondlook.predictions.asked_views",
+    "StoreEntry": "secondlook.predictions.store",
+    "PROGRESS_UNIT": "secondlook.predictions.collecting",
     "check_predict_from": "secondlook.predictions.checks",
-    "check_numbers": "secondlook.predictions.checks",
+    "check_output_values": "secondlook.predictions.checks",
     "check_top_k": "secondlook.predictions.checks",
-    "chosen_batch_size": "secondlook.predictions.batching",
-    "chosen_images": "secondlook.predictions.checks",
+    "choose_batch_size": "secondlook.predictions.batching",
+    "resolve_positions": "secondlook.predictions.checks",
     "collect": "secondlook.predictions.collecting",
-    "ensemble_name": "secondlook.predictions.manifest",
-    "first_image": "secondlook.predictions.flow",
-    "joined": "secondlook.predictions.joined",
-    "leading_classes": "secondlook.predictions.leading",
-    "rows_per_block": "secondlook.predictions.table",
-    "rows_per_part": "secondlook.predictions.batching",
-    "run_flow": "secondlook.predictions.flow",
-    "run_name": "secondlook.predictions.manifest",
+    "ensemble_key": "secondlook.predictions.manifest",
+    "read_first_image": "secondlook.predictions.flow",
+    "concatenate": "secondlook.predictions.joined",
+    "top_classes": "secondlook.predictions.leading",
+    "block_rows": "secondlook.predictions.table",
+    "chunk_rows": "secondlook.predictions.batching",
+    "run_pipeline": "secondlook.predictions.flow",
+    "entry_key": "secondlook.predictions.manifest",
 }
 
 __all__ = [
-    "UNIT",
-    "AskedViews",
+    "PROGRESS_UNIT",
     "BatchSize",
+    "Chunk",
+    "Chunking",
     "ClassNamesWarning",
-    "DamagedPartWarning",
-    "Division",
-    "Job",
-    "JoinedTable",
-    "Part",
+    "CollectJob",
+    "ConcatenatedTable",
+    "DamagedChunkWarning",
     "PredictFrom",
     "Predictions",
-    "Run",
-    "as_view_set",
-    "as_view_set_with_identity",
-    "check_numbers",
+    "StoreEntry",
+    "block_rows",
+    "check_output_values",
     "check_predict_from",
     "check_top_k",
-    "chosen_batch_size",
-    "chosen_images",
+    "choose_batch_size",
+    "chunk_rows",
     "collect",
-    "ensemble_name",
-    "first_image",
-    "joined",
-    "leading_classes",
-    "rows_per_block",
-    "rows_per_part",
-    "run_flow",
-    "run_name",
+    "concatenate",
+    "ensemble_key",
+    "entry_key",
+    "read_first_image",
+    "resolve_positions",
+    "run_pipeline",
+    "top_classes",
 ]
 
 __getattr__ = lazy_attributes(__name__, _MODULES)

@@ -1,29 +1,13 @@
 """Views as a caller asks for them, and where they stand among those that are there."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import PredictionsError
 from secondlook.registry import did_you_mean
-from secondlook.views import View, ViewSet
-
-AskedViews = ViewSet | str | Path | Iterable[View | str]
-"""A set, text, a preset's name, a file, or any views and texts."""
-
-
-def as_view_set(views: AskedViews) -> ViewSet:
-    """Return `views` as a set."""
-    return views if isinstance(views, ViewSet) else ViewSet(views)
-
-
-def as_view_set_with_identity(views: AskedViews) -> ViewSet:
-    """Return `views` as a set; a plain list of views may leave the identity out."""
-    if isinstance(views, ViewSet | str | Path):
-        return as_view_set(views)
-    return ViewSet([View(), *(view for view in views if str(view) != str(View()))])
+from secondlook.views import ViewSet
 
 
 def positions_of(asked: ViewSet, known: Sequence[str]) -> IntArray:

@@ -21,7 +21,7 @@ _WORDS_OF_FAILED_ALLOCATION = (
 )
 
 
-def chosen_batch_size(batch_size: BatchSize, image: Array) -> int:
+def choose_batch_size(batch_size: BatchSize, image: Array) -> int:
     """Return the number of images per batch; 'auto' goes by the pixels of one [H, W, C], from 8 to 256."""
     if batch_size == "auto":
         return min(256, max(8, _power_of_two_up_to(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
@@ -30,7 +30,7 @@ def chosen_batch_size(batch_size: BatchSize, image: Array) -> int:
     return batch_size
 
 
-def rows_per_part(image: Array) -> int:
+def chunk_rows(image: Array) -> int:
     """Return how many images make one part: their pixels, [H, W, C] each, are held in memory together."""
     return min(1024, max(16, _power_of_two_up_to(PART_BYTES // image.nbytes)))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from secondlook.arrays import Array, IntArray, Output
 from secondlook.errors import PredictionsError
-from secondlook.predictions.table import rows_per_block
+from secondlook.predictions.table import block_rows
 from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ClassNamesWarning(UserWarning):
     """The classifier and the data name their classes differently."""
 
 
-def checked_answers(values: object, kind: Output, views: Sequence[str]) -> Array:
+def check_outputs(values: object, kind: Output, views: Sequence[str]) -> Array:
     """Return `values` as float32 or float64 [N, V, C], or say which number of which image is wrong."""
     answers = np.asarray(values)
     if answers.dtype.kind not in "fiu":
@@ -39,9 +39,9 @@ def checked_answers(values: object, kind: Output, views: Sequence[str]) -> Array
     if answers.dtype not in (np.float32, np.float64):
         answers = answers.astype(np.float32)
     images, _, classes = answers.shape
-    rows = rows_per_block(len(views), classes)
+    rows = block_rows(len(views), classes)
     for start in range(0, images, rows):
-        check_numbers(answers[start : start + rows], kind, views, start)
+        check_output_values(answers[start : start + rows], kind, views, start)
     return answers
 
 
@@ -62,7 +62,7 @@ def _check_shape(answers: Array, kind: Output, views: int) -> None:
         )
 
 
-def check_numbers(answers: Array, kind: Output, views: Sequence[str], first_image: int = 0) -> None:
+def check_output_values(answers: Array, kind: Output, views: Sequence[str], first_image: int = 0) -> None:
     """Refuse answers [n, V, C] that are not finite and, as probabilities, negative or not summing to 1."""
     _refuse_where(~np.isfinite(answers).all(axis=2), answers, "are not finite", kind, views, first_image)
     if kind == "probabilities":
@@ -85,7 +85,7 @@ def _refuse_where(
     )
 
 
-def checked_labels(labels: object, images: int, classes: int) -> IntArray:
+def check_labels(labels: object, images: int, classes: int) -> IntArray:
     """Return `labels` as int64 [N], each a class index."""
     values = np.asarray(labels)
     if values.shape != (images,):
@@ -102,7 +102,7 @@ def checked_labels(labels: object, images: int, classes: int) -> IntArray:
     return values.astype(np.int64)
 
 
-def checked_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
+def check_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
     """Return one unique id for each image; zero-padded positions where none are given."""
     if ids is None:
         width = len(str(images - 1))
@@ -119,7 +119,7 @@ def checked_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
     return given
 
 
-def checked_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str, ...] | None:
+def check_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str, ...] | None:
     """Return one name for each class, or None where there are none."""
     if class_names is None:
         return None
@@ -181,9 +181,9 @@ def _spelling(name: str) -> str:
 
 
 def _place_of_names(source: Source) -> str:
-    from secondlook.sources import SCHEMES
+    from secondlook.sources import SOURCES
 
-    scheme = SCHEMES.get(source.spec.partition(":")[0])
+    scheme = SOURCES.get(source.spec.partition(":")[0])
     if scheme is not None and "classes" in scheme.options:
         return "with ?classes=FILE, one name per line"
     return "in its class_names, and number its labels so"
@@ -204,7 +204,7 @@ def check_top_k(top_k: int, classes: int) -> int:
     return top_k
 
 
-def chosen_images(images: object, count: int) -> IntArray:
+def resolve_positions(images: object, count: int) -> IntArray:
     """Return the positions int64 that an index array or a mask bool [N] chooses of `count` images."""
     chosen = np.asarray(images)
     if chosen.dtype.kind == "b":

@@ -6,38 +6,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from secondlook.errors import PredictionsError
-from secondlook.predictions.asked_views import AskedViews, as_view_set
-from secondlook.predictions.batching import BatchSize, chosen_batch_size, rows_per_part
+from secondlook.predictions.batching import BatchSize, choose_batch_size, chunk_rows
 from secondlook.predictions.checks import check_class_names_agree
-from secondlook.predictions.division import Division
-from secondlook.predictions.flow import Job, first_image, run_flow
+from secondlook.predictions.division import Chunking
+from secondlook.predictions.flow import CollectJob, read_first_image, run_pipeline
 from secondlook.predictions.images_file import keep_images
 from secondlook.predictions.keeping import InMemory, OnDisk
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
-    ensemble_name,
+    ensemble_key,
+    entry_key,
     manifest_of,
-    run_name,
     write_manifest,
 )
-from secondlook.predictions.opening import open_run
+from secondlook.predictions.opening import open_entry
 from secondlook.predictions.predictions import Predictions
-from secondlook.predictions.store import Run
+from secondlook.predictions.store import StoreEntry
 from secondlook.progress import progress_bar
 from secondlook.specs import short_name
+from secondlook.views import ViewsLike, as_view_set
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
     from secondlook.sources import Source
 
-UNIT = "images x views"
+PROGRESS_UNIT = "images x views"
 
 
 def collect(
     classifier: Any,
     data: Any,
-    views: AskedViews,
+    views: ViewsLike,
     *,
     store: str | Path | None = None,
     labels: Any = None,
@@ -83,7 +83,7 @@ def collect(
 class _Collecting:
     """What stays the same for all members of an ensemble."""
 
-    def __init__(self, source: Source, views: AskedViews, batch_size: BatchSize, progress: bool) -> None:
+    def __init__(self, source: Source, views: ViewsLike, batch_size: BatchSize, progress: bool) -> None:
         self._source = source
         self._views = as_view_set(views)
         self._batch_size = batch_size
@@ -112,14 +112,14 @@ class _Collecting:
             self._keep_ensemble(classifier, store)
             return self._ensemble(members)
         job = self._job(classifier)
-        run = Run.begin(self._folder(classifier, store), manifest_of(job))
+        run = StoreEntry.begin(self._folder(classifier, store), manifest_of(job))
         with run.being_collected():
             self._fill(run, job)
         if run.manifest.skipped and self._source.on_error == "fail":
             raise PredictionsError(run.skipped_sentence())
-        return open_run(run, self._views)
+        return open_entry(run, self._views)
 
-    def _fill(self, run: Run, job: Job) -> None:
+    def _fill(self, run: StoreEntry, job: CollectJob) -> None:
         keep_images(run.folder, self._source.ids, self._source.labels)
         run.remove_parts_about(image.index for image in run.manifest.skipped if self._can_be_read(image.index))
         run.remove_damaged_parts(self._views.texts)
@@ -136,20 +136,22 @@ class _Collecting:
             return False
         return True
 
-    def _run(self, job: Job, keeper: InMemory | OnDisk) -> None:
+    def _run(self, job: CollectJob, keeper: InMemory | OnDisk) -> None:
         lacking = sum(
             len(job.division.indices_of(number))
             for number in job.division.numbers
             for place in range(len(job.views))
             if keeper.lacks(place, number)
         )
-        with progress_bar(short_name(job.classifier.name), lacking, UNIT, enabled=self._progress) as advance:
-            run_flow(job, keeper, advance)
+        with progress_bar(short_name(job.classifier.name), lacking, PROGRESS_UNIT, enabled=self._progress) as advance:
+            run_pipeline(job, keeper, advance)
 
-    def _job(self, classifier: Classifier) -> Job:
-        image = first_image(classifier, self._source)
-        batch_size = chosen_batch_size(self._batch_size, image)
-        return Job(classifier, self._source, self._views, batch_size, Division(len(self._source), rows_per_part(image)))
+    def _job(self, classifier: Classifier) -> CollectJob:
+        image = read_first_image(classifier, self._source)
+        batch_size = choose_batch_size(self._batch_size, image)
+        return CollectJob(
+            classifier, self._source, self._views, batch_size, Chunking(len(self._source), chunk_rows(image))
+        )
 
     def _folder(self, classifier: Classifier, store: Path) -> Path:
         if not classifier.digest:
@@ -158,11 +160,11 @@ class _Collecting:
                 "give it one that changes whenever the function does: load_classifier(..., name='v1'), or "
                 "?name=v1 behind its text; or leave store= out."
             )
-        return store / run_name(classifier, self._source)
+        return store / entry_key(classifier, self._source)
 
     def _keep_ensemble(self, ensemble: Classifier, store: Path) -> None:
-        members = tuple(run_name(member, self._source) for member in ensemble.members)
-        folder = store / ensemble_name(members)
+        members = tuple(entry_key(member, self._source) for member in ensemble.members)
+        folder = store / ensemble_key(members)
         folder.mkdir(exist_ok=True)
         write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Division:
+class Chunking:
     """Parts of `rows` images each; the last one may be smaller."""
 
     images: int

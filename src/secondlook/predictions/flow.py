@@ -13,10 +13,10 @@ from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.errors import PredictionsError
 from secondlook.predictions.ahead import ahead
 from secondlook.predictions.batching import HalvingBatches
-from secondlook.predictions.checks import check_number_of_classes, checked_labels
-from secondlook.predictions.division import Division
+from secondlook.predictions.checks import check_labels, check_number_of_classes
+from secondlook.predictions.division import Chunking
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.predictions.part import Part
+from secondlook.predictions.part import Chunk
 from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ DECODED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Job:
+class CollectJob:
     """What is to be collected."""
 
     classifier: Classifier
     source: Source
     views: ViewSet
     batch_size: int
-    division: Division
+    division: Chunking
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Look:
     is_last: bool
 
 
-def first_image(classifier: Classifier, source: Source) -> Array:
+def read_first_image(classifier: Classifier, source: Source) -> Array:
     """Return the first image that can be read, at the input size [H, W, C]; its size decides what fits in memory."""
     for batch in source.batches(1):
         image: Array = classifier.preprocessing.fit(batch.images)[0]
@@ -72,7 +72,7 @@ def first_image(classifier: Classifier, source: Source) -> Array:
     )
 
 
-def run_flow(job: Job, keeper: Keeper, advance: Callable[[int], None]) -> None:
+def run_pipeline(job: CollectJob, keeper: Keeper, advance: Callable[[int], None]) -> None:
     """Collect whatever the keeper lacks; `advance` is told how many images were classified."""
     classify = HalvingBatches(job.classifier, job.batch_size)
     answers: list[Float32Array] = []
@@ -86,7 +86,7 @@ def run_flow(job: Job, keeper: Keeper, advance: Callable[[int], None]) -> None:
                     checked = True
                 advance(len(look.images))
             if look.is_last:
-                keeper.keep(look.view, look.part.number, Part(look.part.indices, _joined(answers), look.part.skipped))
+                keeper.keep(look.view, look.part.number, Chunk(look.part.indices, _joined(answers), look.part.skipped))
                 answers = []
 
 
@@ -94,14 +94,14 @@ def _joined(answers: list[Float32Array]) -> Float32Array:
     return np.concatenate(answers) if answers else np.empty((0, 1), dtype=np.float32)
 
 
-def _check_classes(job: Job, classes: int) -> None:
+def _check_classes(job: CollectJob, classes: int) -> None:
     """Say at the first answer, not after hours, that labels or class names do not go with the classifier."""
     check_number_of_classes(job.classifier.name, job.source, classes)
     if job.source.labels is not None:
-        checked_labels(job.source.labels, len(job.source), classes)
+        check_labels(job.source.labels, len(job.source), classes)
 
 
-def _looks(job: Job, keeper: Keeper) -> Iterator[Look]:
+def _looks(job: CollectJob, keeper: Keeper) -> Iterator[Look]:
     from secondlook.views import apply_view
 
     with closing(ahead(lambda: _decoded_parts(job, keeper), PARTS_AHEAD)) as parts:
@@ -116,13 +116,13 @@ def _looks(job: Job, keeper: Keeper) -> Iterator[Look]:
                     yield Look(part, place, apply_view(batch, view), is_last=number == len(part.batches))
 
 
-def _decoded_parts(job: Job, keeper: Keeper) -> Iterator[DecodedPart]:
+def _decoded_parts(job: CollectJob, keeper: Keeper) -> Iterator[DecodedPart]:
     for number in job.division.numbers:
         if any(keeper.lacks(place, number) for place in range(len(job.views))):
             yield _decoded_part(job, number)
 
 
-def _decoded_part(job: Job, number: int) -> DecodedPart:
+def _decoded_part(job: CollectJob, number: int) -> DecodedPart:
     wanted = job.division.indices_of(number)
     read, fitted = [], []
     for batch in job.source.batches(DECODED_AT_ONCE, wanted.start, wanted.stop):

@@ -10,7 +10,7 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.files import write_atomically
-from secondlook.predictions.part import DamagedPartError, DamagedPartWarning
+from secondlook.predictions.part import DamagedChunkError, DamagedChunkWarning
 
 FILE_NAME = "images.parquet"
 
@@ -20,8 +20,8 @@ def keep_images(folder: Path, ids: Sequence[str], labels: IntArray | None) -> No
     if (folder / FILE_NAME).is_file():
         try:
             read_images(folder)
-        except DamagedPartError as error:
-            warnings.warn(f"writing again: {error}", DamagedPartWarning, stacklevel=2)
+        except DamagedChunkError as error:
+            warnings.warn(f"writing again: {error}", DamagedChunkWarning, stacklevel=2)
         else:
             return
     write_images(folder, ids, labels)
@@ -67,5 +67,5 @@ def _checksum(ids: Sequence[str], labels: IntArray | None) -> str:
     return digest.hexdigest()
 
 
-def _damaged(path: Path, why: str) -> DamagedPartError:
-    return DamagedPartError(f"{str(path)!r} is damaged ({why}); collect into the same store again to repair it.")
+def _damaged(path: Path, why: str) -> DamagedChunkError:
+    return DamagedChunkError(f"{str(path)!r} is damaged ({why}); collect into the same store again to repair it.")

@@ -7,7 +7,7 @@ from secondlook.errors import MetricError
 from secondlook.predictions.predictions import Predictions
 
 
-class JoinedTable:
+class ConcatenatedTable:
     """The answers to one set of images, followed by those to another; a `Table` of predictions."""
 
     def __init__(self, first: Predictions, second: Predictions) -> None:
@@ -34,7 +34,7 @@ class JoinedTable:
         return np.concatenate([block for _, block in blocks])
 
 
-def joined(first: Predictions, second: Predictions) -> Predictions:
+def concatenate(first: Predictions, second: Predictions) -> Predictions:
     """Return the images of both, without labels; views, classes and members must agree."""
     for name, mine, theirs in (
         ("views", first.views.texts, second.views.texts),
@@ -48,6 +48,6 @@ def joined(first: Predictions, second: Predictions) -> Predictions:
                 "collect both with the same classifier and views."
             )
     if first.members:
-        members = [joined(mine, theirs) for mine, theirs in zip(first.members, second.members, strict=True)]
+        members = [concatenate(mine, theirs) for mine, theirs in zip(first.members, second.members, strict=True)]
         return Predictions(members=members, views=first.views)
-    return Predictions.from_table(JoinedTable(first, second), first.views)
+    return Predictions.from_table(ConcatenatedTable(first, second), first.views)

@@ -11,8 +11,8 @@ import numpy as np
 
 from secondlook.arrays import Float32Array, IntArray
 from secondlook.errors import PredictionsError
-from secondlook.predictions.part import Part
-from secondlook.predictions.store import Run
+from secondlook.predictions.part import Chunk
+from secondlook.predictions.store import StoreEntry
 
 WRITES_WAITING = 2
 
@@ -23,7 +23,7 @@ class Keeper(Protocol):
     def lacks(self, view: int, number: int) -> bool:
         """Whether the part of that view, given by its place, is still to be computed."""
 
-    def keep(self, view: int, number: int, part: Part) -> None:
+    def keep(self, view: int, number: int, part: Chunk) -> None:
         """Keep a part."""
 
 
@@ -40,7 +40,7 @@ class InMemory:
         """Return True: every part is asked for once."""
         return True
 
-    def keep(self, view: int, number: int, part: Part) -> None:
+    def keep(self, view: int, number: int, part: Chunk) -> None:
         """Put the answers in their place."""
         if len(part.indices) == 0:
             return
@@ -62,7 +62,7 @@ class InMemory:
 class OnDisk:
     """Answers kept in the parts of a run, written by a thread of its own while the classifier goes on."""
 
-    def __init__(self, run: Run, views: tuple[str, ...]) -> None:
+    def __init__(self, run: StoreEntry, views: tuple[str, ...]) -> None:
         self._run = run
         self._views = views
         self._writing: list[Future[None]] = []
@@ -72,7 +72,7 @@ class OnDisk:
         """Whether the part is not there; another process may write it meanwhile."""
         return not self._run.has(self._views[view], number)
 
-    def keep(self, view: int, number: int, part: Part) -> None:
+    def keep(self, view: int, number: int, part: Chunk) -> None:
         """Have a part written; waits where the disk is behind, so that memory stays bounded."""
         self._wait_until_at_most(WRITES_WAITING - 1)
         self._writing.append(self._writer.submit(self._run.keep, self._views[view], number, part))

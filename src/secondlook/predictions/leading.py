@@ -5,7 +5,7 @@ import numpy as np
 from secondlook.arrays import Float64Array, IntArray
 
 
-def leading_classes(scores: Float64Array, top_k: int) -> IntArray:
+def top_classes(scores: Float64Array, top_k: int) -> IntArray:
     """Return the k best classes of scores [N, C], best first, int64 [N, k].
 
     k passes of `argmax` instead of a sort: k is small, and `argmax` gives the first, so the lower class, of equals.

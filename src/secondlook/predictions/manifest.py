@@ -17,7 +17,7 @@ from secondlook.files import describe_invalid, write_atomically
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
-    from secondlook.predictions.flow import Job
+    from secondlook.predictions.flow import CollectJob
     from secondlook.sources import Source
 
 FORMAT_VERSION: Literal[1] = 1
@@ -90,7 +90,7 @@ class EnsembleManifest(Record):
     members: tuple[str, ...] = Field(min_length=1)
 
 
-def manifest_of(job: Job) -> Manifest:
+def manifest_of(job: CollectJob) -> Manifest:
     """Return the manifest of a run that begins."""
     classifier, source = job.classifier, job.source
     return Manifest(
@@ -126,14 +126,14 @@ def _versions() -> dict[str, str]:
     }
 
 
-def run_name(classifier: Classifier, source: Source) -> str:
+def entry_key(classifier: Classifier, source: Source) -> str:
     """Return the name of a run: equal only where classifier, preprocessing, output and data are."""
     return _digest(
         [classifier.digest, classifier.output, classifier.preprocessing.to_dict(), source.digest, FORMAT_VERSION]
     )
 
 
-def ensemble_name(members: tuple[str, ...]) -> str:
+def ensemble_key(members: tuple[str, ...]) -> str:
     """Return the name of an ensemble, made from the names of its members' runs."""
     return _digest(["ensemble", *members, FORMAT_VERSION])
 

@@ -8,7 +8,7 @@ from secondlook.predictions.asked_views import positions_of
 from secondlook.predictions.images_file import read_images
 from secondlook.predictions.manifest import ENSEMBLE_FILE, RUN_FILE, EnsembleManifest, Manifest, read_manifest
 from secondlook.predictions.predictions import Predictions
-from secondlook.predictions.store import Run
+from secondlook.predictions.store import StoreEntry
 from secondlook.predictions.stored_table import StoredTable
 from secondlook.views import ViewSet
 
@@ -18,12 +18,12 @@ def open_predictions(store: Path, run: str | None, views: ViewSet | None) -> Pre
     folder = _chosen_folder(store, run)
     if (folder / ENSEMBLE_FILE).is_file():
         names = read_manifest(folder / ENSEMBLE_FILE, EnsembleManifest).members
-        members = [open_run(Run.open(folder.parent / name), views) for name in names]
+        members = [open_entry(StoreEntry.open(folder.parent / name), views) for name in names]
         return Predictions(members=members, views=members[0].views)
-    return open_run(Run.open(folder), views)
+    return open_entry(StoreEntry.open(folder), views)
 
 
-def open_run(run: Run, views: ViewSet | None = None) -> Predictions:
+def open_entry(run: StoreEntry, views: ViewSet | None = None) -> Predictions:
     """Open one run for all its views or those asked for."""
     asked = ViewSet(run.manifest.views) if views is None else views
     positions_of(asked, run.manifest.views)
@@ -43,7 +43,7 @@ def open_run(run: Run, views: ViewSet | None = None) -> Predictions:
     return opened
 
 
-def _unfinished(run: Run, asked: ViewSet, missing: Sequence[tuple[str, int]]) -> str:
+def _unfinished(run: StoreEntry, asked: ViewSet, missing: Sequence[tuple[str, int]]) -> str:
     parts = len(asked) * len(run.division.numbers)
     absent = len({view for view, _ in missing})
     return (

@@ -19,16 +19,16 @@ GROUP_BYTES = 256 * 2**10
 """About how much of one view is read at once."""
 
 
-class DamagedPartError(PredictionsError):
+class DamagedChunkError(PredictionsError):
     """A part that does not hold what was written."""
 
 
-class DamagedPartWarning(UserWarning):
+class DamagedChunkWarning(UserWarning):
     """Something stored was damaged and is made again."""
 
 
 @dataclass(frozen=True)
-class PartPlace:
+class ChunkPlace:
     """Which part it is: written into the file, so that a file in the wrong place is noticed."""
 
     run: str
@@ -37,7 +37,7 @@ class PartPlace:
 
 
 @dataclass(frozen=True)
-class Part:
+class Chunk:
     """Answers float32 [n, C] to one view of the images with those indices in the source, int64 [n].
 
     Where no image could be read, n = 0 and C = 1 whatever the classifier is: the number of classes may not be known.
@@ -54,7 +54,7 @@ def rows_per_group(classes: int) -> int:
     return min(1024, max(16, 1 << (fitting.bit_length() - 1)))
 
 
-def write_part(path: Path, place: PartPlace, kind: Output, part: Part) -> None:
+def write_chunk(path: Path, place: ChunkPlace, kind: Output, part: Chunk) -> None:
     """Write a part; the same part always gives the same bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -77,7 +77,7 @@ def write_part(path: Path, place: PartPlace, kind: Output, part: Part) -> None:
     )
 
 
-def _metadata(place: PartPlace, part: Part, rows: int) -> dict[str, str]:
+def _metadata(place: ChunkPlace, part: Chunk, rows: int) -> dict[str, str]:
     groups = [slice(start, start + rows) for start in range(0, len(part.indices), rows)]
     return {
         "secondlook.run": place.run,
@@ -94,10 +94,10 @@ def _checksum(indices: Array, answers: Array) -> str:
     return digest.hexdigest()[:32]
 
 
-class PartFile:
+class ChunkFile:
     """A part that is open for reading; whatever is read is compared with its checksum."""
 
-    def __init__(self, path: Path, place: PartPlace, kind: Output) -> None:
+    def __init__(self, path: Path, place: ChunkPlace, kind: Output) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -121,15 +121,15 @@ class PartFile:
         size: int = self._file.schema_arrow.field(self._kind).type.list_size
         return size
 
-    def read_groups(self, groups: Sequence[int]) -> Part:
+    def read_groups(self, groups: Sequence[int]) -> Chunk:
         """Read and check some groups of `rows_per_group` rows."""
         if not groups:
-            return Part(np.empty(0, dtype=np.int64), np.empty((0, 1), dtype=np.float32), self.skipped)
+            return Chunk(np.empty(0, dtype=np.int64), np.empty((0, 1), dtype=np.float32), self.skipped)
         pieces = [self._read_group(group) for group in groups]
         indices, answers = ([piece[i] for piece in pieces] for i in (0, 1))
-        return Part(np.concatenate(indices), np.concatenate(answers), self.skipped)
+        return Chunk(np.concatenate(indices), np.concatenate(answers), self.skipped)
 
-    def read(self) -> Part:
+    def read(self) -> Chunk:
         """Read and check all rows."""
         return self.read_groups(range(self._file.metadata.num_row_groups if self.rows else 0))
 
@@ -156,7 +156,7 @@ class PartFile:
             )
         return self._damaged(str(error))
 
-    def _damaged(self, why: str) -> DamagedPartError:
-        return DamagedPartError(
+    def _damaged(self, why: str) -> DamagedChunkError:
+        return DamagedChunkError(
             f"the stored part {str(self.path)!r} is damaged ({why}); collect into the same store again to recompute it."
         )

@@ -11,21 +11,21 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray, Output, softmax
 from secondlook.errors import PredictionsError
-from secondlook.predictions.asked_views import AskedViews, as_view_set, as_view_set_with_identity, positions_of
+from secondlook.predictions.asked_views import positions_of
 from secondlook.predictions.checks import (
+    check_class_names,
+    check_ids,
+    check_labels,
     check_members_agree,
+    check_outputs,
     check_predict_from,
     check_top_k,
-    checked_answers,
-    checked_class_names,
-    checked_ids,
-    checked_labels,
-    chosen_images,
+    resolve_positions,
 )
-from secondlook.predictions.leading import leading_classes
-from secondlook.predictions.table import ArrayTable, Table, rows_per_block
+from secondlook.predictions.leading import top_classes
+from secondlook.predictions.table import ArrayTable, Table, block_rows
 from secondlook.progress import Advance, progress_bar, unwatched
-from secondlook.views import ViewSet
+from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity
 
 PredictFrom = Literal["image", "views"]
 
@@ -59,7 +59,7 @@ class Predictions:
         *,
         probabilities: object = None,
         logits: object = None,
-        views: AskedViews,
+        views: ViewsLike,
         labels: object = None,
         ids: Iterable[str] | None = None,
         class_names: Iterable[str] | None = None,
@@ -76,7 +76,7 @@ class Predictions:
         if not given_members:
             kind: Output = "logits" if logits is not None else "probabilities"
             values = logits if logits is not None else probabilities
-            table = ArrayTable(checked_answers(values, kind, view_set.texts), kind)
+            table = ArrayTable(check_outputs(values, kind, view_set.texts), kind)
         self._set(table, given_members, view_set, labels, ids, class_names)
 
     @classmethod
@@ -100,7 +100,7 @@ class Predictions:
         store: str | Path,
         *,
         run: str | None = None,
-        views: AskedViews | None = None,
+        views: ViewsLike | None = None,
     ) -> Predictions:
         """Open what `collect` kept in `store`, without a classifier and without reading the table.
 
@@ -127,9 +127,9 @@ class Predictions:
         shape = table.shape if table is not None else members[0].shape
         self.members = members
         self.views = views
-        self.ids = checked_ids(ids, shape[0])
-        self.class_names = checked_class_names(class_names, shape[2])
-        self._labels = None if labels is None else checked_labels(labels, shape[0], shape[2])
+        self.ids = check_ids(ids, shape[0])
+        self.class_names = check_class_names(class_names, shape[2])
+        self._labels = None if labels is None else check_labels(labels, shape[0], shape[2])
         self._table = table
         self._image_positions: IntArray = np.arange(shape[0])
         self._view_positions: IntArray = np.arange(shape[1])
@@ -243,7 +243,7 @@ class Predictions:
     def _rows_per_block(self) -> int:
         if self._table is None:
             return max(member._rows_per_block() for member in self.members)
-        return rows_per_block(self.n_views, self.n_classes, self._table.rows_read_together)
+        return block_rows(self.n_views, self.n_classes, self._table.rows_read_together)
 
     def _read(self, chosen: slice) -> Array:
         assert self._table is not None, "an ensemble is read through its members"
@@ -275,7 +275,7 @@ class Predictions:
         looked_at = self.select(views="identity") if predict_from == "image" else self
         leading = np.empty((self.n_images, top_k), dtype=np.int64)
         for rows, block in looked_at.blocks():
-            leading[rows] = leading_classes(block.mean(axis=1), top_k)
+            leading[rows] = top_classes(block.mean(axis=1), top_k)
         leading.flags.writeable = False
         return leading
 
@@ -286,14 +286,14 @@ class Predictions:
         correct: BoolArray = (predicted == labels[:, None]).any(axis=1)
         return correct
 
-    def select(self, *, views: AskedViews | None = None, images: object = None) -> Predictions:
+    def select(self, *, views: ViewsLike | None = None, images: object = None) -> Predictions:
         """Return the predictions of some views and images only; nothing is read or copied yet.
 
         `views` in the order given, the identity first in any case; `images` are positions or a mask bool [N].
         """
         view_set = self.views if views is None else as_view_set_with_identity(views)
         kept_views = positions_of(view_set, self.views.texts)
-        kept_images = np.arange(self.n_images) if images is None else chosen_images(images, self.n_images)
+        kept_images = np.arange(self.n_images) if images is None else resolve_positions(images, self.n_images)
         selected = Predictions.__new__(Predictions)
         selected.members = tuple(member.select(views=view_set, images=images) for member in self.members)
         selected.views = view_set

@@ -12,13 +12,20 @@ import numpy as np
 from secondlook.arrays import IntArray
 from secondlook.errors import PredictionsError
 from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
-from secondlook.predictions.division import Division
+from secondlook.predictions.division import Chunking
 from secondlook.predictions.manifest import RUN_FILE, Manifest, SkippedImage, read_manifest, view_name, write_manifest
-from secondlook.predictions.part import DamagedPartError, DamagedPartWarning, Part, PartFile, PartPlace, write_part
+from secondlook.predictions.part import (
+    Chunk,
+    ChunkFile,
+    ChunkPlace,
+    DamagedChunkError,
+    DamagedChunkWarning,
+    write_chunk,
+)
 from secondlook.sources import HOW_TO_SKIP
 
 
-class Run:
+class StoreEntry:
     """One run in a store. Its parts are its state: whatever the manifest does not say can be found in them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -26,12 +33,12 @@ class Run:
         self.manifest = manifest
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path) -> StoreEntry:
         """Open a run that is there."""
         return cls(folder, read_manifest(folder / RUN_FILE, Manifest))
 
     @classmethod
-    def begin(cls, folder: Path, manifest: Manifest) -> Run:
+    def begin(cls, folder: Path, manifest: Manifest) -> StoreEntry:
         """Open the run of `manifest`, making it where it is not there yet, with the views of both."""
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder / "manifest.lock"):
@@ -52,9 +59,9 @@ class Run:
             yield
 
     @property
-    def division(self) -> Division:
+    def division(self) -> Chunking:
         """Which images each part is about."""
-        return Division(self.manifest.data.images, self.manifest.rows_per_part)
+        return Chunking(self.manifest.data.images, self.manifest.rows_per_part)
 
     def path_of(self, view: str, number: int) -> Path:
         """Return the file of a part."""
@@ -64,16 +71,16 @@ class Run:
         """Whether a part is there; it is there whole."""
         return self.path_of(view, number).is_file()
 
-    def part_file(self, view: str, number: int) -> PartFile:
+    def part_file(self, view: str, number: int) -> ChunkFile:
         """Open a part for reading."""
-        place = PartPlace(self.folder.name, view, number)
-        return PartFile(self.path_of(view, number), place, self.manifest.classifier.output)
+        place = ChunkPlace(self.folder.name, view, number)
+        return ChunkFile(self.path_of(view, number), place, self.manifest.classifier.output)
 
-    def keep(self, view: str, number: int, part: Part) -> None:
+    def keep(self, view: str, number: int, part: Chunk) -> None:
         """Write a part."""
         path = self.path_of(view, number)
         path.parent.mkdir(exist_ok=True)
-        write_part(path, PartPlace(self.folder.name, view, number), self.manifest.classifier.output, part)
+        write_chunk(path, ChunkPlace(self.folder.name, view, number), self.manifest.classifier.output, part)
 
     def remove_damaged_parts(self, views: tuple[str, ...]) -> None:
         """Read all parts of the views that are there; say which are damaged, and remove them."""
@@ -96,16 +103,16 @@ class Run:
         try:
             part = self.part_file(view, number).read()
             self._check_indices(view, number, part)
-        except DamagedPartError as error:
-            warnings.warn(f"computing again: {error}", DamagedPartWarning, stacklevel=2)
+        except DamagedChunkError as error:
+            warnings.warn(f"computing again: {error}", DamagedChunkWarning, stacklevel=2)
             self.path_of(view, number).unlink(missing_ok=True)
             return None
         return part.indices
 
-    def _check_indices(self, view: str, number: int, part: Part) -> None:
+    def _check_indices(self, view: str, number: int, part: Chunk) -> None:
         skipped = np.array([image.index for image in part.skipped], dtype=np.int64)
         if not np.array_equal(np.union1d(part.indices, skipped), self.division.indices_of(number)):
-            raise DamagedPartError(
+            raise DamagedChunkError(
                 f"the stored part {str(self.path_of(view, number))!r} holds other images than it should."
             )
 

@@ -3,14 +3,14 @@
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray, Output
-from secondlook.predictions.part import DamagedPartError, rows_per_group
-from secondlook.predictions.store import Run
+from secondlook.predictions.part import DamagedChunkError, rows_per_group
+from secondlook.predictions.store import StoreEntry
 
 
 class StoredTable:
     """Answers [N, V, C] of a run whose parts are all there, for the views with those texts."""
 
-    def __init__(self, run: Run, views: tuple[str, ...], classes: int) -> None:
+    def __init__(self, run: StoreEntry, views: tuple[str, ...], classes: int) -> None:
         self._run = run
         self._views = views
         self._classes = classes
@@ -51,7 +51,7 @@ class StoredTable:
         # All groups but the last of a part are full, so a group starts where the full ones before it end.
         places = group_of_row * self.rows_read_together + rows % self.rows_read_together
         if len(part.indices) <= places.max() or not np.array_equal(part.indices[places], self._indices[images]):
-            raise DamagedPartError(
+            raise DamagedChunkError(
                 f"part {number} of view {view!r} in run {self._run.folder.name!r} is about other images than that of "
                 f"view {self._run.manifest.views[0]!r}; collect into the same store again to recompute it."
             )

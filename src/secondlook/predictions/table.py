@@ -53,7 +53,7 @@ class ArrayTable:
         return rows[:, views]
 
 
-def rows_per_block(views: int, classes: int, rows_read_together: int = 1) -> int:
+def block_rows(views: int, classes: int, rows_read_together: int = 1) -> int:
     """Return how many images make one block: a power of two, so that blocks end where stored pieces end."""
     fitting = max(1, BLOCK_BYTES // (8 * views * classes))
     return max(rows_read_together, 1 << (fitting.bit_length() - 1))

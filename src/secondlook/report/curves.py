@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.metrics import Ranking, ReliabilityCurve, reliability_of, resampled_values
+from secondlook.metrics import Ranking, ReliabilityCurve, reliability_of_ranking, resample_metrics
 from secondlook.progress import progress_bar
 from secondlook.report.study import Study, is_probability
 
@@ -76,14 +76,14 @@ def histogram_of(study: Study, method: str) -> Histogram:
 
 def reliability_by(study: Study, method: str) -> ReliabilityCurve | None:
     """Return accuracy against confidence, or None where the confidence is no probability."""
-    return reliability_of(study.rankings[method]) if is_probability(method) else None
+    return reliability_of_ranking(study.rankings[method]) if is_probability(method) else None
 
 
 def _bands(study: Study, shares: Float64Array, level: float) -> dict[str, tuple[Float64Array, Float64Array]]:
     entries = {name: (study.correct, values) for name, values in study.confidences.items()}
     accepted = shares * study.n_images
     with progress_bar("bands", RESAMPLINGS, "resamplings", enabled=study.progress) as advance:
-        drawn = resampled_values(
+        drawn = resample_metrics(
             entries, lambda _, ranking: risk_among(ranking, accepted), RESAMPLINGS, study.seed, advance
         )
     ends = ((1 - level) / 2, (1 + level) / 2)

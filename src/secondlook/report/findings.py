@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ReportError
-from secondlook.evaluation import METRICS, Evaluation, evaluate
+from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.metrics import ReliabilityCurve
 from secondlook.report.class_risks import ClassRisk, class_risks
 from secondlook.report.curves import DrawnCurve, Histogram, drawn_curves, histogram_of, reliability_by
@@ -44,7 +44,7 @@ def found(
     risk: float | None,
     delta: float,
     *,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     level: float = 0.95,
     resamples: int = 500,
 ) -> Findings:

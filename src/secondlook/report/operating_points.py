@@ -10,9 +10,9 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
-from secondlook.metrics import Ranking, images_for
+from secondlook.metrics import Ranking, count_for_coverage
 from secondlook.report.study import Study
-from secondlook.selective import largest_certified, refuse_what_needs_other_images
+from secondlook.selective import check_threshold_transfers, largest_certified_count
 
 MOST_RISKS = 100
 ROUNDING = 1e-12
@@ -64,19 +64,19 @@ def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
 
 def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
     """Return the threshold that accepts at least this share of the images; equal confidences go together."""
-    return _point(ranking, int(np.searchsorted(ranking.accepted, images_for(coverage, ranking.n_images))))
+    return _point(ranking, int(np.searchsorted(ranking.accepted, count_for_coverage(coverage, ranking.n_images))))
 
 
 def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoint:
     """Return the rule that `certify` finds, or one that accepts nothing."""
-    accepted = largest_certified(ranking, risk, delta) if 0 < risk < 1 else None
+    accepted = largest_certified_count(ranking, risk, delta) if 0 < risk < 1 else None
     return _point(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
 def guarantees_of(study: Study, method: str, risks: Float64Array, delta: float) -> Guarantees | str:
     """Return what can be guaranteed at each risk, or why a threshold on this method guarantees nothing."""
     try:
-        refuse_what_needs_other_images(method, {})
+        check_threshold_transfers(method, {})
     except DecisionError as error:
         return str(error)
     points = [certified_point(study.rankings[method], float(risk), delta) for risk in risks]

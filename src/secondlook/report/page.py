@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from secondlook.evaluation import ARROWS
-from secondlook.metrics import Interval, measure
+from secondlook.metrics import Interval, parse_metric
 from secondlook.report.findings import Findings
 from secondlook.report.headline import percent
 from secondlook.report.operating_points import Guarantees, OperatingPoint, shortest_threshold
@@ -114,7 +114,7 @@ def _told_guarantee(findings: Findings) -> OperatingPoint | None:
 def _metrics(findings: Findings) -> list[dict[str, Any]]:
     """Return the columns of the methods' table: name, meaning, direction, and whether it reads in per cent."""
     texts = dict.fromkeys(row.metric for row in findings.evaluation.rows)
-    records = [(text, measure(text).metric) for text in texts]
+    records = [(text, parse_metric(text).metric) for text in texts]
     return [
         {"text": text, "says": one.says, "arrow": ARROWS[one.better], "scale": 100 if one.bounds[1] <= 1 else 1}
         for text, one in records

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.estimators import largest_share, predicted_classes, shares_in_views
-from secondlook.metrics import Interval, auroc, evaluate
-from secondlook.predictions import leading_classes
+from secondlook.estimators import class_mass, predicted_classes, top_class_mass
+from secondlook.evaluation import evaluate
+from secondlook.metrics import Interval, auroc
+from secondlook.predictions import top_classes
 from secondlook.report.study import Study
 
 RESAMPLINGS = 200
@@ -54,10 +55,10 @@ def _answers_of_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArr
     classes = predicted_classes(preds, study.predict_from, top_k)
     with preds.read_with_bar("views", 1, enabled=study.progress) as seen:
         for rows, block in seen.blocks():
-            shares[rows] = shares_in_views(block, classes[rows])
+            shares[rows] = class_mass(block, classes[rows])
             for view in range(preds.n_views):
-                largest[rows, view] = largest_share(block[:, view], top_k)
-                leading = leading_classes(block[:, view], top_k)
+                largest[rows, view] = top_class_mass(block[:, view], top_k)
+                leading = top_classes(block[:, view], top_k)
                 right[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
     return largest, shares, right
 

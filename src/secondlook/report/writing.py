@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from secondlook.errors import ReportError
-from secondlook.evaluation import METRICS, Evaluation
+from secondlook.evaluation import DEFAULT_METRICS, Evaluation
 from secondlook.files import write_atomically
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.progress import progress_bar
@@ -28,7 +28,7 @@ def write_report(
     *,
     title: str,
     methods: Sequence[str] | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     level: float = 0.95,
     resamples: int = 500,
     predict_from: PredictFrom = "image",

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.runs.run_folder import PREDICTIONS, REPORT, RunFolder, record_of, write_run
+    from secondlook.runs.run_folder import PREDICTIONS, REPORT, Run, record_of, write_run
 
 _MODULES = {
     "PREDICTIONS": "secondlook.runs.run_folder",
     "REPORT": "secondlook.runs.run_folder",
-    "RunFolder": "secondlook.runs.run_folder",
+    "Run": "secondlook.runs.run_folder",
     "record_of": "secondlook.runs.run_folder",
     "write_run": "secondlook.runs.run_folder",
 }
@@ -18,7 +18,7 @@ _MODULES = {
 __all__ = [
     "PREDICTIONS",
     "REPORT",
-    "RunFolder",
+    "Run",
     "record_of",
     "write_run",
 ]

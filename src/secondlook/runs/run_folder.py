@@ -14,8 +14,8 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.errors import PredictionsError, SourceError
 from secondlook.files import describe_invalid, write_atomically
-from secondlook.predictions import PredictFrom, Predictions, ensemble_name, run_name
-from secondlook.selective import PolicyClassifier, described
+from secondlook.predictions import PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.selective import PolicyClassifier, describe_classifier
 from secondlook.sources import Source, open_source
 
 RECORD = "run.json"
@@ -54,14 +54,14 @@ class RunRecord(BaseModel):
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class Run:
     """A run that is on disk."""
 
     path: Path
     record: RunRecord
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
+    def open(cls, path: Path) -> "Run":
         """Open what `secondlook evaluate --out` wrote."""
         try:
             return cls(path, RunRecord.model_validate_json((path / RECORD).read_bytes()))
@@ -133,7 +133,7 @@ def record_of(
     return RunRecord(
         secondlook=secondlook.__version__,
         settings=settings,
-        classifier=described(classifier),
+        classifier=describe_classifier(classifier),
         data=DataOfRun(spec=source.spec, digest=source.digest, images=len(source), class_names=source.class_names),
         views=views,
         predictions=_name_of_predictions(classifier, source),
@@ -143,11 +143,11 @@ def record_of(
 
 def _name_of_predictions(classifier: Classifier, source: Source) -> str:
     if not classifier.members:
-        return run_name(classifier, source)
-    return ensemble_name(tuple(run_name(member, source) for member in classifier.members))
+        return entry_key(classifier, source)
+    return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))
 
 
-def write_run(path: Path, record: RunRecord, evaluation: dict[str, object]) -> RunFolder:
+def write_run(path: Path, record: RunRecord, evaluation: dict[str, object]) -> Run:
     """Write what a run is about and what came out; the predictions are in its folder already."""
     files = {
         SETTINGS: toml_text("evaluate", record.settings),
@@ -156,7 +156,7 @@ def write_run(path: Path, record: RunRecord, evaluation: dict[str, object]) -> R
     }
     for name, text in files.items():
         _write(path / name, text.encode())
-    return RunFolder(path, record)
+    return Run(path, record)
 
 
 def toml_text(command: str, settings: Mapping[str, Any]) -> str:

@@ -7,21 +7,21 @@ from secondlook.imports import lazy_attributes
 if TYPE_CHECKING:
     from secondlook.scoring.classifier import SelectiveClassifier
     from secondlook.scoring.decisions import Decision, Decisions
-    from secondlook.scoring.review.rejected_folder import LIST
+    from secondlook.scoring.review.rejected_folder import REJECTED_LIST
     from secondlook.scoring.score_summary import ScoreSummary
     from secondlook.scoring.scoring import score
 
 _MODULES = {
     "Decision": "secondlook.scoring.decisions",
     "Decisions": "secondlook.scoring.decisions",
-    "LIST": "secondlook.scoring.review.rejected_folder",
+    "REJECTED_LIST": "secondlook.scoring.review.rejected_folder",
     "ScoreSummary": "secondlook.scoring.score_summary",
     "SelectiveClassifier": "secondlook.scoring.classifier",
     "score": "secondlook.scoring.scoring",
 }
 
 __all__ = [
-    "LIST",
+    "REJECTED_LIST",
     "Decision",
     "Decisions",
     "ScoreSummary",

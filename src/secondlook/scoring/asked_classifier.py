@@ -15,14 +15,14 @@ from secondlook.views import ViewSet
 
 
 @dataclass(frozen=True)
-class AskedClassifier:
+class ResolvedClassifier:
     """A classifier, and why the guarantee of the policy does not hold with it, where it does not."""
 
     classifier: Classifier
     mismatch: str | None
 
 
-def asked_classifier(policy: Policy, given: object, *, allow_mismatch: bool) -> AskedClassifier:
+def resolve_classifier(policy: Policy, given: object, *, allow_mismatch: bool) -> ResolvedClassifier:
     """Return the classifier to ask: the given one, or that of the policy. Another one must be insisted on."""
     classifier = _loaded(policy.classifier.name) if given is None else load_classifier(given)
     try:
@@ -30,8 +30,8 @@ def asked_classifier(policy: Policy, given: object, *, allow_mismatch: bool) -> 
     except DecisionError as error:
         if not allow_mismatch:
             raise
-        return AskedClassifier(classifier, str(error).partition(";")[0])
-    return AskedClassifier(classifier, None)
+        return ResolvedClassifier(classifier, str(error).partition(";")[0])
+    return ResolvedClassifier(classifier, None)
 
 
 def _loaded(name: str) -> Classifier:
@@ -60,7 +60,7 @@ def _runs_code(text: str) -> bool:
     return scheme in ("function", "sklearn") or is_factory
 
 
-class SideBySide(Classifier):
+class MemberOutputs(Classifier):
     """One classifier, or the members of an ensemble, asked together: their answers one beside the other.
 
     An interval draws from every member, so their mean is not enough; asked together, they look at each image once.

@@ -13,12 +13,12 @@ from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as confidence_of
 from secondlook.estimators import confidence_interval
-from secondlook.predictions import AskedViews, PredictFrom, Predictions, as_view_set, collect
-from secondlook.scoring.asked_classifier import asked_classifier
+from secondlook.predictions import PredictFrom, Predictions, collect
+from secondlook.scoring.asked_classifier import resolve_classifier
 from secondlook.scoring.decisions import ASK_A_PERSON, Decisions
 from secondlook.selective import Policy, Rule, certify
 from secondlook.sources import Source, Subset, open_source
-from secondlook.views import ViewSet
+from secondlook.views import ViewSet, ViewsLike, as_view_set
 
 IMAGES_AT_ONCE = 1024
 """How many images are looked at before they are decided and forgotten, so that a million need no more memory."""
@@ -36,7 +36,7 @@ class SelectiveClassifier:
         classifier: object,
         policy: Policy | str | Path | None = None,
         *,
-        views: AskedViews = "natural",
+        views: ViewsLike = "natural",
         method: str = "mean",
         risk: float = 0.05,
         delta: float = 0.05,
@@ -50,7 +50,7 @@ class SelectiveClassifier:
         self.policy: Policy | None = Policy.load(policy) if isinstance(policy, str | Path) else policy
         made = self.policy
         self._keeps_guarantee = (
-            made is None or asked_classifier(made, self.classifier, allow_mismatch=allow_mismatch).mismatch is None
+            made is None or resolve_classifier(made, self.classifier, allow_mismatch=allow_mismatch).mismatch is None
         )
         self.views: ViewSet = as_view_set(views if made is None else list(made.views))
         self.method = method if made is None else made.method

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from secondlook.arrays import Float32Array
-from secondlook.predictions import Part, Predictions
-from secondlook.scoring.asked_classifier import SideBySide
+from secondlook.predictions import Chunk, Predictions
+from secondlook.scoring.asked_classifier import MemberOutputs
 from secondlook.scoring.score_parts import ScoredPart, ScoreParts
 from secondlook.scoring.score_rows import Question, rows_of, schema_of
 from secondlook.sources import Source
@@ -25,7 +25,7 @@ class Deciding:
         self,
         parts: ScoreParts,
         question: Question,
-        asked: SideBySide,
+        asked: MemberOutputs,
         source: Source,
         views: ViewSet,
         class_names: tuple[str, ...] | None,
@@ -46,7 +46,7 @@ class Deciding:
         """Whether a part is still to be looked at; it is kept with all its views."""
         return not self._parts.has(number)
 
-    def keep(self, view: int, number: int, part: Part) -> None:
+    def keep(self, view: int, number: int, part: Chunk) -> None:
         """Take the answers to one view; the last one completes the part."""
         if view == 0:
             self._answers = np.empty((len(part.indices), len(self._views), part.answers.shape[1]), dtype=np.float32)
@@ -60,13 +60,13 @@ class Deciding:
         self._wait()
         self._pending = self._thread.submit(self._decide, number, part, preds)
 
-    def _predictions(self, part: Part, answers: Float32Array) -> Predictions | None:
+    def _predictions(self, part: Chunk, answers: Float32Array) -> Predictions | None:
         if len(part.indices) == 0:
             return None
         ids = [self._source.ids[index] for index in part.indices]
         return self._asked.predictions(answers, self._views, ids, self._class_names)
 
-    def _decide(self, number: int, part: Part, preds: Predictions | None) -> None:
+    def _decide(self, number: int, part: Chunk, preds: Predictions | None) -> None:
         empty = schema_of(self._question).empty_table()
         rows = empty if preds is None else rows_of(self._question, preds, part.indices)
         self._parts.write(number, ScoredPart(rows, [(image.id, image.reason) for image in part.skipped]))

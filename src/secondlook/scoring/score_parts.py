@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from secondlook.errors import DecisionError
 from secondlook.files import TEMPORARY_SUFFIX, exclusive_lock, remove_temporary_files, write_atomically
-from secondlook.predictions import Division
+from secondlook.predictions import Chunking
 from secondlook.scoring.score_files import written
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ScoreParts:
 
     def __init__(self, folder: Path, job: ScoringJob) -> None:
         self.folder = folder
-        self.division = Division(job.images, job.rows)
+        self.division = Chunking(job.images, job.rows)
 
     @classmethod
     @contextmanager

@@ -10,17 +10,17 @@ from typing import Any
 
 from secondlook.errors import DecisionError
 from secondlook.predictions import (
-    UNIT,
+    PROGRESS_UNIT,
     BatchSize,
-    Division,
-    Job,
-    chosen_batch_size,
-    first_image,
-    rows_per_part,
-    run_flow,
+    Chunking,
+    CollectJob,
+    choose_batch_size,
+    chunk_rows,
+    read_first_image,
+    run_pipeline,
 )
 from secondlook.progress import progress_bar
-from secondlook.scoring.asked_classifier import AskedClassifier, SideBySide, asked_classifier
+from secondlook.scoring.asked_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.deciding import Deciding, Look
 from secondlook.scoring.review.asked_exports import AskedExport
 from secondlook.scoring.review.pictures import Pictures
@@ -30,7 +30,7 @@ from secondlook.scoring.score_files import check_place, format_of, write_scores
 from secondlook.scoring.score_parts import ScoreParts, ScoringJob
 from secondlook.scoring.score_rows import INDEX, Question, schema_of
 from secondlook.scoring.score_summary import ScoreSummary
-from secondlook.selective import Policy, refuse_what_needs_other_images
+from secondlook.selective import Policy, check_threshold_transfers
 from secondlook.sources import OnError, Source, open_source, parse_spec
 from secondlook.views import ViewSet
 
@@ -85,7 +85,7 @@ def score(
         Is shown the predictions of the first images.
     """
     made = policy if isinstance(policy, Policy) else Policy.load(policy)
-    refuse_what_needs_other_images(made.method, dict(made.options))
+    check_threshold_transfers(made.method, dict(made.options))
     path = Path(out)
     format_of(path)
     check_place(path, "the scores")
@@ -96,7 +96,7 @@ def score(
     pictures = Pictures(source, folder, image_prefix)
     for one in asked_exports:
         one.check_pictures(pictures, everything=export_all)
-    asked = asked_classifier(made, classifier, allow_mismatch=allow_mismatch)
+    asked = resolve_classifier(made, classifier, allow_mismatch=allow_mismatch)
     scoring = Scoring.of(made, asked, source, Question(made.rule, level, seed, per_view), batch_size)
     with ScoreParts.held(path, scoring.job) as parts:
         if folder is not None:
@@ -114,10 +114,10 @@ class Scoring:
     """One scoring, ready to begin: everything is loaded and compared."""
 
     policy: Policy
-    asked: AskedClassifier
+    asked: ResolvedClassifier
     source: Source
     question: Question
-    side_by_side: SideBySide
+    side_by_side: MemberOutputs
     class_names: tuple[str, ...] | None
     classes: int
     batch_size: int
@@ -125,11 +125,11 @@ class Scoring:
 
     @classmethod
     def of(
-        cls, policy: Policy, asked: AskedClassifier, source: Source, question: Question, batch_size: BatchSize
+        cls, policy: Policy, asked: ResolvedClassifier, source: Source, question: Question, batch_size: BatchSize
     ) -> "Scoring":
         """Ask about one image, to know the number of classes and how many images fit in memory."""
-        side_by_side = SideBySide(asked.classifier)
-        image = first_image(asked.classifier, source)
+        side_by_side = MemberOutputs(asked.classifier)
+        image = read_first_image(asked.classifier, source)
         answers = side_by_side(image[None]).shape[1]
         classes = answers // len(side_by_side.members)
         names = _names_that_fit((asked.classifier.class_names, policy.class_names, source.class_names), classes)
@@ -141,25 +141,25 @@ class Scoring:
             preprocessing=asked.classifier.preprocessing.to_dict(),
             data=source.digest,
             images=len(source),
-            rows=min(rows_per_part(image), max(16, ANSWERS_BYTES // (4 * answers * len(policy.views)))),
+            rows=min(chunk_rows(image), max(16, ANSWERS_BYTES // (4 * answers * len(policy.views)))),
             level=question.level,
             seed=question.seed,
             answers=question.per_view,
             class_names=names,
         )
-        chosen = chosen_batch_size(batch_size, image)
+        chosen = choose_batch_size(batch_size, image)
         return cls(policy, asked, source, question, side_by_side, names, classes, chosen, job)
 
     def fill(self, parts: ScoreParts, look: Look | None, *, progress: bool) -> None:
         """Look at every image that no part is about yet."""
         views = ViewSet(list(self.policy.views))
         source = self.source.without_labels()
-        division = Division(self.job.images, self.job.rows)
-        job = Job(self.side_by_side, source, views, self.batch_size, division)
+        division = Chunking(self.job.images, self.job.rows)
+        job = CollectJob(self.side_by_side, source, views, self.batch_size, division)
         keeper = Deciding(parts, self.question, self.side_by_side, source, views, self.class_names, look)
         lacking = parts.images_missing * len(views)
-        with progress_bar("scoring", lacking, UNIT, enabled=progress) as advance, keeper.deciding():
-            run_flow(job, keeper, advance)
+        with progress_bar("scoring", lacking, PROGRESS_UNIT, enabled=progress) as advance, keeper.deciding():
+            run_pipeline(job, keeper, advance)
 
     def join(self, parts: ScoreParts, path: Path) -> None:
         """Write all parts as one file."""

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from secondlook.selective.fallback_test import largest_certified
-    from secondlook.selective.policy import Policy, PolicyClassifier, described
+    from secondlook.selective.fallback_test import largest_certified_count
+    from secondlook.selective.policy import Policy, PolicyClassifier, describe_classifier
     from secondlook.selective.rule import Calibration, Guarantee, Rule, Shortfall
     from secondlook.selective.thresholds import (
         certify,
         certify_confidence,
-        refuse_what_needs_other_images,
+        check_threshold_transfers,
         threshold_for,
     )
 
@@ -24,9 +24,9 @@ _MODULES = {
     "Shortfall": "secondlook.selective.rule",
     "certify": "secondlook.selective.thresholds",
     "certify_confidence": "secondlook.selective.thresholds",
-    "described": "secondlook.selective.policy",
-    "largest_certified": "secondlook.selective.fallback_test",
-    "refuse_what_needs_other_images": "secondlook.selective.thresholds",
+    "describe_classifier": "secondlook.selective.policy",
+    "largest_certified_count": "secondlook.selective.fallback_test",
+    "check_threshold_transfers": "secondlook.selective.thresholds",
     "threshold_for": "secondlook.selective.thresholds",
 }
 
@@ -39,9 +39,9 @@ __all__ = [
     "Shortfall",
     "certify",
     "certify_confidence",
-    "described",
-    "largest_certified",
-    "refuse_what_needs_other_images",
+    "check_threshold_transfers",
+    "describe_classifier",
+    "largest_certified_count",
     "threshold_for",
 ]
 

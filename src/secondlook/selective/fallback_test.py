@@ -17,7 +17,7 @@ MOST_STARTS = 10
 RATIO_OF_STARTS = math.sqrt(2)
 
 
-def largest_certified(ranking: Ranking, risk: float, delta: float) -> int | None:
+def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int | None:
     """Return how many of the surest images may be accepted, or None where no number can be guaranteed.
 
     The number ends a block of equal confidence, so that a threshold accepts exactly these images.

@@ -134,7 +134,7 @@ class Policy(Record):
             return cls(
                 made=made or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 secondlook=secondlook.__version__,
-                classifier=described(classifier),
+                classifier=describe_classifier(classifier),
                 views=views,
                 method=rule.method,
                 options=_plain_options(rule),
@@ -164,7 +164,7 @@ class Policy(Record):
 
     def check(self, classifier: Describable) -> None:
         """Refuse a classifier, or preprocessing, that the threshold was not chosen for."""
-        mine, theirs = self.classifier, described(classifier)
+        mine, theirs = self.classifier, describe_classifier(classifier)
         if not theirs.digest:
             raise DecisionError(
                 f"classifier {theirs.name!r} has no name to recognize it by, but the policy is for {mine.name!r}; "
@@ -206,7 +206,7 @@ class Policy(Record):
         return f"{self.rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
 
 
-def described(classifier: Describable) -> PolicyClassifier:
+def describe_classifier(classifier: Describable) -> PolicyClassifier:
     """Return what a policy keeps of a classifier."""
     settings = classifier.preprocessing
     to_dict = getattr(settings, "to_dict", None)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from secondlook.metrics import Ranking
-from secondlook.selective.fallback_test import images_without_errors, largest_certified, starting_ranks
+from secondlook.selective.fallback_test import images_without_errors, largest_certified_count, starting_ranks
 
 MOST_TIMES = 100
 """A guess of more than so many times the images at hand says only that these do not tell."""
@@ -19,11 +19,11 @@ def smallest_certifiable_risk(ranking: Ranking, risk: float, delta: float) -> fl
     Found by bisection, so it is a guide for the next calibration: a guarantee is for a risk that was chosen beforehand.
     """
     low, high = int(risk * STEPS), STEPS - 1
-    if largest_certified(ranking, high / STEPS, delta) is None:
+    if largest_certified_count(ranking, high / STEPS, delta) is None:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if largest_certified(ranking, middle / STEPS, delta) else (middle, high)
+        low, high = (low, middle) if largest_certified_count(ranking, middle / STEPS, delta) else (middle, high)
     return high / STEPS
 
 

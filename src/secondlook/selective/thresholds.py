@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 from secondlook.errors import DecisionError, MetricError
 from secondlook.estimators import METHODS
 from secondlook.estimators import confidence as confidence_of
-from secondlook.metrics import Ranking, checked, images_for, rank
+from secondlook.metrics import Ranking, check_confidence, count_for_coverage, rank
 from secondlook.predictions import PredictFrom, Predictions
-from secondlook.selective.fallback_test import largest_certified
+from secondlook.selective.fallback_test import largest_certified_count
 from secondlook.selective.rule import Calibration, Guarantee, Rule, Shortfall
 from secondlook.selective.shortfall import further_images, smallest_certifiable_risk
 
@@ -34,7 +34,7 @@ def certify(
     check_risk_and_delta(risk, delta)
     if not preds.has_labels:
         raise DecisionError("a guarantee needs labeled images, and these predictions have no labels; give labels=.")
-    refuse_what_needs_other_images(method, options)
+    check_threshold_transfers(method, options)
     sure = confidence_of(preds, method, predict_from=predict_from, top_k=top_k, **options)
     rule = certify_confidence(preds.correct(predict_from=predict_from, top_k=top_k), sure, risk=risk, delta=delta)
     return replace(rule, method=method, predict_from=predict_from, top_k=top_k, options=dict(options))
@@ -45,7 +45,7 @@ def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float
     check_risk_and_delta(risk, delta)
     ranking = _ranked(correct, confidence)
     asked = Guarantee(risk, delta)
-    accepted = largest_certified(ranking, risk, delta)
+    accepted = largest_certified_count(ranking, risk, delta)
     if accepted is None:
         shortfall = Shortfall(
             asked, smallest_certifiable_risk(ranking, risk, delta), further_images(ranking, risk, delta)
@@ -71,9 +71,9 @@ def threshold_for(
     """
     if not 0 < coverage <= 1:
         raise DecisionError(f"coverage is {coverage}, expected a share of images in (0, 1] such as 0.8.")
-    refuse_what_needs_other_images(method, options)
+    check_threshold_transfers(method, options)
     sure = confidence_of(preds, method, predict_from=predict_from, top_k=top_k, **options)
-    threshold = float(np.sort(sure)[::-1][images_for(coverage, len(sure)) - 1])
+    threshold = float(np.sort(sure)[::-1][count_for_coverage(coverage, len(sure)) - 1])
     accepted = sure >= threshold
     errors = (
         int(np.sum(accepted & ~preds.correct(predict_from=predict_from, top_k=top_k))) if preds.has_labels else None
@@ -89,7 +89,7 @@ def check_risk_and_delta(risk: float, delta: float) -> None:
             raise DecisionError(f"{name} is {value}, expected a number between 0 and 1, such as {example}.")
 
 
-def refuse_what_needs_other_images(method: str, options: dict[str, object]) -> None:
+def check_threshold_transfers(method: str, options: dict[str, object]) -> None:
     """Refuse a confidence that changes with the other images: a threshold on it means nothing for new ones."""
     name = method.partition(":")[0]
     if name in METHODS and METHODS[name].is_rank:
@@ -107,6 +107,6 @@ def refuse_what_needs_other_images(method: str, options: dict[str, object]) -> N
 
 def _ranked(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
     try:
-        return rank(*checked(correct, confidence))
+        return rank(*check_confidence(correct, confidence))
     except MetricError as error:
         raise DecisionError(str(error)) from None

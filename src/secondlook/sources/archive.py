@@ -15,14 +15,14 @@ from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.labels import text_of
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 
 LOCAL_HEADER_BYTES = 30
 
 
-@scheme(
+@source_scheme(
     "npz",
     form="npz:FILE.npz",
     summary="a NumPy archive with the arrays images, and optionally labels, class_names and ids",
@@ -32,7 +32,7 @@ LOCAL_HEADER_BYTES = 30
         "class_names": "the array of the class names, if it is not called class_names",
     },
 )
-def open_npz(spec: Spec, rules: ReadingRules) -> ArraySource:
+def open_npz(spec: Spec, rules: ReadOptions) -> ArraySource:
     """Open an archive; uncompressed images are mapped from the file, compressed ones are decompressed once."""
     path = spec.path
     with _opened_archive(path) as archive:

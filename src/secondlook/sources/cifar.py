@@ -10,8 +10,8 @@ from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.roots import folder_holding
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 from secondlook.sources.unpickling import read_arrays_pickle, texts
 
@@ -20,13 +20,13 @@ BATCHES_OF_CIFAR10 = {"test": ("test_batch",), "train": tuple(f"data_batch_{numb
 SPLIT_HELP = "'test' (the default) or 'train'"
 
 
-@scheme(
+@source_scheme(
     "cifar10",
     form="cifar10:ROOT",
     summary="the official CIFAR-10 python files (cifar-10-batches-py)",
     options={"split": SPLIT_HELP},
 )
-def open_cifar10(spec: Spec, rules: ReadingRules) -> ArraySource:
+def open_cifar10(spec: Spec, rules: ReadOptions) -> ArraySource:
     """Open CIFAR-10; ROOT is `cifar-10-batches-py` or the folder that holds it."""
     split = spec.one_of("split", tuple(BATCHES_OF_CIFAR10), "test")
     origin = "unpack the official cifar-10-python.tar.gz there"
@@ -35,13 +35,13 @@ def open_cifar10(spec: Spec, rules: ReadingRules) -> ArraySource:
     return _cifar_source(spec, rules, paths, "labels", (root / "batches.meta", "label_names"))
 
 
-@scheme(
+@source_scheme(
     "cifar100",
     form="cifar100:ROOT",
     summary="the official CIFAR-100 python files (cifar-100-python)",
     options={"split": SPLIT_HELP, "labels": "'fine' (100 classes, the default) or 'coarse' (20 classes)"},
 )
-def open_cifar100(spec: Spec, rules: ReadingRules) -> ArraySource:
+def open_cifar100(spec: Spec, rules: ReadOptions) -> ArraySource:
     """Open CIFAR-100; ROOT is `cifar-100-python` or the folder that holds it."""
     split = spec.one_of("split", ("test", "train"), "test")
     kind = spec.one_of("labels", ("fine", "coarse"), "fine")
@@ -51,7 +51,7 @@ def open_cifar100(spec: Spec, rules: ReadingRules) -> ArraySource:
 
 
 def _cifar_source(
-    spec: Spec, rules: ReadingRules, paths: Sequence[Path], labels_key: str, names_at: tuple[Path, str]
+    spec: Spec, rules: ReadOptions, paths: Sequence[Path], labels_key: str, names_at: tuple[Path, str]
 ) -> ArraySource:
     batches = [(path, read_arrays_pickle(path)) for path in paths]
     images = np.concatenate([_images(_entry(batch, "data", path), path) for path, batch in batches])

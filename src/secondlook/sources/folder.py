@@ -12,19 +12,19 @@ from secondlook.errors import SourceError
 from secondlook.sources.decoding import FORMATS, SUFFIXES
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.labels import labels_of_names, read_class_names
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 
 UNREAD = re.compile(r"\.(gif|avif|heic|heif|ppm|pgm|pbm|jp2|jxl|svg|psd|raw|dng|dcm|exr|tga|ico)")
 """The endings of what is usually an image too, but of no kind that is read."""
 
 
-class LeftOutWarning(UserWarning):
+class IgnoredFilesWarning(UserWarning):
     """A folder holds images of a kind that is not read."""
 
 
-@scheme(
+@source_scheme(
     "folder",
     form="folder:DIR",
     summary=f"a folder per class, or a flat folder without labels, of {FORMATS} files",
@@ -33,7 +33,7 @@ class LeftOutWarning(UserWarning):
         "classes": "a text file with one class name per line, in the order of the classifier's outputs",
     },
 )
-def open_folder(spec: Spec, rules: ReadingRules) -> FileSource:
+def open_folder(spec: Spec, rules: ReadOptions) -> FileSource:
     """Open a folder; classes are the sub-folders in sorted order, unless a file gives another order."""
     root = existing_folder(spec.path, "folder:")
     if spec.one_of("labels", ("folders", "none"), "folders") == "none":
@@ -53,13 +53,13 @@ def open_folder(spec: Spec, rules: ReadingRules) -> FileSource:
     return _without_labels(spec, rules, flat) if flat else _with_labels(spec, rules, per_class)
 
 
-def _without_labels(spec: Spec, rules: ReadingRules, paths: list[Path]) -> FileSource:
+def _without_labels(spec: Spec, rules: ReadOptions, paths: list[Path]) -> FileSource:
     if "classes" in spec.options:
         raise SourceError(f"{str(spec)!r} has no folder per class, so that classes= has no use; leave it out.")
     return FileSource(str(spec), _some(paths, spec), relative_ids(paths, spec.path), rules)
 
 
-def _with_labels(spec: Spec, rules: ReadingRules, per_class: dict[str, list[Path]]) -> FileSource:
+def _with_labels(spec: Spec, rules: ReadOptions, per_class: dict[str, list[Path]]) -> FileSource:
     paths = _some([path for members in per_class.values() for path in members], spec)
     class_names = tuple(per_class)
     if "classes" in spec.options:
@@ -140,6 +140,6 @@ def _warn_of_unread(paths: Iterable[Path], spec: Spec) -> None:
         warnings.warn(
             f"{str(spec)!r} leaves out {endings.total()} files that are not {FORMATS} ({counts}); convert them to one"
             " of these to have them read.",
-            LeftOutWarning,
+            IgnoredFilesWarning,
             stacklevel=2,
         )

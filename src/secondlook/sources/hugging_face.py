@@ -12,14 +12,14 @@ from secondlook.errors import MissingExtraError, SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.decoding import decode_file, decode_image
 from secondlook.sources.labels import numbered_ids
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import DECODING_THREADS, ReadingRules, Source, UnreadableImageError
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import DECODING_THREADS, ReadOptions, Source, UnreadableImageError
 from secondlook.sources.spec import Spec
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
-@scheme(
+@source_scheme(
     "hf",
     form="hf:NAME_OR_PATH?split=test",
     summary="a Hugging Face data set: a hub name, a local Parquet file, or a local folder of Parquet files or images",
@@ -33,7 +33,7 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
     },
     extra="hf",
 )
-def open_hugging_face(spec: Spec, rules: ReadingRules) -> "HuggingFaceSource":
+def open_hugging_face(spec: Spec, rules: ReadOptions) -> "HuggingFaceSource":
     """Open a data set; images stay encoded until they are read."""
     data = _one_split(_load(spec), spec)
     return HuggingFaceSource(spec, data, _image_column(spec, data), _label_column(spec, data), rules)
@@ -44,7 +44,7 @@ class HuggingFaceSource(Source):
 
     threads: int = DECODING_THREADS
 
-    def __init__(self, spec: Spec, data: Any, image: str, label: str | None, rules: ReadingRules) -> None:
+    def __init__(self, spec: Spec, data: Any, image: str, label: str | None, rules: ReadOptions) -> None:
         from datasets import Image
 
         labels = None if label is None else _known_labels(data, label)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import Array
 from secondlook.sources.decoding import decode_file
 from secondlook.sources.digests import digest_of_file, digest_of_file_status
-from secondlook.sources.source import DECODING_THREADS, ReadingRules, Source
+from secondlook.sources.source import DECODING_THREADS, ReadOptions, Source
 
 HASHED_BYTES = 2_000_000_000
 """Up to so many bytes in all, the digest covers what is in the files; above, their sizes and times of change."""
@@ -25,7 +25,7 @@ class FileSource(Source):
         spec: str,
         paths: Sequence[Path],
         ids: Sequence[str],
-        rules: ReadingRules,
+        rules: ReadOptions,
         *,
         labels: ArrayLike | None = None,
         class_names: Iterable[str] | None = None,

@@ -9,8 +9,8 @@ from secondlook.errors import SourceError
 from secondlook.sources.folder import existing_folder, images_below, images_in, relative_ids
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.mat_files import read_mat
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 
 N_SYNSETS = 1000
@@ -30,13 +30,13 @@ class Synsets:
     index_of_number: Mapping[int, int]
 
 
-@scheme(
+@source_scheme(
     "imagenet",
     form="imagenet:ROOT",
     summary="the ILSVRC 2012 validation images, flat beside the devkit or in a folder per synset",
     options={"devkit": "the folder of the devkit (ILSVRC2012_devkit_t12), if it is not in ROOT"},
 )
-def open_imagenet(spec: Spec, rules: ReadingRules) -> FileSource:
+def open_imagenet(spec: Spec, rules: ReadOptions) -> FileSource:
     """Open ImageNet; a label is the rank of the image's synset id among all synset ids, as in every framework."""
     root = existing_folder(spec.path, "imagenet:")
     devkit = _find_devkit(spec, root)
@@ -68,7 +68,7 @@ def _find_devkit(spec: Spec, root: Path) -> Path | None:
     return found
 
 
-def _synset_folders(spec: Spec, rules: ReadingRules, folder: Path, devkit: Path | None) -> FileSource:
+def _synset_folders(spec: Spec, rules: ReadOptions, folder: Path, devkit: Path | None) -> FileSource:
     wnids = sorted(path.name for path in folder.iterdir() if SYNSET_NAME.fullmatch(path.name))
     synsets = _synsets_of_folders(wnids, folder) if devkit is None else _read_synsets(devkit)
     unknown = [wnid for wnid in wnids if wnid not in synsets.index_of_wnid]
@@ -89,7 +89,7 @@ def _synsets_of_folders(wnids: list[str], folder: Path) -> Synsets:
     return Synsets(tuple(wnids), {wnid: index for index, wnid in enumerate(wnids)}, {})
 
 
-def _flat_folder(spec: Spec, rules: ReadingRules, folder: Path, devkit: Path | None) -> FileSource:
+def _flat_folder(spec: Spec, rules: ReadOptions, folder: Path, devkit: Path | None) -> FileSource:
     if devkit is None:
         raise SourceError(
             f"the images in {str(folder)!r} need the devkit for their labels; unpack ILSVRC2012_devkit_t12.tar.gz in"

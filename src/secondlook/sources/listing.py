@@ -14,8 +14,8 @@ from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.labels import labels_of_names, read_class_names
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
@@ -31,7 +31,7 @@ class Row:
     label: str
 
 
-@scheme(
+@source_scheme(
     "csv",
     form="csv:FILE.csv",
     summary="a table with the columns path (relative to the table) and optionally label (class number or class name)",
@@ -41,7 +41,7 @@ class Row:
         "classes": "a text file with one class name per line, in the order of the classifier's outputs",
     },
 )
-def open_csv(spec: Spec, rules: ReadingRules) -> FileSource:
+def open_csv(spec: Spec, rules: ReadOptions) -> FileSource:
     """Open a table of paths (comma-separated, or tab-separated if its name ends in .tsv)."""
     rows = _checked_rows(_read_rows(spec), spec)
     class_names = None

@@ -14,14 +14,14 @@ from secondlook.registry import did_you_mean
 from secondlook.sources import archive, cifar, folder, hugging_face, imagenet, listing, stl10, svhn  # noqa: F401
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.schemes import scheme_named
-from secondlook.sources.selection import SELECTION_OPTIONS, Part, Selection, selection_from, whole_number
-from secondlook.sources.source import OnError, ReadingRules, Source
+from secondlook.sources.selection import SELECTION_OPTIONS, Selection, SubsetName, selection_from, whole_number
+from secondlook.sources.source import OnError, ReadOptions, Source
 from secondlook.sources.spec import Spec, parse_spec, with_options
 from secondlook.sources.subset import Subset
 
 READING_OPTIONS: Mapping[str, str] = {
     "on_error": "'fail' (the default) or 'skip' for an image that cannot be read",
-    "max_pixels": f"refuse to decode images of more pixels than this, {ReadingRules.max_pixels} unless said",
+    "max_pixels": f"refuse to decode images of more pixels than this, {ReadOptions.max_pixels} unless said",
 }
 
 
@@ -30,7 +30,7 @@ def open_source(
     *,
     labels: ArrayLike | None = None,
     class_names: Iterable[str] | None = None,
-    part: Part | None = None,
+    part: SubsetName | None = None,
     fraction: float | None = None,
     count: int | None = None,
     seed: int | None = None,
@@ -128,10 +128,10 @@ def _texts(arguments: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in arguments.items() if value is not None}
 
 
-def _reading_rules(spec: Spec) -> ReadingRules:
+def _reading_rules(spec: Spec) -> ReadOptions:
     on_error = _checked_on_error(spec.options.get("on_error"), str(spec)) or "fail"
     max_pixels = whole_number("max_pixels", spec.options.get("max_pixels"), str(spec))
-    return ReadingRules(on_error, ReadingRules.max_pixels if max_pixels is None else max_pixels)
+    return ReadOptions(on_error, ReadOptions.max_pixels if max_pixels is None else max_pixels)
 
 
 def _checked_on_error(value: str | None, where: str) -> OnError | None:

@@ -13,8 +13,8 @@ from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.subset import experimental_positions, read_indices
 
-Part = Literal["experimental", "evaluation"]
-PARTS: tuple[Part, ...] = ("experimental", "evaluation")
+SubsetName = Literal["experimental", "evaluation"]
+PARTS: tuple[SubsetName, ...] = ("experimental", "evaluation")
 DEFAULT_FRACTION = 0.1
 
 SELECTION_OPTIONS: Mapping[str, str] = {
@@ -31,7 +31,7 @@ SELECTION_OPTIONS: Mapping[str, str] = {
 class Selection:
     """Which images to take; first a part or the indices, then the limit."""
 
-    part: Part | None = None
+    part: SubsetName | None = None
     fraction: float | None = None
     count: int | None = None
     seed: int = 0
@@ -92,7 +92,7 @@ def _check_combination(given: Mapping[str, object], where: str) -> None:
             raise SourceError(f"{one}= and {other}= of {where!r} exclude each other; keep one.")
 
 
-def _part(value: object, where: str) -> Part | None:
+def _part(value: object, where: str) -> SubsetName | None:
     if value is not None and value not in PARTS:
         raise SourceError(
             f"part={value!r} of {where!r} is none of {', '.join(PARTS)}.{did_you_mean(str(value), PARTS)}"

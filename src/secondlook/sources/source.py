@@ -28,7 +28,7 @@ IMAGES_OF_A_TASK = 8
 
 
 @dataclass(frozen=True)
-class ReadingRules:
+class ReadOptions:
     """What to do with an image that cannot be read, and how many pixels one may have."""
 
     on_error: OnError = "fail"

@@ -9,21 +9,21 @@ from secondlook.errors import SourceError
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.labels import read_class_names
 from secondlook.sources.roots import folder_holding
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 
 SIDE = 96
 BYTES_OF_AN_IMAGE = 3 * SIDE * SIDE
 
 
-@scheme(
+@source_scheme(
     "stl10",
     form="stl10:ROOT",
     summary="the official binary files of STL-10 (stl10_binary)",
     options={"split": "'test' (the default), 'train' or 'unlabeled'"},
 )
-def open_stl10(spec: Spec, rules: ReadingRules) -> ArraySource:
+def open_stl10(spec: Spec, rules: ReadOptions) -> ArraySource:
     """Open STL-10; ROOT is `stl10_binary` or the folder that holds it. The images are mapped from the file."""
     split = spec.one_of("split", ("test", "train", "unlabeled"), "test")
     origin = "unpack the official stl10_binary.tar.gz there"

@@ -9,20 +9,20 @@ from secondlook.errors import SourceError
 from secondlook.sources.in_memory import ArraySource
 from secondlook.sources.mat_files import read_mat
 from secondlook.sources.roots import folder_holding
-from secondlook.sources.schemes import scheme
-from secondlook.sources.source import ReadingRules
+from secondlook.sources.schemes import source_scheme
+from secondlook.sources.source import ReadOptions
 from secondlook.sources.spec import Spec
 
 DIGITS = tuple("0123456789")
 
 
-@scheme(
+@source_scheme(
     "svhn",
     form="svhn:ROOT",
     summary="the official cropped digits of SVHN (test_32x32.mat)",
     options={"split": "'test' (the default), 'train' or 'extra'"},
 )
-def open_svhn(spec: Spec, rules: ReadingRules) -> ArraySource:
+def open_svhn(spec: Spec, rules: ReadOptions) -> ArraySource:
     """Open SVHN; the file's label 10 is the digit 0."""
     split = spec.one_of("split", ("test", "train", "extra"), "test")
     name = f"{split}_32x32.mat"

@@ -6,7 +6,7 @@ from secondlook.imports import lazy_attributes
 from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Step, view_step
 from secondlook.views.view import View
-from secondlook.views.view_set import ViewSet, ViewWarning
+from secondlook.views.view_set import ViewSet, ViewsLike, ViewWarning, as_view_set, as_view_set_with_identity
 
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, iter_views
@@ -24,8 +24,11 @@ __all__ = [
     "View",
     "ViewSet",
     "ViewWarning",
+    "ViewsLike",
     "apply_view",
     "apply_views",
+    "as_view_set",
+    "as_view_set_with_identity",
     "contact_sheet",
     "iter_views",
     "view_step",

@@ -150,3 +150,19 @@ def _refuse_duplicates(views: list[View]) -> None:
 
 def _say(sentence: str) -> None:
     warnings.warn(sentence, ViewWarning, stacklevel=3)
+
+
+ViewsLike = ViewSet | str | Path | Iterable[View | str]
+"""A set, text, a preset's name, a file, or any views and texts."""
+
+
+def as_view_set(views: ViewsLike) -> ViewSet:
+    """Return `views` as a set."""
+    return views if isinstance(views, ViewSet) else ViewSet(views)
+
+
+def as_view_set_with_identity(views: ViewsLike) -> ViewSet:
+    """Return `views` as a set; a plain list of views may omit the identity."""
+    if isinstance(views, ViewSet | str | Path):
+        return as_view_set(views)
+    return ViewSet([View(), *(view for view in views if str(view) != str(View()))])

@@ -21,7 +21,7 @@ from secondlook.scoring.score_files import written
 from secondlook.scoring.score_parts import ScoreParts
 from secondlook.sources import Source, parse_spec
 
-LIST = "rejected.csv"
+REJECTED_LIST = "rejected.csv"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RejectedFolder:
                 advance(1)
             # Each file forced to the disk by itself takes 70 times as long.
             getattr(os, "sync", lambda: None)()
-            write_atomically(self.path / LIST, lambda file: self._write_list(queue, file))
+            write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file))
 
     def _put(self, image: Doubtful) -> None:
         target = self.path_of(image)

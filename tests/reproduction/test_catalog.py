@@ -1,15 +1,15 @@
 """The declared experiments: names, and nothing in them that does not exist."""
 
 import pytest
-from reproduction.catalog import experiments_named
 
 from reproduction import EXPERIMENTS, GROUPS, Column, Experiment
+from reproduction.catalog import experiments_named
 from reproduction.classifier_plans import CLASSIFIERS
 from reproduction.data_sets import DATA_SETS
 from reproduction.experiment import Comparison, Piece, texts_of, views_needed
 from secondlook.errors import ExperimentError
 from secondlook.estimators import METHODS
-from secondlook.metrics import measures
+from secondlook.metrics import parse_metrics
 from secondlook.views import PRESETS
 
 NAMES = [
@@ -46,7 +46,7 @@ def test_every_column_names_what_exists(experiment: Experiment) -> None:
 def test_every_comparison_names_methods_metrics_and_views_that_exist(experiment: Experiment) -> None:
     for piece in experiment.pieces:
         if isinstance(piece, Comparison):
-            assert len(measures(piece.metrics)) == len(piece.metrics)
+            assert len(parse_metrics(piece.metrics)) == len(piece.metrics)
             for column in piece.columns:
                 assert all(row.confidence.partition(":")[0] in METHODS for row in (*piece.methods, *column.methods))
                 assert set(texts_of(column.views)) <= set(views_needed(column, piece.methods).texts)
