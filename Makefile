@@ -1,19 +1,20 @@
-# Everything sets itself up: `make demo` and `make test` work on a machine that has only Python 3.11 or newer.
+# Every target sets itself up: `make demo` and `make test` need only Python 3.11 or newer.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
-# Two test workers on two cores; each leaves the other its core.
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# Two test workers suit two cores. PYTEST_OPTIONS='-m "not network"' skips tests that install packages from an index.
 TEST_WORKERS ?= 2
+PYTEST_OPTIONS ?=
 
-.PHONY: demo test test-browser check lint types bench docs clean
+.PHONY: demo test test-browser check lint types bench reproduce docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
 
 test: $(VENV)/ready-dev
-	$(BIN)/pytest -n $(TEST_WORKERS)
+	$(BIN)/pytest -n $(TEST_WORKERS) $(PYTEST_OPTIONS)
 
-# The report in a real browser; Debian's Chromium is installed where there is none (CHROMIUM=PATH names another).
+# Tests the report in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
 test-browser: $(VENV)/ready-browser
 	$(BIN)/pytest tests_browser
 
@@ -26,9 +27,14 @@ types: $(VENV)/ready-dev
 
 check: lint types test
 
-# Some minutes on a quiet machine; benchmarks/search_quality.py has a longer study of its own.
+# Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	for name in views ranking metrics collect search guarantee; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# Reruns the two experiments of reproduction/results; DATA_ROOT contains the data sets and weights (reproduction/README.md).
+DATA_ROOT ?= ../shared
+reproduce: $(VENV)/ready-dev
+	$(BIN)/python -m reproduction results --data-root $(DATA_ROOT) --out reproduction/results
 
 docs: $(VENV)/ready-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -17,8 +17,7 @@ from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions import Predictions, collect
-from secondlook.selective import certify_confidence
-from secondlook.selective.fallback_test import largest_certified_count
+from secondlook.selective import certify_confidence, largest_certified_count
 
 ROOT = Path(__file__).resolve().parents[1]
 CIFAR10 = ROOT.parent / "shared" / "cifar10"

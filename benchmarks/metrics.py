@@ -14,7 +14,7 @@ import numpy as np
 
 from circumstances import write_results
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.metrics import BoundMetric, known_metrics, parse_metric
+from secondlook.metrics import METRICS, BoundMetric, parse_metric
 
 RESULTS = Path(__file__).parent / "results" / "metrics.csv"
 LIMIT = 1.5
@@ -57,7 +57,7 @@ def seconds(job: Callable[[], object]) -> float:
 
 def timed(one: BoundMetric, correct: BoolArray, confidence: Float64Array) -> float:
     """Return the time of a metric from arrays in any order to the number, sorting included."""
-    return seconds(lambda: one.metric(correct, confidence, *one.arguments))
+    return seconds(lambda: one(correct, confidence))
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
     argsort = seconds(lambda: np.argsort(confidence))
     name, formula = peer()
     jobs = {f"aurc, {name}": seconds(lambda: formula(correct, confidence))}
-    for one in known_metrics():
+    for one in METRICS.values():
         text = one.name + PARAMETERS[one.parameter]
         jobs[text] = timed(parse_metric(text), correct, confidence)
     print(f"{given.images:,} scores; one numpy.argsort: {argsort:.2f} s")

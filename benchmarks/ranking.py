@@ -16,8 +16,7 @@ import numpy as np
 
 from circumstances import write_results
 from secondlook.arrays import Array, Float64Array, IntArray
-from secondlook.estimators.plurality import plurality_order
-from secondlook.estimators.resampling import view_resampling_counts
+from secondlook.estimators import plurality_order, view_resampling_counts
 
 RESULTS = Path(__file__).parent / "results"
 IMAGES, VIEWS, RESAMPLINGS = 49_000, 24, 1_000

@@ -17,9 +17,8 @@ from PIL import Image
 from circumstances import write_results
 from secondlook.arrays import Array
 from secondlook.views import View, apply_view
-from secondlook.views.operations import Warp
-from secondlook.views.plan import plan
-from secondlook.views.steps import Frame
+from secondlook.views.engine import plan_operations
+from secondlook.views.operations import Frame, Warp
 
 COPIES = ["hflip", "vflip", "shift:2,-1", "hflip+shift:-2,1", "channels:bgr"]
 WARPS = ["rotate:7", "hflip+rotate:-10", "zoom:1.1", "zoom:0.9", "shift:0.5,0.5"]
@@ -41,7 +40,7 @@ def seconds(*jobs: Callable[[], object]) -> list[float]:
 
 def warp_of(text: str, images: Array) -> Warp:
     """Return the one warp that the engine makes of a view."""
-    (operation,) = plan(View.parse(text), Frame(*images.shape[1:]))
+    (operation,) = plan_operations(View.parse(text), Frame(*images.shape[1:]))
     assert isinstance(operation, Warp)
     return operation
 

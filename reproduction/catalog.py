@@ -1,30 +1,41 @@
-"""Every experiment by its name: the paper's tables and figures, and the two on public classifiers."""
+"""The catalog: every experiment by name, and the groups that run several of them."""
 
-from reproduction import cifar10_experiments, paper_figures, paper_tables
-from reproduction.experiment import Experiment
-from secondlook.errors import ExperimentError
-from secondlook.registry import did_you_mean
+from dataclasses import dataclass
 
-EXPERIMENTS: dict[str, Experiment] = {}
+from reproduction.cifar10 import CIFAR10_EXPERIMENTS
+from reproduction.experiment import Experiment, NamedRecord, ReproductionError
+from reproduction.paper import PAPER_EXPERIMENTS
+from secondlook.registry import Registry
+
+EXPERIMENTS: Registry[Experiment] = Registry("experiment", ReproductionError)
 """Every experiment, in the order of the paper."""
 
-for _experiment in (*paper_tables.TABLES, *paper_figures.FIGURES, *cifar10_experiments.EXPERIMENTS):
-    if _experiment.name in EXPERIMENTS:
-        raise ExperimentError(f"experiment {_experiment.name!r} is declared twice; choose another name.")
-    EXPERIMENTS[_experiment.name] = _experiment
+for _experiment in (*PAPER_EXPERIMENTS, *CIFAR10_EXPERIMENTS):
+    EXPERIMENTS.add(_experiment)
+
+
+@dataclass(frozen=True)
+class Group(NamedRecord):
+    """A name that runs several experiments."""
+
+    experiments: tuple[str, ...]
+
 
 GROUPS = {
-    "all": tuple(one.name for one in (*paper_tables.TABLES, *paper_figures.FIGURES)),
-    "results": tuple(one.name for one in cifar10_experiments.EXPERIMENTS),
+    group.name: group
+    for group in (
+        Group("all", "Every table and figure of the paper", tuple(one.name for one in PAPER_EXPERIMENTS)),
+        Group(
+            "results",
+            "Both experiments on public classifiers, the results kept in reproduction/results",
+            tuple(one.name for one in CIFAR10_EXPERIMENTS),
+        ),
+    )
 }
-"""Names that stand for several experiments: the whole paper, and whatever `results/` keeps."""
 
 
-def experiments_named(name: str) -> tuple[Experiment, ...]:
-    """Return the experiment of that name, or those of a group."""
+def find_experiments(name: str) -> tuple[Experiment, ...]:
+    """Return the experiment with this name, or the experiments of a group."""
     if name in GROUPS:
-        return tuple(EXPERIMENTS[one] for one in GROUPS[name])
-    if name not in EXPERIMENTS:
-        known = (*EXPERIMENTS, *GROUPS)
-        raise ExperimentError(f"unknown experiment {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")
-    return (EXPERIMENTS[name],)
+        return tuple(EXPERIMENTS[one] for one in GROUPS[name].experiments)
+    return (EXPERIMENTS.find(name, where=f" (groups: {', '.join(GROUPS)})"),)

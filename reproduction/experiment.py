@@ -1,32 +1,67 @@
-"""An experiment is a value: what is shown to which classifiers, how it is scored, and what the paper printed."""
+"""Experiments as values: data sets, classifiers, views, methods, metrics and the matching columns of the paper.
+
+Notation (`by`, `k`, method symbols such as "MSR(D)") follows the paper, because the results are compared with it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from reproduction.published import PublishedColumn
+import secondlook as sl
 from secondlook.predictions import PredictFrom
-from secondlook.views import PRESETS, ViewSet, as_view_set_with_identity
-
-PartName = Literal["experimental", "evaluation", "all"]
-
+from secondlook.views import PRESETS
 
 By = Literal["x", "D"]
-"""What the class is predicted from, in the paper's notation: the image x itself, or the set D of its views."""
+"""What the class is predicted from, in the paper's notation: the image x, or the set D of its views."""
 PREDICT_FROM: Mapping[By, PredictFrom] = {"x": "image", "D": "views"}
-"""The same in the words of the library."""
+"""The same choice in the vocabulary of the library."""
+
+ImageSubset = Literal["experimental", "evaluation", "all"]
+"""Images of a data set: those to choose views on, those to evaluate on, or both."""
+
+
+class ReproductionError(sl.SecondLookError):
+    """An experiment that is unknown, or that cannot be run or written."""
+
+
+@dataclass(frozen=True)
+class NamedRecord:
+    """A record with a name and a title, as registries list it."""
+
+    name: str
+    title: str
+
+    @property
+    def form(self) -> str:
+        """The name, as users write it."""
+        return self.name
+
+    @property
+    def summary(self) -> str:
+        """The title."""
+        return self.title
+
+
+@dataclass(frozen=True)
+class PublishedColumn:
+    """A column of a table in the paper; `flip` is "with" or "without" flips in training, where the paper states it."""
+
+    table: int
+    data_set: str
+    arch: str = ""
+    flip: str = ""
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """A row of a table: how the paper writes a confidence, what it is called here, and its options.
+    """A row of a table: the paper's symbol for a confidence, the name of the method, and its options.
 
     Attributes
     ----------
     views
-        The views that the confidence looks at, where these are not the column's; only for classes predicted by x.
+        Views that the confidence is computed from, if different from the column's; only for classes predicted from x.
     tuned
-        Whether it is given the experimental images to tune itself on.
+        Whether the method is tuned on the experimental images.
     """
 
     symbol: str
@@ -36,17 +71,17 @@ class MethodRow:
     tuned: bool = False
 
     @property
-    def own_views(self) -> tuple[str, ...]:
-        """The texts of the views that it needs beyond the column's."""
+    def extra_views(self) -> tuple[str, ...]:
+        """The views that the method needs in addition to the column's."""
         name, _, parameter = self.confidence.partition(":")
-        return (parameter,) if name == "view" else () if self.views is None else texts_of(self.views)
+        return (parameter,) if name == "view" else () if self.views is None else view_texts(self.views)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: a data set, a classifier (several are an ensemble), the views D, what counts as right.
+    """A column of a table: a data set, a classifier (several form an ensemble), the views D, and k for top-k.
 
-    `classifiers` are keys of CLASSIFIERS; `methods` are rows that this column has beyond those of the table.
+    `classifiers` are names in `CLASSIFIERS`; `methods` are rows that only this column has.
     """
 
     title: str
@@ -60,7 +95,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Term:
-    """A cell of a table, added to a contrast or taken away from it."""
+    """A cell of a table with its sign in a contrast."""
 
     sign: Literal[1, -1]
     column: str
@@ -70,7 +105,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A sum and difference of cells, with an interval over the same resamplings of the images."""
+    """A signed sum of cells, with an interval from paired resamplings of the images."""
 
     question: str
     metric: str
@@ -79,7 +114,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods by metrics for some columns: Tables 1 to 5 and the supplement."""
+    """Methods by metrics for several columns: Tables 1 to 5 and the supplement."""
 
     name: str
     title: str
@@ -87,54 +122,54 @@ class Comparison:
     methods: tuple[MethodRow, ...]
     metrics: tuple[str, ...] = ("aorc_joint",)
     by: tuple[By, ...] = ("x",)
-    part: PartName = "evaluation"
+    subset: ImageSubset = "evaluation"
     contrasts: tuple[Contrast, ...] = ()
 
 
 @dataclass(frozen=True)
 class Intensity:
-    """AORC of single views against how strong they are; a point is the mean over its views."""
+    """AORC of single views against their strength; a point is the mean over its views."""
 
     name: str
     title: str
     axis: str
     columns: tuple[Column, ...]
     points: tuple[tuple[float, tuple[str, ...]], ...]
-    part: PartName = "experimental"
+    subset: ImageSubset = "experimental"
 
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Risk-coverage curves of some methods, and what is gained at a tolerated risk."""
+    """Risk-coverage curves of several methods, and the gain in coverage at a tolerated risk."""
 
     name: str
     title: str
     column: Column
     methods: tuple[MethodRow, ...]
     risk: float = 0.01
-    part: PartName = "evaluation"
+    subset: ImageSubset = "evaluation"
     published: str = ""
 
 
 @dataclass(frozen=True)
 class MetricExplained:
-    """The curves and areas behind AORC, for one column and one method."""
+    """The curves and areas that define AORC, for one column and one method."""
 
     name: str
     title: str
     column: Column
     method: MethodRow
-    part: PartName = "evaluation"
+    subset: ImageSubset = "evaluation"
 
 
 @dataclass(frozen=True)
 class ContactSheets:
-    """A picture of every view of one image of each column's data set."""
+    """A picture of every view of one image, for the data set of each column."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
-    part: PartName = "experimental"
+    subset: ImageSubset = "experimental"
 
 
 @dataclass(frozen=True)
@@ -147,30 +182,33 @@ class ResamplingStudy:
     resamplings: tuple[int, ...]
     windows: tuple[int, ...]
     seeds: tuple[int, ...]
-    part: PartName = "all"
+    subset: ImageSubset = "all"
 
 
 Piece = Comparison | Intensity | RiskCoverage | MetricExplained | ContactSheets | ResamplingStudy
+"""One table or figure of an experiment."""
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A table or a figure of the paper, or several pieces that belong together."""
+class Experiment(NamedRecord):
+    """A table or figure of the paper, or several pieces that belong together."""
 
-    name: str
-    title: str
     pieces: tuple[Piece, ...]
     notes: tuple[str, ...] = ()
 
 
-def texts_of(views: str) -> tuple[str, ...]:
-    """Return the texts of a preset's views, or of views separated by white space, the identity first."""
+def view_texts(views: str) -> tuple[str, ...]:
+    """Return the text of each view of a preset, or of views separated by white space, the identity first."""
     words = PRESETS[views].views.split() if views in PRESETS else views.split()
-    # Through a list, so that a preset's warning is not repeated here: the notes of the experiment say it.
-    return as_view_set_with_identity(words).texts
+    # Passed as a list, so that a preset's warning is not repeated here: the experiment's notes contain it.
+    return _view_set(words).texts
 
 
-def views_needed(column: Column, methods: tuple[MethodRow, ...]) -> ViewSet:
-    """Return all views that a column and its methods look at."""
-    own = [text for row in (*methods, *column.methods) for text in row.own_views]
-    return as_view_set_with_identity(dict.fromkeys((*texts_of(column.views), *own)))
+def required_views(column: Column, methods: tuple[MethodRow, ...]) -> sl.ViewSet:
+    """Return all views that a column and the methods need."""
+    extra = [text for row in (*methods, *column.methods) for text in row.extra_views]
+    return _view_set([*view_texts(column.views), *extra])
+
+
+def _view_set(texts: list[str]) -> sl.ViewSet:
+    return sl.ViewSet(dict.fromkeys(("identity", *texts)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import secondlook.cli
 from secondlook.arrays import Array, IntArray
-from secondlook.cli.demo_digits import digit_images, seen_and_unseen
+from secondlook.cli.demo import digit_images, split_digits
 
 EPOCHS = 60
 MODEL = Path(secondlook.cli.__file__).parent / "demo_data" / "digits.onnx"
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=MODEL)
     output: Path = parser.parse_args().output
     images, labels = digit_images()
-    seen, unseen = seen_and_unseen()
+    seen, unseen = split_digits()
     model = train(images[seen], labels[seen])
     print(f"accuracy on {len(unseen)} unseen digits: {accuracy(model, images[unseen], labels[unseen]):.4f}")
     batch = torch.export.Dim("batch")

@@ -1,6 +1,7 @@
-"""The house itself: what is exported, what is imported when, and who may know whom."""
+"""The architecture: what is exported, what an import loads, and which room may import which."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import secondlook as sl
+from secondlook import errors
 
 PACKAGE = Path(sl.__file__).parent
 ROOMS = (
@@ -31,24 +33,65 @@ HEAVY = (
     "cv2",
     "onnxruntime",
     "pyarrow",
+    "pandas",
     "sklearn",
-    "plotly",
     "ray",
     "transformers",
     "scipy",
     "matplotlib",
 )
+EXPORTED = [
+    "Classifier",
+    "Decisions",
+    "Ensemble",
+    "Evaluation",
+    "Policy",
+    "Predictions",
+    "Preprocessing",
+    "Rule",
+    "Run",
+    "SecondLookError",
+    "SelectiveClassifier",
+    "Source",
+    "View",
+    "ViewSet",
+    "ViewWarning",
+    "__version__",
+    "apply_views",
+    "candidate_views",
+    "certify",
+    "certify_confidence",
+    "collect",
+    "compare",
+    "confidence",
+    "confidence_interval",
+    "contact_sheet",
+    "create_run",
+    "diagnose_views",
+    "evaluate",
+    "fit_temperature",
+    "load_classifier",
+    "metrics",
+    "open_run",
+    "open_source",
+    "score",
+    "search_views",
+    "threshold_for",
+    "view_step",
+    "write_report",
+]
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported_modules(path: Path) -> set[str]:
-    """Return every module that a file imports anywhere in it, also inside functions."""
-    found = set()
+def imports_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """Return every import of a file, also inside functions: the module, and the names taken from it."""
+    found: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found += [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the room"
-            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found.append((node.module or "", tuple(alias.name for alias in node.names)))
     return found
 
 
@@ -57,56 +100,91 @@ def room_of(path: Path) -> str | None:
     return first if first in ROOMS else None
 
 
-def test_a_room_knows_only_the_rooms_to_its_left() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        room = room_of(path)
-        for module in imported_modules(path):
-            parts = module.split(".")
-            if path.parent == PACKAGE and path.name == "__init__.py":
-                continue
-            if parts[0] == "secondlook" and len(parts) > 1 and parts[1] in ROOMS:
-                assert room, f"{path.name} is in no room but imports {module}"
-                assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{path} must not import {module}"
+def imported_rooms(path: Path) -> set[str]:
+    """Return the rooms that a file imports, whichever way it is written."""
+    modules = [module.split(".") for module, _ in imports_of(path)]
+    named = [["secondlook", name] for module, names in imports_of(path) if module == "secondlook" for name in names]
+    return {parts[1] for parts in [*modules, *named] if parts[0] == "secondlook" and parts[1:2] and parts[1] in ROOMS}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_import_only_rooms_to_their_left(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        return
+    room = room_of(path)
+    assert room or not imported_rooms(path), "a module outside the rooms must not import a room"
+    for imported in imported_rooms(path):
+        assert ROOMS.index(imported) <= ROOMS.index(str(room)), f"{room} must not import {imported}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_are_imported_through_their_init(path: Path) -> None:
+    for module, names in imports_of(path):
+        parts = module.split(".")
+        if parts[0] != "secondlook" or len(parts) < 2 or parts[1] not in ROOMS or parts[1] == room_of(path):
+            continue
+        assert len(parts) == 2, f"import {module} through secondlook.{parts[1]}"
+        facade = __import__(module, fromlist=["__all__"])
+        assert set(names) <= set(facade.__all__), f"{module} does not export all of {names}"
 
 
 def test_every_folder_is_a_known_room() -> None:
-    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders <= set(ROOMS)
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders == set(ROOMS)
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["secondlook", *sorted(f"secondlook.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py"))],
-)
-def test_importing_a_room_is_light(module: str) -> None:
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "cli"])
+def test_facades_export_existing_names_once(room: str) -> None:
+    facade = __import__(f"secondlook.{room}", fromlist=["__all__"])
+    assert sorted(facade.__all__) == sorted(set(facade.__all__))
+    for name in facade.__all__:
+        assert not inspect.ismodule(getattr(facade, name)), f"{room}.{name} is a module that shadows the exported name"
+
+
+def test_public_class_and_function_names_are_defined_once() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in MODULES:
+        if room_of(path) == "cli":  # commands are named like the functions that they call
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: places for name, places in defined.items() if len(set(places)) > 1} == {}
+
+
+@pytest.mark.parametrize("module", ["secondlook", *(f"secondlook.{room}" for room in ROOMS)])
+def test_importing_a_room_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_the_exported_names_are_exactly_these() -> None:
-    assert len(set(sl.__all__)) == len(sl.__all__)
-    for name in sl.__all__:
-        assert getattr(sl, name) is not None, name
-    assert set(dir(sl)) == set(sl.__all__)
-    with pytest.raises(AttributeError, match="module 'secondlook' has no attribute 'nothing'"):
+def test_exported_names_are_this_list() -> None:
+    assert sorted(sl.__all__) == sorted(EXPORTED)
+    assert sorted(dir(sl)) == sorted(EXPORTED)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_name_can_be_imported(name: str) -> None:
+    assert getattr(sl, name) is not None
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'nothing'"):
         sl.nothing  # noqa: B018
 
 
 def test_no_room_shares_its_name_with_a_function() -> None:
     for room in set(ROOMS) & set(sl.__all__):
-        assert isinstance(getattr(sl, room), type(sl)), f"{room} is both a room and something else"
+        assert inspect.ismodule(getattr(sl, room)), f"{room} is both a room and something else"
 
 
-def test_every_error_is_of_the_family() -> None:
-    from secondlook import errors
-
+def test_every_error_is_a_secondlook_error() -> None:
     leaves = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert len(leaves) > 5
     assert all(issubclass(leaf, sl.SecondLookError) for leaf in leaves)
 
 
-def test_a_missing_extra_names_the_repair() -> None:
-    from secondlook.errors import MissingExtraError
-
-    sentence = str(MissingExtraError("Ray scale-out", "ray", "ray"))
-    assert sentence == "Ray scale-out needs 'ray'. Install it with: pip install 'secondlook[ray]'"
+def test_missing_extra_names_the_command_that_installs_it() -> None:
+    message = str(errors.MissingExtraError("Ray scale-out", "ray", "ray"))
+    assert "pip install 'secondlook[ray]'" in message

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 
 from secondlook.arrays import softmax
 from secondlook.classifiers import load_classifier
-from secondlook.classifiers.answers import check_answers
+from secondlook.classifiers.classifier import validate_output
 
 
 def test_huge_logits_do_not_overflow() -> None:
@@ -25,7 +25,7 @@ def test_softmax_is_the_formula_and_passes_the_check(logits: np.ndarray[Any, Any
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-300)
     np.testing.assert_array_equal(logits, before)
-    check_answers(found, rows=3, output="probabilities", n_classes=4, name="m")
+    validate_output(found, n_images=3, output="probabilities", n_classes=4, name="m")
 
 
 def test_it_goes_over_the_last_axis() -> None:

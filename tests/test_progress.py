@@ -102,7 +102,7 @@ def test_reading_predictions_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         yield told.append
 
     monkeypatch.setattr("secondlook.predictions.predictions.progress_bar", counting)
-    with preds.read_with_bar("reading", 2) as seen:
+    with preds.show_progress("reading", 2) as seen:
         assert [rows.stop for rows, _ in seen.blocks(15)] == [15, 30, 40]
         list(seen.select(views="identity").blocks())
         seen.predicted()

@@ -1,4 +1,4 @@
-"""A real headless Chromium, and reports to open in it."""
+"""A headless Chromium, and reports to open in it."""
 
 import os
 import shutil
@@ -20,8 +20,8 @@ FLAGS = (
 CLASSES = ("cat", "dog", "bird", '<img src="x" onerror="alert(1)">')
 
 
-def made_predictions(n_images: int) -> Predictions:
-    """Make images of which about one in seven is answered wrongly, and less surely in further views."""
+def make_predictions(n_images: int) -> Predictions:
+    """Make predictions of which about one in seven is wrong, and less confident for the other views."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, n_images)
     logits = rng.normal(size=(n_images, 4, 4))
@@ -33,7 +33,7 @@ def made_predictions(n_images: int) -> Predictions:
 
 @pytest.fixture(scope="session")
 def preds() -> Predictions:
-    return made_predictions(2000)
+    return make_predictions(2000)
 
 
 @pytest.fixture(scope="session")
@@ -47,20 +47,20 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
         notes=["made up for this test"],
         command="secondlook report run/",
         delta=0.01,
-        artefacts=False,
+        artifacts=False,
     )
 
 
 @pytest.fixture(scope="session")
 def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "report.html"
-    return write_report(made_predictions(10_000), path, title="Ten thousand images", artefacts=False)
+    return write_report(make_predictions(10_000), path, title="Ten thousand images", artifacts=False)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    assert chromium, "Chromium is not installed: apt-get install chromium, or set CHROMIUM to where it is"
+    assert chromium, "Chromium is not installed: apt-get install chromium, or set CHROMIUM to its path"
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
         yield launched
@@ -69,13 +69,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, report: Path) -> Iterator[Page]:
-    """Open the report; whatever the console says, and any request but for the page itself, fails the test."""
+    """Open the report; any console message, and any request except for the page itself, fails the test."""
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
-    said: list[str] = []
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.on("request", lambda request: None if request.url.startswith("data:") else said.append(request.url))
+    messages: list[str] = []
+    opened.on("console", lambda message: messages.append(message.text))
+    opened.on("pageerror", lambda error: messages.append(str(error)))
+    opened.on("request", lambda request: None if request.url.startswith("data:") else messages.append(request.url))
     opened.goto(report.as_uri())
     yield opened
     opened.close()
-    assert said == [report.as_uri()]
+    assert messages == [report.as_uri()]

@@ -9,34 +9,68 @@ if TYPE_CHECKING:
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
     from secondlook.diagnosis import candidate_views, diagnose_views, search_views
     from secondlook.errors import SecondLookError
-    from secondlook.estimators import (
-        METHODS,
-        bootstrap_confidences,
-        confidence,
-        confidence_interval,
-        embeddings,
-        fit_temperature,
-        mc_dropout_passes,
-    )
-    from secondlook.evaluation import Evaluation, evaluate
+    from secondlook.estimators import confidence, confidence_interval, fit_temperature
+    from secondlook.evaluation import Evaluation, compare, evaluate
     from secondlook.predictions import Predictions, collect
-    from secondlook.scoring import SelectiveClassifier
-    from secondlook.selective import Policy, Rule, certify, threshold_for
+    from secondlook.report import write_report
+    from secondlook.runs import Run, create_run, open_run
+    from secondlook.scoring import Decisions, SelectiveClassifier, score
+    from secondlook.selective import Policy, Rule, certify, certify_confidence, threshold_for
     from secondlook.sources import Source, open_source
-    from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_views, contact_sheet, iter_views, view_step
+    from secondlook.views import View, ViewSet, ViewWarning, apply_views, contact_sheet, view_step
 
 __version__ = "0.1.0"
 
+_ROOMS = {
+    "Classifier": "classifiers",
+    "Decisions": "scoring",
+    "Ensemble": "classifiers",
+    "Evaluation": "evaluation",
+    "Policy": "selective",
+    "Predictions": "predictions",
+    "Preprocessing": "classifiers",
+    "Rule": "selective",
+    "Run": "runs",
+    "SecondLookError": "errors",
+    "SelectiveClassifier": "scoring",
+    "Source": "sources",
+    "View": "views",
+    "ViewSet": "views",
+    "ViewWarning": "views",
+    "apply_views": "views",
+    "candidate_views": "diagnosis",
+    "certify": "selective",
+    "certify_confidence": "selective",
+    "collect": "predictions",
+    "compare": "evaluation",
+    "confidence": "estimators",
+    "confidence_interval": "estimators",
+    "contact_sheet": "views",
+    "create_run": "runs",
+    "diagnose_views": "diagnosis",
+    "evaluate": "evaluation",
+    "fit_temperature": "estimators",
+    "load_classifier": "classifiers",
+    "metrics": "metrics",
+    "open_run": "runs",
+    "open_source": "sources",
+    "score": "scoring",
+    "search_views": "diagnosis",
+    "threshold_for": "selective",
+    "view_step": "views",
+    "write_report": "report",
+}
+
 __all__ = [
-    "METHODS",
-    "PRESETS",
     "Classifier",
+    "Decisions",
     "Ensemble",
     "Evaluation",
     "Policy",
     "Predictions",
     "Preprocessing",
     "Rule",
+    "Run",
     "SecondLookError",
     "SelectiveClassifier",
     "Source",
@@ -45,67 +79,30 @@ __all__ = [
     "ViewWarning",
     "__version__",
     "apply_views",
-    "bootstrap_confidences",
     "candidate_views",
     "certify",
+    "certify_confidence",
     "collect",
+    "compare",
     "confidence",
     "confidence_interval",
     "contact_sheet",
+    "create_run",
     "diagnose_views",
-    "embeddings",
     "evaluate",
     "fit_temperature",
-    "iter_views",
     "load_classifier",
-    "mc_dropout_passes",
     "metrics",
+    "open_run",
     "open_source",
+    "score",
     "search_views",
     "threshold_for",
     "view_step",
+    "write_report",
 ]
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "Classifier": "secondlook.classifiers",
-        "Ensemble": "secondlook.classifiers",
-        "Evaluation": "secondlook.evaluation",
-        "METHODS": "secondlook.estimators",
-        "PRESETS": "secondlook.views",
-        "Policy": "secondlook.selective",
-        "Predictions": "secondlook.predictions",
-        "Preprocessing": "secondlook.classifiers",
-        "Rule": "secondlook.selective",
-        "SecondLookError": "secondlook.errors",
-        "SelectiveClassifier": "secondlook.scoring",
-        "Source": "secondlook.sources",
-        "View": "secondlook.views",
-        "ViewSet": "secondlook.views",
-        "ViewWarning": "secondlook.views",
-        "apply_views": "secondlook.views",
-        "bootstrap_confidences": "secondlook.estimators",
-        "candidate_views": "secondlook.diagnosis",
-        "certify": "secondlook.selective",
-        "collect": "secondlook.predictions",
-        "confidence": "secondlook.estimators",
-        "contact_sheet": "secondlook.views",
-        "diagnose_views": "secondlook.diagnosis",
-        "embeddings": "secondlook.estimators",
-        "evaluate": "secondlook.evaluation",
-        "fit_temperature": "secondlook.estimators",
-        "confidence_interval": "secondlook.estimators",
-        "iter_views": "secondlook.views",
-        "load_classifier": "secondlook.classifiers",
-        "mc_dropout_passes": "secondlook.estimators",
-        "metrics": "secondlook.metrics",
-        "open_source": "secondlook.sources",
-        "search_views": "secondlook.diagnosis",
-        "threshold_for": "secondlook.selective",
-        "view_step": "secondlook.views",
-    },
-)
+__getattr__ = lazy_attributes(__name__, {name: f"secondlook.{room}" for name, room in _ROOMS.items()})
 
 
 def __dir__() -> list[str]:

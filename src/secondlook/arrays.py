@@ -28,9 +28,8 @@ def softmax(logits: Array) -> Float64Array:
 
 
 def default_ids(n_images: int) -> tuple[str, ...]:
-    """Return zero-padded positions, the ids of images that have no ids of their own."""
-    width = len(str(n_images - 1))
-    return tuple(f"{position:0{width}d}" for position in range(n_images))
+    """Return the ids of images that have none: their positions, zero-padded so that they sort ('000042')."""
+    return tuple(f"{position:06d}" for position in range(n_images))
 
 
 def describe_image_fault(images: object) -> str | None:

@@ -1,4 +1,4 @@
-"""The tiny network as an ONNX file, a torch module and a model on a real server, for the tests of this room."""
+"""The tiny network as an ONNX file, a torch module and a model on a real server."""
 
 import importlib.util
 import json
@@ -19,8 +19,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 
 
-def _tiny_network_class() -> Any:
-    """Tests do not import one another, and the server's environment needs the network in a file of its own."""
+def _load_network_class() -> Any:
+    """Load the network from a separate file, which the environment of the server loads too."""
     spec = importlib.util.spec_from_file_location("tiny_network", HERE / "tiny_network.py")
     assert spec is not None
     assert spec.loader is not None
@@ -32,7 +32,7 @@ def _tiny_network_class() -> Any:
 
 @pytest.fixture(scope="session")
 def make_network() -> Callable[..., Any]:
-    made: Callable[..., Any] = _tiny_network_class().random
+    made: Callable[..., Any] = _load_network_class().random
     return made
 
 
@@ -48,7 +48,7 @@ def images() -> np.ndarray[Any, Any]:
 
 @pytest.fixture(scope="session")
 def make_onnx() -> Callable[..., Path]:
-    """Writer of the network as ONNX, with the input as the test wants it."""
+    """Return a function that writes the network as an ONNX file with a given input."""
 
     def write(network: Any, file: Path, *, shape: tuple[Any, ...], dtype: str = "FLOAT", extra: bool = False) -> Path:
         import onnx
@@ -73,8 +73,8 @@ def make_onnx() -> Callable[..., Path]:
         ]
         outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [shape[0], len(network.offset)])]
         if extra:
-            steps.append(helper.make_node("Softmax", ["logits"], ["shares"], axis=1))
-            outputs.append(helper.make_tensor_value_info("shares", TensorProto.FLOAT, [shape[0], len(network.offset)]))
+            steps.append(helper.make_node("Softmax", ["logits"], ["softmax"], axis=1))
+            outputs.append(helper.make_tensor_value_info("softmax", TensorProto.FLOAT, [shape[0], len(network.offset)]))
         arrays = {name: getattr(network, name) for name in ("kernel", "bias", "matrix", "offset")}
         arrays["white"] = np.array(255, dtype=np.float32)
         graph = helper.make_graph(
@@ -113,7 +113,7 @@ def free_port() -> int:
 
 
 class ModelServer:
-    """MLServer with the tiny network, on a free loopback port that it keeps over restarts."""
+    """MLServer with the tiny network, on a free loopback port that stays the same after a restart."""
 
     def __init__(self, python: Path, folder: Path, network: Any, seconds: float = 0.0) -> None:
         self._command = [str(python.with_name("mlserver")), "start", str(folder)]
@@ -145,8 +145,8 @@ class ModelServer:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.address}/v2/models/tiny/ready", timeout=1) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"{self.address}/v2/models/tiny/ready", timeout=1) as response:
+                return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 
@@ -159,7 +159,7 @@ class ModelServer:
 
 @pytest.fixture(scope="session")
 def server_python(python_with: Callable[..., Path]) -> Path:
-    """Python of an environment with MLServer."""
+    """Return the Python interpreter of an environment with MLServer."""
     return python_with("mlserver", HERE / "mlserver-requirements.txt")
 
 
@@ -173,7 +173,7 @@ def server(server_python: Path, network: Any, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def mortal_server(server_python: Path, network: Any, tmp_path: Path) -> Iterator[ModelServer]:
-    """A slow server of its own, for tests that kill it."""
+    """A separate slow server, for tests that kill it."""
     running = ModelServer(server_python, tmp_path, network, seconds=0.05)
     running.start()
     yield running

@@ -1,4 +1,4 @@
-"""The tiny network as a runtime of MLServer; the server imports this file in its own environment."""
+"""The tiny network as an MLServer runtime; the server imports this file in its own environment."""
 
 import time
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""Loading: texts, objects, options, and the registry of schemes."""
+"""Loading: specs, objects, options, and the registry of model schemes."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,160 +21,114 @@ def halves(images: Array) -> Array:
     return np.full((len(images), 2), 0.5)
 
 
-def test_every_scheme_says_its_form_and_what_it_is() -> None:
+def test_every_scheme_has_a_form_and_a_summary() -> None:
     assert set(MODELS) == {"onnx", "torch", "sklearn", "hf", "timm", "torchvision", "http", "https", "function"}
     for name, scheme in MODELS.items():
         assert scheme.name == name
         assert scheme.form.startswith(f"{name}:")
-        assert "\n" not in scheme.says
+        assert scheme.summary
+        assert "\n" not in scheme.summary
 
 
-def test_a_second_registration_is_an_error() -> None:
-    with pytest.raises(ClassifierError, match="scheme 'onnx' is registered already"):
-        model_scheme("onnx", form="onnx:X", says="again")(lambda target, statement: target)
+def test_duplicate_schemes_are_rejected() -> None:
+    with pytest.raises(ClassifierError, match="'onnx'"):
+        model_scheme("onnx", form="onnx:X", summary="again")(lambda target, options: target)
 
 
-def test_a_function_gives_probabilities_unless_stated(images: Array) -> None:
-    classifier = load_classifier(halves)
-    assert classifier.output == "probabilities"
-    assert classifier.n_classes is None
-    assert classifier(images).dtype == np.float32
-    assert classifier.n_classes == 2
-    assert classifier.name == "function halves"
-
-
-def test_a_function_gets_the_pixels_as_they_are(images: Array) -> None:
-    seen = []
-
-    def watching(batch: Array) -> Array:
-        seen.append(batch)
-        return halves(batch)
-
-    load_classifier(watching)(images)
-    assert seen[0] is images
-
-
-def test_a_function_has_an_identity_only_by_name() -> None:
-    assert load_classifier(halves).digest == ""
-    named = load_classifier(halves, name="halves of v1")
-    assert len(named.digest) == 64
-    assert named.digest != load_classifier(halves, name="halves of v2").digest
-
-
-def test_a_function_may_give_a_tensor(images: Array) -> None:
-    torch = pytest.importorskip("torch")
-    classifier = load_classifier(lambda batch: torch.full((len(batch), 2), 0.5, requires_grad=True))
-    assert classifier(images).tolist() == [[0.5, 0.5]] * len(images)
-
-
-def test_a_function_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Array) -> None:
-    (tmp_path / "my_scores.py").write_text("def answer(images):\n    return [[0.25, 0.75]] * len(images)\nnumber = 1\n")
-    monkeypatch.chdir(tmp_path)
-    classifier = load_classifier("function:my_scores:answer?name=mine")
-    assert classifier(images)[0].tolist() == [0.25, 0.75]
-    assert classifier.name == "function:my_scores:answer?name=mine"
-    assert load_classifier(classifier.name).digest == classifier.digest != ""
-    renamed = load_classifier("function:my_scores:answer", name="mine")
-    assert (renamed.name, renamed.digest) == ("mine", classifier.digest)
-    with pytest.raises(ClassifierError, match="names 1, which cannot be called"):
-        load_classifier("function:my_scores:number")
-    with pytest.raises(ClassifierError, match=r"module 'my_scores' of .* has no 'anser'"):
-        load_classifier("function:my_scores:anser")
-    with pytest.raises(ClassifierError, match="needs the module 'no_such_module_here'"):
-        load_classifier("function:no_such_module_here:answer")
-    with pytest.raises(ClassifierError, match=r"must name a module and what to take from it: package\.module:name"):
-        load_classifier("function:my_scores")
-    assert str(tmp_path) not in sys.path
-
-
-def test_a_function_refuses_normalization() -> None:
-    with pytest.raises(ClassifierError, match=r"mean= has no effect .* normalize inside the function"):
-        load_classifier(halves, mean=(0.5,))
-    assert load_classifier(halves, resize=8, crop=8).preprocessing.input_size == (8, 8)
-
-
-def test_a_function_that_changes_its_classes_is_caught(images: Array) -> None:
-    classifier = load_classifier(lambda batch: np.full((len(batch), len(batch)), 1 / len(batch)))
-    classifier(images)
-    with pytest.raises(ClassifierError, match="answered 2 classes, but has 7"):
-        classifier(images[:2])
-
-
-def test_a_classifier_comes_back_as_it_is() -> None:
+def test_a_classifier_is_returned_unchanged() -> None:
     classifier = load_classifier(halves)
     assert load_classifier(classifier) is classifier
-    with pytest.raises(ClassifierError, match="is loaded already, so resize= comes too late"):
+    with pytest.raises(ClassifierError, match=r"resize="):
         load_classifier(classifier, resize=3)
 
 
 def test_a_list_is_an_ensemble() -> None:
-    assert isinstance(load_classifier([halves, halves], name="both"), Ensemble)
+    ensemble = load_classifier([halves, halves], name="both")
+    assert isinstance(ensemble, Ensemble)
+    assert (ensemble.name, len(ensemble.members)) == ("both", 2)
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "offending"),
     [
-        ("resnet20.onnx", "does not name a classifier; known forms: .*onnx:FILE, .*Did you mean 'onnx:resnet20.onnx'?"),
-        ("model.pt2", "Did you mean 'torch:model.pt2'"),
+        ("resnet20.onnx", "Did you mean 'onnx:resnet20.onnx'?"),
+        ("resnet20.onnx?output=logits", "Did you mean 'onnx:resnet20.onnx?output=logits'?"),
+        ("model.pt2", "Did you mean 'torch:model.pt2'?"),
+        ("resnet20", "onnx:FILE"),
         ("onxx:m.onnx", "Did you mean 'onnx'?"),
-        ("", "does not name a classifier"),
-        ("onnx:no-such.onnx?output=logits", r"names the file 'no-such\.onnx', which does not exist"),
-        ("onnx:m.onnx?output=logit", "output='logit' is unknown; state output='logits' or output='probabilities'"),
-        ("onnx:m.onnx?outputs=logits", "unknown option 'outputs' for .* Did you mean 'output'"),
-        ("onnx:m.onnx?output", "'output' in .* is not one option=value"),
-        ("onnx:m.onnx?mean=1&mean=2", "'mean=2' in .* is not one option=value of its own"),
-        (Path("m.onnx"), "is not a classifier.* such as 'onnx:m.onnx'"),
-        (42, "builtins.int is not a classifier: it can neither be called on a batch nor has it predict_proba"),
+        ("onxx:m.onnx", "onnx:FILE"),
+        ("onxx:m.onnx", "'onxx:m.onnx'"),
+        ("", "onnx:FILE"),
+        ("onnx:", "'onnx:'"),
+        ("onnx:no-such.onnx?output=logits", "'no-such.onnx'"),
+        ("onnx:m.onnx?output", "'m.onnx?output'"),
+        ("onnx:m.onnx?output=logit", "'logit'"),
+        ("onnx:m.onnx?outputs=logits", "Did you mean 'output'?"),
+        ("onnx:m.onnx?output=logits&mean", "'mean'"),
+        ("onnx:m.onnx?mean=1&mean=2", "'mean'"),
+        (Path("m.onnx"), "'onnx:m.onnx'"),
+        (42, "builtins.int"),
     ],
 )
-def test_what_names_no_classifier_says_how_to(spec: object, message: str) -> None:
-    with pytest.raises(ClassifierError, match=message):
+def test_invalid_specs_are_rejected(spec: object, offending: str) -> None:
+    with pytest.raises(ClassifierError, match=re.escape(offending)):
         load_classifier(spec)
 
 
+@pytest.mark.parametrize("name", ["a?b.onnx", "a?b=c.onnx", "50%.onnx", "a&b=c.onnx", "a?.onnx", "a:b.onnx"])
+def test_locations_are_literal(name: str, make_onnx: Any, network: Any, images: Array, tmp_path: Path) -> None:
+    file = make_onnx(network, tmp_path / name, shape=("n", 3, 8, 8))
+    plain = make_onnx(network, tmp_path / "plain.onnx", shape=("n", 3, 8, 8))
+    classifier = load_classifier(f"onnx:{file}?output=logits")
+    assert classifier.digest == load_classifier(f"onnx:{plain}").digest
+    assert classifier.preprocessing == load_classifier(f"onnx:{file}?").preprocessing
+    assert load_classifier(classifier.name)(images).shape == (7, 5)
+
+
+def test_a_home_folder_is_expanded(
+    make_onnx: Any, network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
+    assert load_classifier("onnx:~/m.onnx").n_classes == 5
+
+
 @pytest.mark.parametrize(
-    ("spec", "option", "expected"),
+    ("spec", "option"),
     [
-        ("onnx:m.onnx?threads=x", "threads='x'", "a whole number"),
-        ("onnx:m.onnx?threads=1.5", "threads=1.5", "a whole number"),
-        ("onnx:m.onnx?threads=true", "threads=True", "a whole number"),
-        ("onnx:m.onnx?preprocessing=x", "preprocessing='x'", "a Preprocessing, which goes with a call and not with"),
-        ("http://localhost:1/v2/models/m?retries=x", "retries='x'", "a whole number"),
-        ("http://localhost:1/v2/models/m?timeout=x", "timeout='x'", "a finite number"),
-        ("http://localhost:1/v2/models/m?timeout=nan", "timeout=nan", "a finite number"),
-        ("http://localhost:1/v2/models/m?binary=perhaps", "binary='perhaps'", "true or false"),
-        ("http://localhost:1/v2/models/m?headers=x", "headers='x'", "a mapping"),
-        ("sklearn:m.pkl?trust_pickle=maybe", "trust_pickle='maybe'", "true or false"),
+        ("onnx:m.onnx?threads=x", "threads='x'"),
+        ("onnx:m.onnx?threads=1.5", "threads=1.5"),
+        ("onnx:m.onnx?threads=true", "threads=True"),
+        ("onnx:m.onnx?preprocessing=x", "preprocessing='x'"),
+        ("http://localhost:1/v2/models/m?retries=x", "retries='x'"),
+        ("http://localhost:1/v2/models/m?timeout=x", "timeout='x'"),
+        ("http://localhost:1/v2/models/m?timeout=nan", "timeout=nan"),
+        ("http://localhost:1/v2/models/m?binary=perhaps", "binary='perhaps'"),
+        ("http://localhost:1/v2/models/m?headers=x", "headers='x'"),
+        ("sklearn:m.pkl?trust_pickle=maybe", "trust_pickle='maybe'"),
     ],
 )
-def test_an_option_of_another_type_is_said(spec: str, option: str, expected: str) -> None:
-    with pytest.raises(ClassifierError) as raised:
+def test_options_of_the_wrong_type_are_rejected(spec: str, option: str) -> None:
+    with pytest.raises(ClassifierError, match=re.escape(option)) as raised:
         load_classifier(spec, output="logits")
-    sentence = f"option {option} of {spec!r} has a value of another kind; expected {expected}"
-    assert str(raised.value).startswith(sentence)
+    assert repr(spec) in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"providers": 3}, "option providers=3 of 'onnx:m.onnx' .*; expected a text or a list"),
-        ({"output_name": 3}, "option output_name=3 of .*; expected a text"),
-        ({"threads": "2"}, "option threads='2' of .*; expected a whole number"),
-        ({"name": 3}, "option name=3 of .*; expected a text"),
-        ({"output": 3}, "output=3 is unknown; state output='logits'"),
-    ],
+    "options", [{"providers": 3}, {"output_name": 3}, {"threads": "2"}, {"name": 3}, {"output": 3}]
 )
-def test_an_argument_of_another_type_is_said(options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ClassifierError, match=expected):
+def test_arguments_of_the_wrong_type_are_rejected(options: dict[str, Any]) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(ClassifierError, match=re.escape(f"{name}={value!r}")):
         load_classifier("onnx:m.onnx", **options)
 
 
 def test_values_of_every_type_reach_the_opener(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, object] = {}
+    seen: dict[str, Any] = {}
 
     def opener(
         target: object,
-        statement: object,
+        options: object,
         *,
         yes: bool = False,
         number: float = 0,
@@ -182,29 +137,31 @@ def test_values_of_every_type_reach_the_opener(monkeypatch: pytest.MonkeyPatch) 
         anything: Any = None,
         others: "Array | None" = None,
     ) -> Classifier:
-        seen.update(yes=yes, number=number, count=count, file=file, anything=anything, others=others)
+        seen.update(target=target, yes=yes, number=number, count=count, file=file, anything=anything, others=others)
         return load_classifier(halves)
 
     scheme = dataclasses.replace(MODELS["onnx"], name="mine", form="mine:X", open=opener)
-    monkeypatch.setitem(MODELS, "mine", scheme)
+    monkeypatch.setitem(MODELS._records, "mine", scheme)
     load_classifier("mine:x?yes=1&number=2&count=3&file=4&anything=5&others=a,6")
-    assert seen == {"yes": True, "number": 2, "count": 3, "file": "4", "anything": 5, "others": ("a", 6)}
+    expected = {"yes": True, "number": 2, "count": 3, "file": "4", "anything": 5, "others": ("a", 6)}
+    assert seen == {"target": "x", **expected}
+    load_classifier("mine:x?file=100%25%20%26%3D%3F.pt")
+    assert seen["file"] == "100% &=?.pt"
     load_classifier("mine:x", number=np.float32(0.5), count=np.int64(7), file=Path("w.pt"), anything=[8])
-    assert seen["file"] == Path("w.pt")
-    assert (seen["number"], seen["count"], seen["anything"]) == (0.5, 7, [8])
+    assert (seen["number"], seen["count"], seen["file"], seen["anything"]) == (0.5, 7, Path("w.pt"), [8])
     for off in ("no", "NO", "0", "false"):
         load_classifier(f"mine:x?yes={off}")
         assert seen["yes"] is False
-    with pytest.raises(ClassifierError, match=r"option count='x' of .* expected a whole number"):
+    with pytest.raises(ClassifierError, match="count='x'"):
         load_classifier("mine:x?count=x")
 
 
-def test_an_option_given_twice_is_an_error() -> None:
-    with pytest.raises(ClassifierError, match="output= is given twice"):
+def test_duplicate_options_are_rejected() -> None:
+    with pytest.raises(ClassifierError, match="'output'"):
         load_classifier("onnx:m.onnx?output=logits", output="logits")
 
 
-def test_options_in_a_text_are_those_of_the_call(make_onnx: Any, network: Any, tmp_path: Path) -> None:
+def test_options_in_a_spec_equal_arguments(make_onnx: Any, network: Any, tmp_path: Path) -> None:
     file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
     text = f"onnx:{file}?output=logits&mean=.485,.456,.406&std=0.5&resize=9&crop=8,8&threads=1&name=a%20name"
     by_text = load_classifier(text)
@@ -219,32 +176,6 @@ def test_options_in_a_text_are_those_of_the_call(make_onnx: Any, network: Any, t
     assert whole.preprocessing == by_call.preprocessing
     replaced = load_classifier(text, preprocessing=Preprocessing(gray="repeat"))
     assert replaced.preprocessing == dataclasses.replace(by_call.preprocessing, gray="repeat")
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        np.zeros((2, 8, 8), np.uint8),
-        np.zeros((2, 8, 8, 4), np.uint8),
-        np.zeros((2, 8, 8, 3), np.float64),
-        np.zeros((0, 8, 8, 3), np.uint8),
-    ],
-)
-def test_a_batch_of_another_kind_is_said(batch: Array) -> None:
-    with pytest.raises(ClassifierError, match=r"takes uint8 or float32|without images"):
-        load_classifier(halves)(batch)
-
-
-def test_a_subclass_needs_only_an_answer(images: Array) -> None:
-    class Halves(Classifier):
-        def answer(self, images: Array) -> Array:
-            return halves(images)
-
-    mine = Halves(name="mine", digest="0" * 64, output="probabilities", preprocessing=Preprocessing())
-    assert load_classifier(mine)(images).shape == (7, 2)
-    assert repr(mine).startswith("Halves('mine', output='probabilities'")
-    with pytest.raises(ClassifierError, match="output='scores' of classifier 'mine' is unknown"):
-        Halves(name="mine", digest="", output="scores", preprocessing=Preprocessing())  # type: ignore[arg-type]
 
 
 def test_importing_the_room_loads_nothing_heavy() -> None:

@@ -1,4 +1,4 @@
-"""Models of timm and torchvision, through stand-ins with the interface of the real packages."""
+"""Pretrained models of timm and torchvision, with stand-ins that have the interface of the packages."""
 
 import enum
 import sys
@@ -30,8 +30,8 @@ def tiny(classes: int = 5) -> Any:
 
 
 @pytest.fixture
-def created(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """timm with one model; the calls that made it."""
+def create_model_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Install a timm with one model; return the calls of `create_model`."""
     calls: list[dict[str, Any]] = []
 
     def create_model(name: str, pretrained: bool = False, num_classes: int = 5) -> Any:
@@ -50,9 +50,9 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_timm_with_its_own_weights(created: list[dict[str, Any]], images: Array) -> None:
+def test_timm_model_with_pretrained_weights(create_model_calls: list[dict[str, Any]], images: Array) -> None:
     classifier = load_classifier("timm:tiny.in1k")
-    assert created == [{"name": "tiny.in1k", "pretrained": True, "num_classes": 5}]
+    assert create_model_calls == [{"name": "tiny.in1k", "pretrained": True, "num_classes": 5}]
     assert classifier.preprocessing == Preprocessing(
         resize=8, crop=8, interpolation="bicubic", channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2)
     )
@@ -60,31 +60,31 @@ def test_timm_with_its_own_weights(created: list[dict[str, Any]], images: Array)
     assert classifier.output == "logits"
 
 
-def test_timm_with_weights_from_a_file(created: list[dict[str, Any]], images: Array, tmp_path: Path) -> None:
+def test_timm_model_with_weights_from_a_file(
+    create_model_calls: list[dict[str, Any]], images: Array, tmp_path: Path
+) -> None:
     trained = tiny(4)
     with torch.no_grad():
         trained[2].bias += 3
     torch.save(trained.state_dict(), tmp_path / "w.pt")
     classifier = load_classifier("timm:tiny", weights=str(tmp_path / "w.pt"), n_classes=4)
-    assert created == [{"name": "tiny", "pretrained": False, "num_classes": 4}]
+    assert create_model_calls == [{"name": "tiny", "pretrained": False, "num_classes": 4}]
     same = load_classifier(trained, output="logits", preprocessing=classifier.preprocessing)
     np.testing.assert_array_equal(classifier(images), same(images))
 
 
-def test_timm_messages(created: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClassifierError, match=r"'timm:tinny' is not a model of timm; .* Did you mean 'tiny'"):
+def test_timm_errors(create_model_calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClassifierError, match=r"'timm:tinny'.* Did you mean 'tiny'"):
         load_classifier("timm:tinny")
-    with pytest.raises(ClassifierError, match=r"cannot be created: cannot reach the hub; .* pass weights=FILE"):
+    with pytest.raises(ClassifierError, match="cannot reach the hub"):
         load_classifier("timm:tiny.offline")
     monkeypatch.setitem(CONFIG, "crop_mode", "border")
-    with pytest.raises(ClassifierError, match=r"crop_mode='border', input 8 x 8\) is not supported"):
+    with pytest.raises(ClassifierError, match=r"crop_mode='border'.* 8 x 8"):
         load_classifier("timm:tiny")
     monkeypatch.setitem(CONFIG, "crop_mode", "squash")
     assert load_classifier("timm:tiny").preprocessing.resize == (8, 8)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(
-        ClassifierError, match=r"needs 'timm', which does not import. Install it with: pip install timm"
-    ):
+    with pytest.raises(ClassifierError, match="pip install timm"):
         load_classifier("timm:tiny")
 
 
@@ -120,8 +120,8 @@ class TinyWeights(enum.Enum):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """torchvision with one model; the calls that made it."""
+def get_model_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Install a torchvision with one model; return the calls of `get_model`."""
     calls: list[tuple[str, Any]] = []
 
     def get_model(name: str, weights: Any = None, num_classes: int = 5) -> Any:
@@ -137,36 +137,38 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return calls
 
 
-def test_torchvision_with_its_own_weights(made: list[tuple[str, Any]], images: Array) -> None:
+def test_torchvision_model_with_pretrained_weights(get_model_calls: list[tuple[str, Any]], images: Array) -> None:
     classifier = load_classifier("torchvision:tiny")
-    assert made == [("tiny", TinyWeights.IMAGENET1K_V2)]
+    assert get_model_calls == [("tiny", TinyWeights.IMAGENET1K_V2)]
     assert classifier.preprocessing == Preprocessing(
         resize=9, crop=8, channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2)
     )
     assert classifier.class_names == tuple("abcde")
     assert classifier(images).shape == (7, 5)
     load_classifier("torchvision:tiny?weights=IMAGENET1K_V1")
-    assert made[1] == ("tiny", TinyWeights.IMAGENET1K_V1)
+    assert get_model_calls[1] == ("tiny", TinyWeights.IMAGENET1K_V1)
 
 
-def test_torchvision_with_weights_from_a_file(made: list[tuple[str, Any]], tmp_path: Path) -> None:
+def test_torchvision_model_with_weights_from_a_file(get_model_calls: list[tuple[str, Any]], tmp_path: Path) -> None:
     torch.save(tiny(3).state_dict(), tmp_path / "w.pt")
     classifier = load_classifier("torchvision:tiny", weights=str(tmp_path / "w.pt"), n_classes=3)
-    assert made == [("tiny", None)]
+    assert get_model_calls == [("tiny", None)]
     assert classifier.class_names is None
 
 
-def test_torchvision_messages(made: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ClassifierError, match=r"is not an image classifier of torchvision; .* Did you mean 'tiny'"):
+def test_torchvision_errors(
+    get_model_calls: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ClassifierError, match=r"'torchvision:tinny'.* Did you mean 'tiny'"):
         load_classifier("torchvision:tinny")
-    with pytest.raises(ClassifierError, match="neither a file nor published; published: IMAGENET1K_V1, IMAGENET1K_V2"):
+    with pytest.raises(ClassifierError, match=r"'IMAGENET1K_V3'.*IMAGENET1K_V1, IMAGENET1K_V2"):
         load_classifier("torchvision:tiny", weights="IMAGENET1K_V3")
     (tmp_path / "w.pt").touch()
-    with pytest.raises(ClassifierError, match="changes its input depending on whose weights it carries"):
+    with pytest.raises(ClassifierError, match="'torchvision:googlenet'"):
         load_classifier("torchvision:googlenet", weights=str(tmp_path / "w.pt"))
     monkeypatch.delattr(Transforms, "crop_size")
-    with pytest.raises(ClassifierError, match=r"\(Transforms\) have no crop_size"):
+    with pytest.raises(ClassifierError, match="crop_size"):
         load_classifier("torchvision:tiny")
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ClassifierError, match="needs 'torchvision', which does not import"):
+    with pytest.raises(ClassifierError, match="pip install torchvision"):
         load_classifier("torchvision:tiny")

@@ -1,4 +1,4 @@
-"""Torch modules, factories, exported programs and TorchScript."""
+"""Torch modules, factories with weights, torch.export files and TorchScript files."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import load_classifier
+from secondlook.classifiers import TorchClassifier, load_classifier
 from secondlook.errors import ClassifierError, MissingExtraError
 
 torch = pytest.importorskip("torch")
@@ -23,7 +23,7 @@ import torch
 def make():
     parts = [torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
     return torch.nn.Sequential(*parts, torch.nn.Linear(4, 5))
-def nothing():
+def make_number():
     return 3
 """
 
@@ -50,12 +50,12 @@ def exported(torch_module: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_a_module(channels_last: bool, torch_module: Any, network: Any, images: Array) -> None:
+def test_a_module_has_the_expected_output(channels_last: bool, torch_module: Any, network: Any, images: Array) -> None:
     classifier = load_classifier(torch_module, output="logits", channels_last=channels_last)
     np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
 
 
-def test_training_flags_come_back_as_each_was(images: Array) -> None:
+def test_training_flags_are_restored(images: Array) -> None:
     module = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.BatchNorm1d(192), torch.nn.Dropout(), torch.nn.Linear(192, 3)
     )
@@ -68,34 +68,34 @@ def test_training_flags_come_back_as_each_was(images: Array) -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_flags_come_back_after_a_failure_too(images: Array) -> None:
+def test_training_flags_are_restored_after_a_failure(images: Array) -> None:
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 3)).train()
-    with pytest.raises(ClassifierError, match=r"failed on an input of \[7, 3, 8, 8\].*check the size and layout"):
+    with pytest.raises(ClassifierError, match=r"\[7, 3, 8, 8\]"):
         load_classifier(module, output="logits")(images)
     assert module.training
 
 
-def test_another_dtype_is_set_on_a_copy(torch_module: Any, network: Any, images: Array) -> None:
+def test_another_dtype_leaves_the_module_unchanged(torch_module: Any, network: Any, images: Array) -> None:
     plain = load_classifier(torch_module, output="logits")
     half = load_classifier(torch_module, output="logits", dtype="bfloat16", device="cpu")
     np.testing.assert_allclose(half(images), expected(network, images), atol=0.2)
     assert torch_module[0].weight.dtype == torch.float32
     assert half.digest != plain.digest
-    with pytest.raises(ClassifierError, match="dtype='int8' is unknown; allowed: float32"):
+    with pytest.raises(ClassifierError, match="dtype='int8'"):
         load_classifier(torch_module, output="logits", dtype="int8")
 
 
-def test_a_device_that_is_not_there_is_said(torch_module: Any) -> None:
-    with pytest.raises(ClassifierError, match=r"device='no-such-device' cannot be used: .*choose 'cpu'"):
+def test_an_unavailable_device_is_rejected(torch_module: Any) -> None:
+    with pytest.raises(ClassifierError, match="device='no-such-device'"):
         load_classifier(torch_module, output="logits", device="no-such-device")
 
 
-def test_the_output_must_be_stated(torch_module: Any) -> None:
-    with pytest.raises(ClassifierError, match="pass output='logits' or output='probabilities'"):
+def test_the_kind_of_output_is_required(torch_module: Any) -> None:
+    with pytest.raises(ClassifierError, match="Sequential"):
         load_classifier(torch_module)
 
 
-def test_the_digest_is_that_of_the_weights(torch_module: Any) -> None:
+def test_the_digest_depends_on_the_weights(torch_module: Any) -> None:
     before = load_classifier(torch_module, output="logits").digest
     assert load_classifier(torch_module, output="logits").digest == before
     with torch.no_grad():
@@ -103,18 +103,18 @@ def test_the_digest_is_that_of_the_weights(torch_module: Any) -> None:
     assert load_classifier(torch_module, output="logits").digest != before
 
 
-def test_answers_that_are_no_tensor_are_said(images: Array) -> None:
+def test_outputs_that_are_not_a_tensor_are_rejected(images: Array) -> None:
     class Pair(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, inputs: Any) -> Any:
             return inputs, inputs
 
-    with pytest.raises(ClassifierError, match="answered tuple, not a tensor; wrap the module"):
+    with pytest.raises(ClassifierError, match="tuple"):
         load_classifier(Pair(), output="logits")(images)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_factory_with_weights(
+def test_a_factory_loads_weights(
     suffix: str, wrapped: bool, factory: str, torch_module: Any, network: Any, images: Array, tmp_path: Path
 ) -> None:
     from safetensors.torch import save_file
@@ -129,26 +129,26 @@ def test_a_factory_with_weights(
     np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
 
 
-def test_weights_of_another_architecture_are_said(factory: str, torch_module: Any, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_rejected(factory: str, torch_module: Any, tmp_path: Path) -> None:
     state = torch_module.state_dict()
     torch.save({**state, "9.extra": state["4.bias"]}, tmp_path / "more.pt")
-    with pytest.raises(ClassifierError, match=r"missing \[\], unexpected \['9.extra'\]"):
+    with pytest.raises(ClassifierError, match=r"\['9\.extra'\]"):
         load_classifier(factory, output="logits", weights=str(tmp_path / "more.pt"))
     torch.save({**state, "4.bias": torch.zeros(7)}, tmp_path / "wide.pt")
-    with pytest.raises(ClassifierError, match=r"do not fit .* size mismatch for 4.bias"):
+    with pytest.raises(ClassifierError, match=r"4\.bias"):
         load_classifier(factory, output="logits", weights=str(tmp_path / "wide.pt"))
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ClassifierError, match="holds list, not a state dict"):
+    with pytest.raises(ClassifierError, match=r"list\.pt.* list"):
         load_classifier(factory, output="logits", weights=str(tmp_path / "list.pt"))
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 20)
-    with pytest.raises(ClassifierError, match="is not a safetensors file"):
+    with pytest.raises(ClassifierError, match=r"broken\.safetensors"):
         load_classifier(factory, output="logits", weights=str(tmp_path / "broken.safetensors"))
-    with pytest.raises(ClassifierError, match=r"weights='gone\.pt' of .* does not exist"):
+    with pytest.raises(ClassifierError, match=r"'gone\.pt'"):
         load_classifier(factory, output="logits", weights="gone.pt")
 
 
 class Malice:
-    """An object whose unpickling leaves a trace."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self._trace = trace
@@ -157,26 +157,26 @@ class Malice:
         return os.mkdir, (str(self._trace),)
 
 
-def test_weights_that_hold_code_are_not_run(factory: str, tmp_path: Path) -> None:
+def test_code_in_weights_is_not_run(factory: str, tmp_path: Path) -> None:
     torch.save({"0.weight": Malice(tmp_path / "trace")}, tmp_path / "evil.pt")
-    with pytest.raises(ClassifierError, match="anything else is not loaded because it could run code"):
+    with pytest.raises(ClassifierError, match=r"evil\.pt"):
         load_classifier(factory, output="logits", weights=str(tmp_path / "evil.pt"))
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_factory_that_makes_something_else_is_said(factory: str) -> None:
-    with pytest.raises(ClassifierError, match=r"gave int, not a torch\.nn\.Module"):
-        load_classifier("torch:tiny_factory:nothing", output="logits")
+def test_a_factory_of_something_else_is_rejected(factory: str) -> None:
+    with pytest.raises(ClassifierError, match="int"):
+        load_classifier("torch:tiny_factory:make_number", output="logits")
 
 
-def test_an_exported_program(exported: Path, network: Any, images: Array) -> None:
+def test_an_exported_program_has_the_expected_output(exported: Path, network: Any, images: Array) -> None:
     classifier = load_classifier(f"torch:{exported}", output="logits")
     assert classifier.preprocessing.input_size == (8, 8)
     np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
     np.testing.assert_allclose(classifier(images[:1]), expected(network, images[:1]), atol=1e-4)
     moved = load_classifier(f"torch:{exported}", output="logits", device="cpu")
     np.testing.assert_array_equal(moved(images), classifier(images))
-    with pytest.raises(ClassifierError, match="leave dtype='float16' out"):
+    with pytest.raises(ClassifierError, match="dtype='float16'"):
         load_classifier(f"torch:{exported}", output="logits", dtype="float16")
 
 
@@ -186,24 +186,26 @@ def test_an_exported_program_with_a_fixed_batch(torch_module: Any, network: Any,
     np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
 
 
-def test_an_exported_program_that_holds_code_is_not_run(exported: Path, tmp_path: Path) -> None:
-    """torch.export.load itself falls back to plain unpickling; the example inputs are where such code would sit."""
+def test_code_in_an_exported_program_is_not_run(exported: Path, tmp_path: Path) -> None:
+    """torch.export.load falls back to plain unpickling, for example for the sample inputs."""
     evil = io.BytesIO()
     torch.save(Malice(tmp_path / "trace"), evil)
     with zipfile.ZipFile(exported) as good, zipfile.ZipFile(tmp_path / "evil.pt2", "w") as bad:
         for name in good.namelist():
             bad.writestr(name, evil.getvalue() if "sample_inputs" in name else good.read(name))
-    with pytest.raises(ClassifierError, match=r"cannot be opened as a torch.export file"):
+    with pytest.raises(ClassifierError, match=r"evil\.pt2"):
         load_classifier(f"torch:{tmp_path / 'evil.pt2'}", output="logits")
     assert not (tmp_path / "trace").exists()
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
     with zipfile.ZipFile(exported, "a") as archive:
         archive.writestr("tiny/data/constants/opaque_obj_0", pickle.dumps(Malice(tmp_path / "trace")))
-    with pytest.raises(ClassifierError, match="holds pickled objects, which could run code"):
+    with pytest.raises(ClassifierError, match=r"tiny\.pt2.*pickle"):
         load_classifier(f"torch:{exported}", output="logits")
 
 
-def test_torch_script(torch_module: Any, network: Any, images: Array, tmp_path: Path) -> None:
+def test_a_torchscript_file_has_the_expected_output(
+    torch_module: Any, network: Any, images: Array, tmp_path: Path
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.save(torch.jit.script(torch_module), tmp_path / "tiny.pt")
@@ -211,24 +213,24 @@ def test_torch_script(torch_module: Any, network: Any, images: Array, tmp_path: 
     np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
 
 
-def test_files_that_are_neither_are_said(torch_module: Any, exported: Path, tmp_path: Path) -> None:
+def test_other_files_are_rejected(torch_module: Any, exported: Path, tmp_path: Path) -> None:
     torch.save(torch_module.state_dict(), tmp_path / "state.pt")
-    with pytest.raises(ClassifierError, match=r"neither a torch.export file .* a state dict goes with its factory"):
+    with pytest.raises(ClassifierError, match=r"state\.pt.*weights="):
         load_classifier(f"torch:{tmp_path / 'state.pt'}", output="logits")
     (tmp_path / "noise.pt2").write_bytes(b"noise")
-    with pytest.raises(ClassifierError, match=r"neither a torch.export file"):
+    with pytest.raises(ClassifierError, match=r"noise\.pt2"):
         load_classifier(f"torch:{tmp_path / 'noise.pt2'}", output="logits")
-    with pytest.raises(ClassifierError, match="is a file with its own weights"):
+    with pytest.raises(ClassifierError, match="weights="):
         load_classifier(f"torch:{exported}", output="logits", weights="w.pt")
 
 
-def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'secondlook\[torch\]'"):
         load_classifier("torch:m.pt2", output="logits")
 
 
-def test_networks_that_differ_beside_their_weights_are_told_apart() -> None:
+def test_the_digest_depends_on_layers_without_weights() -> None:
     first = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=1), torch.nn.ReLU())
     second = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.GELU())
     second.load_state_dict(first.state_dict())
@@ -238,8 +240,18 @@ def test_networks_that_differ_beside_their_weights_are_told_apart() -> None:
     assert digests[0] == digests[2] != digests[1]
 
 
+def test_a_module_with_fit_and_predict_is_not_an_estimator(images: Array) -> None:
+    class Trainable(torch.nn.Sequential):  # type: ignore[misc, name-defined]
+        def fit(self) -> None: ...
+
+        def predict(self) -> None: ...
+
+    module = Trainable(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    assert isinstance(load_classifier(module, output="logits"), TorchClassifier)
+
+
 class Wrapping(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A network that calls its only part `module`, as torch calls what it spreads over several GPUs."""
+    """A network whose only layer is called `module`, like the prefix that torch.nn.DataParallel adds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,16 +261,18 @@ class Wrapping(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.module(images.flatten(1))
 
 
-def test_weights_of_a_part_called_module_and_of_several_gpus_are_loaded(tmp_path: Path) -> None:
-    torch.save(Wrapping().state_dict(), tmp_path / "own.pt")
-    load_classifier(Wrapping(), output="logits", weights=str(tmp_path / "own.pt"))
-    plain = torch.nn.Linear(12, 3)
-    torch.save({f"module.{name}": value for name, value in plain.state_dict().items()}, tmp_path / "spread.pt")
-    load_classifier(plain, output="logits", weights=str(tmp_path / "spread.pt"))
+def test_the_prefix_of_data_parallel_is_stripped_only_if_added(tmp_path: Path) -> None:
+    wrapping, plain = Wrapping(), torch.nn.Linear(12, 3)
+    torch.save(wrapping.state_dict(), tmp_path / "own.pt")
+    torch.save({f"module.{name}": value for name, value in plain.state_dict().items()}, tmp_path / "parallel.pt")
+    for trained, file in ((wrapping, "own.pt"), (plain, "parallel.pt")):
+        untrained = Wrapping() if trained is wrapping else torch.nn.Linear(12, 3)
+        loaded = load_classifier(untrained, output="logits", weights=str(tmp_path / file))
+        assert loaded.digest == load_classifier(trained, output="logits").digest
 
 
 @pytest.mark.parametrize("content", [b"hello", b"", b"(", b"I1\n2", b"PK\x03\x04aaaa"])
-def test_what_is_no_weights_file_is_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_weights_are_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
-    with pytest.raises(ClassifierError, match=r"weights='.*weights\.pt' cannot be read as a plain state dict"):
+    with pytest.raises(ClassifierError, match=r"weights\.pt"):
         load_classifier(torch.nn.Linear(12, 3), output="logits", weights=str(tmp_path / "weights.pt"))

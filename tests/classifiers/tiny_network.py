@@ -1,4 +1,4 @@
-"""A small network in plain numpy: the reference that every adapter of the same weights is compared with."""
+"""A small network in plain NumPy: the reference for every kind of model with the same weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class TinyNetwork:
-    """A 3 x 3 convolution, ReLU, mean over the picture, and a linear layer."""
+    """A 3 x 3 convolution, ReLU, global average pooling, and a linear layer."""
 
     kernel: Array
     bias: Array

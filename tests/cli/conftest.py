@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from secondlook.cli import app, demo
-from secondlook.cli.demo_digits import digit_images, seen_and_unseen
+from secondlook.cli.demo import digit_images, split_digits
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
@@ -80,7 +80,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a user has it: model.onnx and m.onnx, val/ with a folder per class, new/ without, photo.jpg."""
     folder = tmp_path_factory.mktemp("digits")
     images, labels = digit_images()
-    unseen = seen_and_unseen()[1]
+    unseen = split_digits()[1]
     write_color_model(folder / "model.onnx")
     shutil.copy(folder / "model.onnx", folder / "m.onnx")
     for place in unseen[:400]:

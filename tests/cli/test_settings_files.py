@@ -1,4 +1,4 @@
-"""`--config`: what one writes in TOML without thinking of the command line is understood."""
+"""`--config`: options from a TOML file."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ out = "run"
 
 
 @pytest.mark.parametrize("more", ['model-option = "threads=1"', 'model_options = ["threads=1"]'])
-def test_lists_and_single_values_stand_where_they_are_natural(here: Here, more: str) -> None:
+def test_lists_and_single_values_are_accepted(here: Here, more: str) -> None:
     Path("settings.toml").write_text(f"{NATURAL}{more}\n")
     done = here("evaluate", "--config", "settings.toml", "--json")
     assert done.code == 0, done.err
@@ -33,7 +33,7 @@ def test_lists_and_single_values_stand_where_they_are_natural(here: Here, more: 
     assert record["classifier"]["name"] == "onnx:model.onnx?mean=0.0,0.125,0.25&std=0.5&threads=1"
 
 
-def test_flags_have_the_names_that_help_shows(here: Here) -> None:
+def test_options_have_the_names_that_help_shows(here: Here) -> None:
     Path("settings.toml").write_text(f"{NATURAL}quiet = true\nbatch-size = 64\non_error = 'skip'\n")
     done = here("evaluate", "--config", "settings.toml")
     assert (done.code, done.out, done.err) == (0, "", "")
@@ -43,7 +43,7 @@ def test_flags_have_the_names_that_help_shows(here: Here) -> None:
     assert here("report", "--config", "settings.toml").json == {"report": "run/report.html", "notes": []}
 
 
-def test_an_unknown_name_is_answered_with_the_names_that_help_shows(here: Here) -> None:
+def test_unknown_option_lists_the_known_ones(here: Here) -> None:
     Path("settings.toml").write_text("[evaluate]\nmodel-opton = 'threads=1'\n")
     done = here("evaluate", "--config", "settings.toml")
     assert done.code == 2
@@ -53,7 +53,7 @@ def test_an_unknown_name_is_answered_with_the_names_that_help_shows(here: Here) 
 
 
 @pytest.mark.parametrize("value", ["[1, 2]", "'many'"])
-def test_what_is_no_number_is_named(here: Here, value: str) -> None:
+def test_invalid_number_is_named(here: Here, value: str) -> None:
     Path("settings.toml").write_text(f"[evaluate]\nmodel = 'm'\ndata = 'd'\nout = 'o'\nseed = {value}\n")
     done = here("evaluate", "--config", "settings.toml")
     assert done.code == 2

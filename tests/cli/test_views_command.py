@@ -1,15 +1,17 @@
-"""`secondlook views`, as a user runs it."""
+"""`secondlook views` and `secondlook list` as users run them."""
 
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from secondlook.views import PRESETS, STEPS
+from secondlook.cli import listing
+from secondlook.registry import Registry
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -21,58 +23,77 @@ def picture(tmp_path: Path) -> Path:
     return tmp_path / "photo.jpg"
 
 
-def test_list_tells_every_preset_and_step(secondlook: Command) -> None:
-    done = secondlook("views", "list")
-    assert done.returncode == 0
-    for name in PRESETS:
-        assert name in done.stdout
-    for step in STEPS.values():
-        assert step.form in done.stdout
-    assert "Use 'digits'" in done.stdout
-
-
-def test_list_for_machines(secondlook: Command) -> None:
-    catalog = json.loads(secondlook("views", "list", "--json").stdout)
-    assert [preset["name"] for preset in catalog["presets"]] == list(PRESETS)
-    assert {step["form"] for step in catalog["steps"]} == {step.form for step in STEPS.values()}
-
-
 @pytest.mark.usefixtures("picture")
-def test_show_draws_a_sheet(secondlook: Command, tmp_path: Path) -> None:
+def test_show_writes_an_image(secondlook: Command, tmp_path: Path) -> None:
     done = secondlook("views", "show", "identity, hflip, rotate:5", "photo.jpg", "-o", "sheet.png", "--paper")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "x\n⇔\n↻5\n3 views of photo.jpg in sheet.png\n"
+    assert done.stdout.startswith("x\n⇔\n↻5\n")
+    assert "sheet.png" in done.stdout
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 200
 
 
 @pytest.mark.usefixtures("picture")
-def test_the_svhn_warning_is_shown(secondlook: Command) -> None:
+def test_warning_of_a_preset_is_shown(secondlook: Command) -> None:
     done = secondlook("views", "show", "svhn", "photo.jpg")
     assert done.returncode == 0
-    assert done.stderr.startswith("warning: views 'svhn': this set is kept for the record only")
+    assert done.stderr.startswith("warning: ")
+    assert "'svhn'" in done.stderr
 
 
 @pytest.mark.usefixtures("picture")
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "value"),
     [
         (["natural", "absent.jpg"], "absent.jpg"),
         (["naturel", "photo.jpg"], "Did you mean 'natural'?"),
-        (["identity zoom:0", "photo.jpg"], "F of step 'zoom:F' in view 'zoom:0' is 0"),
-        (["natural", "photo.jpg", "-o", "no/such/folder/sheet.png"], "cannot be written to 'no/such/folder/sheet.png'"),
-        (["natural", "photo.jpg", "-o", "sheet.nonsense"], "cannot be written to 'sheet.nonsense'"),
-        (["natural", "broken.jpg"], "image broken.jpg cannot be read: it is damaged or cut short"),
+        (["identity zoom:0", "photo.jpg"], "'zoom:0'"),
+        (["natural", "photo.jpg", "-o", "no/such/folder/sheet.png"], "'no/such/folder/sheet.png'"),
+        (["natural", "photo.jpg", "-o", "sheet.nonsense"], "'sheet.nonsense'"),
+        (["natural", "broken.jpg"], "broken.jpg"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
-    secondlook: Command, tmp_path: Path, arguments: list[str], sentence: str
+def test_bad_input_is_one_sentence_with_exit_code_2(
+    secondlook: Command, tmp_path: Path, arguments: list[str], value: str
 ) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 not really")
     done = secondlook("views", "show", *arguments)
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert value in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
-    assert "skip" not in done.stderr  # there is one image, and nothing to go on with
+    assert "skip" not in done.stderr  # there is only one image
+
+
+def registries(kind: str) -> dict[str, Registry[Any]]:
+    return listing.REGISTRIES[kind]()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", listing.REGISTRIES)
+def test_list_prints_every_record(secondlook: Command, kind: str) -> None:
+    done = secondlook("list", kind)
+    assert done.returncode == 0, done.stderr
+    for registry in registries(kind).values():
+        assert len(registry) > 1
+        for record in registry.values():
+            assert record.form in done.stdout
+
+
+@pytest.mark.parametrize("kind", listing.REGISTRIES)
+def test_list_as_json(secondlook: Command, kind: str) -> None:
+    listed = json.loads(secondlook("list", kind, "--json").stdout)
+    for title, registry in registries(kind).items():
+        assert [row["name"] for row in listed[title]] == list(registry)
+        assert [row["form"] for row in listed[title]] == [record.form for record in registry.values()]
+        assert all(row["summary"] for row in listed[title])
+
+
+def test_list_shows_the_warning_of_a_preset(secondlook: Command) -> None:
+    assert "Use 'digits'" in secondlook("list", "views").stdout
+
+
+def test_list_names_an_unknown_kind(secondlook: Command) -> None:
+    done = secondlook("list", "vews")
+    assert done.returncode == 2
+    assert "'vews'" in done.stderr

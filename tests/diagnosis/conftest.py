@@ -1,4 +1,4 @@
-"""Made-up pools with known good, useless and harmful views."""
+"""Synthetic pools with views of known quality."""
 
 from collections.abc import Callable
 
@@ -7,28 +7,43 @@ import pytest
 
 from secondlook.predictions import Predictions
 
-Pools = Callable[..., Predictions]
-SANE = "identity hflip shift:1,0 shift:-1,0 shift:0,1 shift:0,-1 rotate:2 rotate:-2 zoom:1.04 gamma:0.85"
+MakePool = Callable[..., Predictions]
+HARMLESS = "identity hflip shift:1,0 shift:-1,0 shift:0,1 shift:0,-1 rotate:2 rotate:-2 zoom:1.04 gamma:0.85"
 CLASSES = 5
 
 
 @pytest.fixture
-def made_pool() -> Pools:
-    """Return a maker of labeled predictions: views alike but for their own noise, 'vflip' answers at random."""
+def make_pool() -> MakePool:
+    """Return a factory of labeled predictions: equally good views with independent noise, and a random 'vflip'."""
 
     def make(
         n_images: int = 400, *, views: list[str] | None = None, seed: int = 0, lift: float = 4.0, labeled: bool = True
     ) -> Predictions:
-        texts = [*SANE.split(), "vflip"] if views is None else views
+        texts = [*HARMLESS.split(), "vflip"] if views is None else views
         generator = np.random.default_rng(seed)
         labels = generator.integers(CLASSES, size=n_images)
         logits = generator.normal(0, 1.6, (n_images, 1, CLASSES)) + generator.normal(
             0, 0.5, (n_images, len(texts), CLASSES)
         )
         logits[np.arange(n_images), :, labels] += lift
-        for place, text in enumerate(texts):
+        for position, text in enumerate(texts):
             if "vflip" in text:
-                logits[:, place] = generator.normal(0, 2.5, (n_images, CLASSES))
+                logits[:, position] = generator.normal(0, 2.5, (n_images, CLASSES))
         return Predictions(logits=logits.astype(np.float32), views=texts, labels=labels if labeled else None)
 
     return make
+
+
+@pytest.fixture
+def weak_pool() -> Predictions:
+    """400 images: the rotations lose 20 and 10 of the 90 uncertain correct predictions, 'vflip' loses all."""
+    mass = np.tile(np.where(np.arange(400) < 300, 0.99, 0.6), (5, 1))
+    mass[:, 390:] = 0.4  # errors in every view
+    mass[2, 370:390] = 0.45
+    mass[3, 380:390] = 0.45
+    mass[4] = 0.1
+    return Predictions(
+        probabilities=np.stack([mass.T, 1 - mass.T], axis=2),
+        views="identity hflip rotate:8 rotate:6 vflip",
+        labels=np.zeros(400, dtype=np.int64),
+    )

@@ -1,4 +1,7 @@
+"""Random predictions, and the options that some methods require."""
+
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,26 +14,44 @@ VIEWS = ("identity", "hflip", "shift:1,0", "shift:0,1", "shift:-1,0", "shift:0,-
 def make_predictions(
     n: int = 40, v: int = 4, c: int = 6, *, seed: int = 0, members: int = 0, labels: bool = True, logits: bool = True
 ) -> Predictions:
-    """Random logits around one leading class per image, the same for all views and members."""
+    """Return random outputs around the label of each image, which leads in all views and members alike."""
     generator = np.random.default_rng(seed)
-    truth = generator.integers(0, c, n)
+    label = generator.integers(0, c, n)
     strength = generator.uniform(0, 8, n)
 
-    def table() -> Predictions:
+    def make_member() -> Predictions:
         values = generator.normal(size=(n, v, c))
-        values[np.arange(n), :, truth] += strength[:, None]
-        names = VIEWS[:v]
+        values[np.arange(n), :, label] += strength[:, None]
+        views = VIEWS[:v]
         if logits:
-            return Predictions(logits=values, views=names, labels=truth if labels else None)
-        shares = np.exp(values) / np.exp(values).sum(axis=2, keepdims=True)
-        return Predictions(probabilities=shares, views=names, labels=truth if labels else None)
+            return Predictions(logits=values, views=views, labels=label if labels else None)
+        probabilities = np.exp(values) / np.exp(values).sum(axis=2, keepdims=True)
+        return Predictions(probabilities=probabilities, views=views, labels=label if labels else None)
 
     if not members:
-        return table()
-    tables = [table() for _ in range(members)]
+        return make_member()
+    tables = [make_member() for _ in range(members)]
     return Predictions(members=tables, views=tables[0].views)
+
+
+def make_options(name: str, preds: Predictions) -> dict[str, Any]:
+    """Return random values of the options that a method requires."""
+    generator = np.random.default_rng(1)
+    if name == "mc-dropout":
+        return {"passes": generator.dirichlet(np.ones(preds.n_classes), size=(5, preds.n_images))}
+    if name == "distance":
+        own = generator.normal(size=(preds.n_images, 3))
+        labels = generator.integers(0, preds.n_classes, 30)
+        train = generator.normal(size=(30, 3))
+        return {"embeddings": own, "train_embeddings": train, "train_labels": labels, "neighbors": 9}
+    return {"p": 3} if name == "max-logit-pnorm" else {}
 
 
 @pytest.fixture
 def predictions() -> Callable[..., Predictions]:
     return make_predictions
+
+
+@pytest.fixture(scope="session")
+def options_of() -> Callable[[str, Predictions], dict[str, Any]]:
+    return make_options

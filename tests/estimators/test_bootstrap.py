@@ -1,4 +1,4 @@
-"""Resampling, the ranking BS(D), and the percentile interval."""
+"""Class mass, resampling, the ranking BS(D), and the percentile interval."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,25 +8,32 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import bootstrap_confidences, confidence, confidence_interval, default_resamplings
+from secondlook.estimators import (
+    bootstrap_confidences,
+    confidence,
+    confidence_interval,
+    default_resamplings,
+    other_class_mass,
+    plurality_order,
+    predicted_class_mass,
+    view_resampling_counts,
+)
 from secondlook.estimators.bootstrap import BLOCK_BYTES
-from secondlook.estimators.plurality import plurality_order
-from secondlook.estimators.resampling import view_resampling_counts
-from secondlook.estimators.shares import other_class_mass, shares_of_views
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
+FIVE_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
 
 
 @pytest.mark.parametrize(
     ("views", "members", "expected"),
     [(2, 1, 100), (10, 1, 100), (11, 1, 352), (12, 1, 1000), (500, 1, 1000), (1, 5, 500), (6, 2, 1352), (34, 5, 5000)],
 )
-def test_number_of_resamplings_follows_the_paper(views: int, members: int, expected: int) -> None:
+def test_the_default_number_of_resamplings_follows_the_paper(views: int, members: int, expected: int) -> None:
     assert default_resamplings(views, members) == expected
 
 
-def test_counts_are_seeded_and_each_resampling_draws_as_many_as_there_are() -> None:
+def test_counts_are_seeded_and_sum_to_the_number_of_outputs() -> None:
     counts = view_resampling_counts(13, 1000, seed=3)
     assert counts.shape == (13, 1000)
     assert (counts.sum(axis=0) == 13).all()
@@ -38,38 +45,38 @@ def test_counts_are_seeded_and_each_resampling_draws_as_many_as_there_are() -> N
 @pytest.mark.parametrize("kind", [{}, {"members": 3}, {"logits": False}])
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("top_k", [1, 2])
-def test_shares_and_doubts_of_each_view_and_member(
+def test_class_mass_of_each_view_and_member(
     predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int
 ) -> None:
     preds = predictions(**kind)
-    tables = preds.members or (preds,)
-    outputs = np.concatenate([np.concatenate([b for _, b in table.blocks()]) for table in tables], axis=1)
+    members = preds.members or (preds,)
+    outputs = np.concatenate([np.concatenate([b for _, b in member.blocks()]) for member in members], axis=1)
     classes = preds.predicted(predict_from=predict_from, top_k=top_k).reshape(-1, top_k)
     expected = [[row[chosen].sum() for row in image] for image, chosen in zip(outputs, classes, strict=True)]
-    np.testing.assert_allclose(shares_of_views(preds, predict_from, top_k), expected, rtol=1e-12)
+    np.testing.assert_allclose(predicted_class_mass(preds, predict_from, top_k), expected, rtol=1e-12)
     np.testing.assert_allclose(other_class_mass(preds, predict_from, top_k), 1 - np.array(expected), atol=1e-12)
 
 
-def test_the_matrix_is_the_mean_of_the_drawn_views(predictions: Maker) -> None:
+def test_bootstrapped_confidences_are_means_of_the_drawn_views(predictions: Maker) -> None:
     preds = predictions(n=10, v=3)
-    shares, counts = shares_of_views(preds, "image", 1), view_resampling_counts(3, 20, seed=7)
-    drawn = [[np.repeat(image, counts[:, b]).mean() for b in range(20)] for image in shares]
-    pieces = list(bootstrap_confidences(preds, seed=7, resamplings=20, rows=4))
-    assert [rows for rows, _ in pieces] == [slice(0, 4), slice(4, 8), slice(8, 10)]
-    np.testing.assert_allclose(np.concatenate([block for _, block in pieces]), drawn)
+    mass, counts = predicted_class_mass(preds, "image", 1), view_resampling_counts(3, 20, seed=7)
+    expected = [[np.repeat(image, counts[:, b]).mean() for b in range(20)] for image in mass]
+    blocks = list(bootstrap_confidences(preds, seed=7, resamplings=20, rows=4))
+    assert [rows for rows, _ in blocks] == [slice(0, 4), slice(4, 8), slice(8, 10)]
+    np.testing.assert_allclose(np.concatenate([block for _, block in blocks]), expected)
 
 
-def test_the_matrix_comes_in_bounded_pieces(predictions: Maker) -> None:
+def test_blocks_of_bootstrapped_confidences_are_bounded_in_size(predictions: Maker) -> None:
     preds = predictions(n=300)
     sizes = [block.nbytes for _, block in bootstrap_confidences(preds, resamplings=20_000)]
     assert len(sizes) > 1
     assert max(sizes) <= BLOCK_BYTES
-    with pytest.raises(ConfidenceError, match="rows is 0"):
+    with pytest.raises(ConfidenceError, match=r"rows.*0"):
         list(bootstrap_confidences(preds, rows=0))
 
 
 @pytest.mark.parametrize("members", [0, 2])
-def test_interval_is_made_of_percentiles(predictions: Maker, members: int) -> None:
+def test_the_ends_of_the_interval_are_percentiles(predictions: Maker, members: int) -> None:
     preds = predictions(members=members)
     whole = np.concatenate([block for _, block in bootstrap_confidences(preds, seed=1, predict_from="views", top_k=2)])
     low, high = confidence_interval(preds, 0.8, seed=1, predict_from="views", top_k=2)
@@ -83,18 +90,15 @@ def test_interval_is_made_of_percentiles(predictions: Maker, members: int) -> No
     assert ((low <= middle) & (middle <= high)).all()
 
 
-def test_interval_of_equal_views_is_a_point() -> None:
-    same = Predictions(probabilities=np.tile([0.7, 0.3], (2, 5, 1)), views=EQUAL_VIEWS)
+def test_the_interval_of_equal_views_is_a_point() -> None:
+    same = Predictions(probabilities=np.tile([0.7, 0.3], (2, 5, 1)), views=FIVE_VIEWS)
     low, high = confidence_interval(same)
     np.testing.assert_allclose([low, high], 0.7)
 
 
-EQUAL_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
-
-
 @pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("predict_from", ["image", "views"])
-def test_bootstrap_ranks_the_doubts(predictions: Maker, members: int, predict_from: Any) -> None:
+def test_bootstrap_ranks_by_the_other_class_mass(predictions: Maker, members: int, predict_from: Any) -> None:
     preds = predictions(members=members)
     counts = view_resampling_counts(4 * max(members, 1), default_resamplings(4, max(members, 1)), seed=2)
     order = plurality_order(other_class_mass(preds, predict_from, 1), counts)
@@ -103,32 +107,32 @@ def test_bootstrap_ranks_the_doubts(predictions: Maker, members: int, predict_fr
     np.testing.assert_allclose(np.sort(values), np.linspace(0, 1, preds.n_images))
 
 
-def test_bootstrap_agrees_with_the_mean_where_views_agree() -> None:
+def test_bootstrap_ranks_like_the_mean_if_views_agree() -> None:
     generator = np.random.default_rng(0)
-    sure = generator.uniform(0.6, 1, 50)
-    views = sure[:, None] + generator.normal(scale=1e-6, size=(50, 5))
-    preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=EQUAL_VIEWS)
+    confidences = generator.uniform(0.6, 1, 50)
+    views = confidences[:, None] + generator.normal(scale=1e-6, size=(50, 5))
+    preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=FIVE_VIEWS)
     order = np.argsort(confidence(preds, "mean"))
     assert np.array_equal(np.argsort(confidence(preds, "bootstrap")), order)
 
 
-def test_one_image_alone_has_the_top_rank(predictions: Maker) -> None:
+def test_a_single_image_has_the_top_rank(predictions: Maker) -> None:
     one = predictions(n=1)
     assert confidence(one, "bootstrap").tolist() == [1.0]
     assert 0 < confidence(one, "bootstrap-lower")[0] < 1
 
 
-def coverage(n_views: int, draw: Callable[[np.random.Generator, tuple[int, int]], Array], true_mean: float) -> float:
-    """Share of 3,000 images whose 95 % interval holds the true mean; the drawn shares are above 1/2: class 0 leads."""
-    shares = draw(np.random.default_rng(0), (3000, n_views))
+def compute_coverage(
+    n_views: int, draw: Callable[[np.random.Generator, tuple[int, int]], Array], true_mean: float
+) -> float:
+    """Return the fraction of 3,000 images whose 95 % interval holds the true mean of probabilities above 1/2."""
+    mass = draw(np.random.default_rng(0), (3000, n_views))
     views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
-    low, high = confidence_interval(
-        Predictions(probabilities=np.stack([shares, 1 - shares], axis=2), views=views), 0.95
-    )
+    low, high = confidence_interval(Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views=views), 0.95)
     return float(((low <= true_mean) & (true_mean <= high)).mean())
 
 
-KNOWN = {
+DISTRIBUTIONS = {
     "uniform": (lambda g, shape: g.uniform(0.5, 1, shape), 0.75),
     "beta(2, 5)": (lambda g, shape: 0.5 + 0.5 * g.beta(2, 5, shape), 0.5 + 0.5 * 2 / 7),
     "beta(5, 2)": (lambda g, shape: 0.5 + 0.5 * g.beta(5, 2, shape), 0.5 + 0.5 * 5 / 7),
@@ -136,16 +140,16 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", list(KNOWN))
+@pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 @pytest.mark.parametrize(("n_views", "at_least"), [(20, 0.90), (40, 0.93)])
 def test_the_interval_covers_the_true_mean_of_independent_views(name: str, n_views: int, at_least: float) -> None:
-    draw, true_mean = KNOWN[name]
-    assert coverage(n_views, draw, true_mean) >= at_least
+    draw, true_mean = DISTRIBUTIONS[name]
+    assert compute_coverage(n_views, draw, true_mean) >= at_least
 
 
 @pytest.mark.parametrize("n_views", [2, 7, 13, 17, 24, 35, 40, 44])
-def test_certain_answers_have_certain_intervals_however_many_images_there_are(n_views: int) -> None:
-    views = ["identity", *(f"shift:{far},0" for far in range(1, n_views))]
+def test_the_interval_of_certain_outputs_is_exactly_one(n_views: int) -> None:
+    views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
     for n_images in (1, 5, 2098):
         certain = np.zeros((n_images, n_views, 2), dtype=np.float32)
         certain[..., 0] = 1
@@ -154,26 +158,26 @@ def test_certain_answers_have_certain_intervals_however_many_images_there_are(n_
         assert (high == 1).all()
 
 
-def test_the_interval_of_an_image_depends_on_that_image_alone() -> None:
+def test_the_interval_of_an_image_does_not_depend_on_other_images() -> None:
     logits = 5 * np.random.default_rng(0).normal(size=(300, 13, 4))
-    preds = Predictions(logits=logits, views=["identity", *(f"shift:{far},0" for far in range(1, 13))])
+    preds = Predictions(logits=logits, views=["identity", *(f"shift:{step},0" for step in range(1, 13))])
     together = confidence(preds, "bootstrap-lower")
     alone = [confidence(preds.select(images=[image]), "bootstrap-lower")[0] for image in range(300)]
     np.testing.assert_array_equal(together, alone)
 
 
-def test_images_that_nothing_tells_apart_share_their_place() -> None:
-    answers = np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 4))
-    answers[[3, 7, 8]] = answers[3]
-    answers[[11, 12]] = answers[11]
+def test_images_with_equal_outputs_share_their_rank() -> None:
+    outputs = np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 4))
+    outputs[[3, 7, 8]] = outputs[3]
+    outputs[[11, 12]] = outputs[11]
     views = "identity hflip shift:1,0 shift:0,1"
-    scores = confidence(Predictions(probabilities=answers, views=views), "bootstrap")
-    assert len(set(scores[[3, 7, 8]])) == 1
-    assert len(set(scores[[11, 12]])) == 1
-    assert len(set(scores)) == 17
+    ranks = confidence(Predictions(probabilities=outputs, views=views), "bootstrap")
+    assert len(set(ranks[[3, 7, 8]])) == 1
+    assert len(set(ranks[[11, 12]])) == 1
+    assert len(set(ranks)) == 17
     order = np.random.default_rng(1).permutation(20)
     np.testing.assert_allclose(
-        confidence(Predictions(probabilities=answers[order], views=views), "bootstrap"), scores[order], atol=1e-12
+        confidence(Predictions(probabilities=outputs[order], views=views), "bootstrap"), ranks[order], atol=1e-12
     )
     same = Predictions(probabilities=np.full((6, 4, 3), 1 / 3), views=views)
     assert confidence(same, "bootstrap").tolist() == [0.5] * 6

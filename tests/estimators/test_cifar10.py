@@ -1,4 +1,4 @@
-"""Real images, a real classifier and the paper's views: the whole way from pixels to confidence, on a small part."""
+"""From pixels to confidence with real images, a real classifier and the views of the paper, on a few images."""
 
 from pathlib import Path
 
@@ -27,27 +27,29 @@ def preds() -> Predictions:
     return collect(model, images, ViewSet("cifar10"), labels=labels, progress=False)
 
 
-def measured(correct: Array, surety: Array) -> tuple[float, float, float]:
-    errors = ~correct[np.argsort(-surety, kind="stable")]
+def compute_metrics(correct: Array, values: Array) -> tuple[float, float, float]:
+    errors = ~correct[np.argsort(-values, kind="stable")]
     risk = np.cumsum(errors) / np.arange(1, len(errors) + 1)
     return (
-        100 * roc_auc_score(~correct, -surety),
-        100 * average_precision_score(~correct, -surety),
+        100 * roc_auc_score(~correct, -values),
+        100 * average_precision_score(~correct, -values),
         1000 * float(risk.mean()),
     )
 
 
-# Computed apart from this library: numpy slices as views, the ONNX session, softmax in float64, scikit-learn.
+# Computed without this library: NumPy slices as views, an ONNX Runtime session, softmax in float64, scikit-learn.
 EXPECTED = {"msr": (92.770, 54.807, 10.211), "mean": (95.755, 76.071, 7.377)}
 
 
 @pytest.mark.parametrize("name", list(EXPECTED))
-def test_the_figures_of_an_independent_computation(preds: Predictions, name: str) -> None:
-    values = measured(preds.correct(), confidence(preds, name))
-    np.testing.assert_allclose(values, EXPECTED[name], atol=0.05)
+def test_metrics_match_an_independent_computation(preds: Predictions, name: str) -> None:
+    found = compute_metrics(preds.correct(), confidence(preds, name))
+    np.testing.assert_allclose(found, EXPECTED[name], atol=0.05)
 
 
-def test_a_second_look_helps_and_the_bootstrap_is_near_the_mean(preds: Predictions) -> None:
-    auroc = {name: measured(preds.correct(), confidence(preds, name))[0] for name in ("msr", "mean", "bootstrap")}
+def test_views_help_and_the_bootstrap_is_close_to_the_mean(preds: Predictions) -> None:
+    auroc = {
+        name: compute_metrics(preds.correct(), confidence(preds, name))[0] for name in ("msr", "mean", "bootstrap")
+    }
     assert auroc["mean"] > auroc["msr"]
     assert abs(auroc["bootstrap"] - auroc["mean"]) < 1.0

@@ -1,4 +1,4 @@
-"""Temperature scaling: against logits divided by T, and against a search over a grid."""
+"""Temperature scaling against divided logits, and the fitted temperature against its neighbors."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import softmax
 from secondlook.estimators import confidence, fit_temperature
-from secondlook.estimators.temperature import SHARPEST, SOFTEST, tempered
+from secondlook.estimators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
@@ -17,26 +17,28 @@ Maker = Callable[..., Predictions]
 
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 10**6), temperature=st.floats(0.05, 20))
-def test_tempered_probabilities_are_those_of_divided_logits(seed: int, temperature: float) -> None:
+def test_scaled_probabilities_are_those_of_divided_logits(seed: int, temperature: float) -> None:
     logits = np.random.default_rng(seed).normal(size=(5, 3, 4)) * 3
-    np.testing.assert_allclose(tempered(softmax(logits), temperature), softmax(logits / temperature), rtol=1e-9)
+    np.testing.assert_allclose(
+        apply_temperature(softmax(logits), temperature), softmax(logits / temperature), rtol=1e-9
+    )
 
 
-def test_a_class_without_any_probability_keeps_none() -> None:
-    np.testing.assert_allclose(tempered(np.array([[0.5, 0.5, 0.0]]), 0.01), [[0.5, 0.5, 0.0]])
+def test_a_probability_of_zero_stays_zero() -> None:
+    np.testing.assert_allclose(apply_temperature(np.array([[0.5, 0.5, 0.0]]), 0.01), [[0.5, 0.5, 0.0]])
 
 
-def labeled(true_temperature: float) -> Predictions:
+def make_labeled(true_temperature: float) -> Predictions:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(4000, 2, 5)) * 2
-    odds = softmax(logits[:, 0] / true_temperature).cumsum(axis=1)
-    labels = (generator.random((4000, 1)) > odds).sum(axis=1)
+    cumulative = softmax(logits[:, 0] / true_temperature).cumsum(axis=1)
+    labels = (generator.random((4000, 1)) > cumulative).sum(axis=1)
     return Predictions(logits=logits, views=["identity", "hflip"], labels=labels)
 
 
 @pytest.mark.parametrize("true_temperature", [0.5, 1.0, 2.5])
-def test_the_fitted_temperature_has_the_least_loss(true_temperature: float) -> None:
-    preds = labeled(true_temperature)
+def test_the_fitted_temperature_minimizes_the_loss(true_temperature: float) -> None:
+    preds = make_labeled(true_temperature)
     logits = preds.logits[:, 0].astype(float)
 
     def loss(temperature: float) -> float:
@@ -48,33 +50,33 @@ def test_the_fitted_temperature_has_the_least_loss(true_temperature: float) -> N
     assert all(loss(fitted) <= loss(fitted * factor) for factor in (0.9, 0.99, 1.01, 1.1))
 
 
-def test_the_search_ends_where_there_is_no_best_temperature() -> None:
+def test_the_fitted_temperature_is_bounded() -> None:
     logits = np.eye(3)[:, None, :]
-    assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.arange(3))) == SHARPEST
-    assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.array([1, 2, 0]))) == SOFTEST
+    assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.arange(3))) == MIN_TEMPERATURE
+    assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.array([1, 2, 0]))) == MAX_TEMPERATURE
 
 
-def test_only_the_named_images_are_fitted_to() -> None:
-    preds = labeled(2.5)
+def test_tune_on_selects_the_images_to_fit_to() -> None:
+    preds = make_labeled(2.5)
     some = np.arange(4000) % 4 == 0
     assert fit_temperature(preds, some) == fit_temperature(preds.select(images=some))
     assert fit_temperature(preds, some) != fit_temperature(preds)
 
 
-def test_a_zero_at_the_right_class_stays_finite() -> None:
-    shares = np.array([[[1.0, 0.0]], [[0.9, 0.1]], [[0.2, 0.8]]])
-    preds = Predictions(probabilities=shares, views="identity", labels=np.array([1, 0, 1]))
-    assert SHARPEST <= fit_temperature(preds) <= SOFTEST
+def test_a_probability_of_zero_at_the_label_is_no_problem() -> None:
+    probabilities = np.array([[[1.0, 0.0]], [[0.9, 0.1]], [[0.2, 0.8]]])
+    preds = Predictions(probabilities=probabilities, views="identity", labels=np.array([1, 0, 1]))
+    assert MIN_TEMPERATURE <= fit_temperature(preds) <= MAX_TEMPERATURE
 
 
-def test_methods_use_it(predictions: Maker) -> None:
+def test_methods_apply_the_temperature(predictions: Maker) -> None:
     preds = predictions(labels=False)
     softer = Predictions(logits=preds.logits / np.float32(3), views=preds.views)
     for name in ("msr", "view:hflip", "mean", "entropy", "margin", "doctor", "mean-logit"):
         values = confidence(preds, name, temperature=3)
         np.testing.assert_allclose(values, confidence(softer, name), rtol=1e-4, atol=1e-6)
-    given_up = predictions()
+    labeled = predictions()
     np.testing.assert_array_equal(
-        confidence(given_up, "msr", temperature="fit"),
-        confidence(given_up, "msr", temperature=fit_temperature(given_up)),
+        confidence(labeled, "msr", temperature="fit"),
+        confidence(labeled, "msr", temperature=fit_temperature(labeled)),
     )

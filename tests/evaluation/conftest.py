@@ -20,8 +20,8 @@ def preds() -> Predictions:
 
 
 @pytest.fixture(scope="session")
-def others() -> Predictions:
-    """200 images that belong to no class."""
+def ood() -> Predictions:
+    """200 out-of-distribution images."""
     rng = np.random.default_rng(8)
     logits = 2.0 * rng.normal(size=(200, 4, 5)) + rng.normal(size=(200, 1, 5))
     return Predictions(logits=logits, views=VIEWS)

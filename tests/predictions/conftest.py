@@ -1,4 +1,4 @@
-"""A small data set, and a classifier that counts what it is asked."""
+"""A small data set, and a classifier that counts the images it classifies."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.predictions import batching
+from secondlook.predictions import Predictions, batching, collect
 
 CLASSES = 4
 
 
 class CountingFunction:
-    """Logits that depend on every pixel of the image and on nothing else, and the number of images asked for."""
+    """Returns logits that depend on every pixel of the image and on nothing else, and counts images and batches."""
 
     def __init__(self, classes: int = CLASSES) -> None:
         self.classes = classes
@@ -26,7 +26,7 @@ class CountingFunction:
         weights = np.random.default_rng(0).normal(size=(batch[0].size, self.classes)) / 64
         return np.asarray(np.stack([image.reshape(-1) @ weights for image in batch.astype(np.float64)]))
 
-    def loaded(self, name: str = "counting") -> Classifier:
+    def load(self, name: str = "counting") -> Classifier:
         return load_classifier(self, name=name, output="logits")
 
 
@@ -42,7 +42,7 @@ def another() -> CountingFunction:
 
 @pytest.fixture
 def images() -> Array:
-    """Pixels uint8 [50, 6, 6, 3]: four parts of at most 16."""
+    """Pixels uint8 [50, 6, 6, 3]: four chunks of at most 16."""
     return np.random.default_rng(0).integers(0, 256, (50, 6, 6, 3), dtype=np.uint8)
 
 
@@ -52,11 +52,17 @@ def labels() -> Array:
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of 16 images, the smallest there are."""
-    monkeypatch.setattr(batching, "PART_BYTES", 1)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 16 images, the minimum."""
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 1)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
+
+
+@pytest.fixture
+def stored(counting: CountingFunction, images: Array, labels: Array, store: Path) -> Predictions:
+    """Two views of the images, collected into `store`."""
+    return collect(counting.load(), images, "identity hflip", labels=labels, store=store)

@@ -1,4 +1,4 @@
-"""Batch sizes, part sizes, and what happens when memory runs out."""
+"""Batch, chunk and block sizes, and what happens when memory runs out."""
 
 import numpy as np
 import pytest
@@ -6,25 +6,45 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions import batching
-from secondlook.predictions.batching import HalvingBatches, choose_batch_size, chunk_rows, is_out_of_memory
+from secondlook.predictions.batching import (
+    Chunking,
+    HalvingBatches,
+    block_rows,
+    choose_batch_size,
+    chunk_rows,
+    is_out_of_memory,
+)
 
 
-def image(side: int) -> Array:
+def make_image(side: int) -> Array:
     return np.zeros((side, side, 3), dtype=np.uint8)
 
 
-def test_automatic_batches_go_by_the_pixels() -> None:
-    assert [choose_batch_size("auto", image(side)) for side in (1, 32, 224, 384, 5000)] == [256, 256, 64, 16, 8]
+def test_automatic_batch_size_depends_on_the_image_size() -> None:
+    assert [choose_batch_size("auto", make_image(side)) for side in (1, 32, 224, 384, 5000)] == [256, 256, 64, 16, 8]
 
 
-def test_parts_hold_a_bounded_number_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "PART_BYTES", 64 * 2**20)
-    assert [chunk_rows(image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 16]
-    assert chunk_rows(image(224).astype(np.float32)) == 64
+def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 64 * 2**20)
+    assert [chunk_rows(make_image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 16]
+    assert chunk_rows(make_image(224).astype(np.float32)) == 64
+
+
+def test_blocks_are_bounded_powers_of_two() -> None:
+    assert block_rows(24, 1000) == 128
+    assert block_rows(10**6, 10**6) == 1
+    assert block_rows(10**6, 10**6, rows_per_read=16) == 16
+
+
+@pytest.mark.parametrize(("images", "rows"), [(1, 16), (16, 16), (17, 16), (50, 16)])
+def test_chunks_cover_all_images_once(images: int, rows: int) -> None:
+    chunking = Chunking(images, rows)
+    assert [index for number in chunking.numbers for index in chunking.indices_of(number)] == list(range(images))
+    assert all(0 < len(chunking.indices_of(number)) <= rows for number in chunking.numbers)
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch names its own."""
+    """Has the name of the error of PyTorch."""
 
 
 ERRORS = [
@@ -38,7 +58,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:40])
-def test_a_batch_that_does_not_fit_is_halved_for_good(error: Exception) -> None:
+def test_batch_size_is_halved_for_good_when_memory_runs_out(error: Exception) -> None:
     sizes: list[int] = []
 
     def classify(batch: Array) -> Array:
@@ -55,15 +75,15 @@ def test_a_batch_that_does_not_fit_is_halved_for_good(error: Exception) -> None:
     assert sizes[7:] == [3, 1]
 
 
-def test_a_single_image_that_does_not_fit_gets_a_sentence() -> None:
+def test_single_image_that_does_not_fit_in_memory_is_an_error() -> None:
     def classify(batch: Array) -> Array:
         raise MemoryError
 
-    with pytest.raises(PredictionsError, match=r"ran out of memory on a single image .*a smaller input size"):
+    with pytest.raises(PredictionsError, match=r"single image .*MemoryError"):
         HalvingBatches(classify, 4)(np.zeros((4, 1, 1, 1), dtype=np.uint8))
 
 
-def test_the_cause_of_an_error_counts_and_other_errors_are_not_retried() -> None:
+def test_cause_of_an_error_is_checked_and_other_errors_are_not_retried() -> None:
     wrapped = ClassifierError("the classifier failed")
     wrapped.__cause__ = MemoryError()
     assert is_out_of_memory(wrapped)
@@ -79,7 +99,7 @@ def test_the_cause_of_an_error_counts_and_other_errors_are_not_retried() -> None
     assert calls == [4]
 
 
-def test_a_failed_allocation_of_any_library_is_known() -> None:
+def test_failed_allocation_in_onnxruntime_is_recognized() -> None:
     error = ClassifierError("classifier 'm' failed on an input")
     error.__cause__ = RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")
     assert is_out_of_memory(error)

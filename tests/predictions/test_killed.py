@@ -1,4 +1,4 @@
-"""A collecting process killed at any moment, and started again, ends with the same bytes as one never killed."""
+"""A process killed at any moment while collecting, and restarted, writes the same bytes as an uninterrupted one."""
 
 import os
 import signal
@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-KILLS = 21
-LONGEST_LIFE_SECONDS = 0.06  # after the first file is begun
+from secondlook.predictions import Predictions
 
-# Everything is imported once; each line then asks for one collecting process, forked, so that a life may be short.
+KILLS = 21
+MAX_LIFETIME_SECONDS = 0.06  # from the first write
+
+# Imports everything once, then forks a collecting process for each line on stdin, so that lifetimes can be short.
 PARENT = """
 import os, sys, time
 import numpy as np, pyarrow.parquet
@@ -37,34 +39,34 @@ def slow_logits(batch):
     return batch.reshape(len(batch), -1)[:, :3].astype(np.float32)
 
 def slow_fsync(descriptor, fsync=os.fsync):
-    os.write(begun, b".")
+    os.write(write_end, b".")
     time.sleep(0.002)
     fsync(descriptor)
 
-os.fsync = slow_fsync  # a slow disk: many a life ends while a file is being written
-batching.PART_BYTES = 1
+os.fsync = slow_fsync  # a slow disk: many processes are killed while writing a file
+batching.CHUNK_BYTES = 1
 for line in sys.stdin:
     store, views = line.strip().split(" ", 1)
-    awaited, begun = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(awaited)
+        os.close(read_end)
         classifier = load_classifier(slow_logits, name="slow", output="logits")
         collect(classifier, Images(), views, store=store, batch_size=8, progress=False)
         os._exit(0)
-    os.close(begun)
-    os.read(awaited, 1)  # until it writes its first file, or ends
+    os.close(write_end)
+    os.read(read_end, 1)  # until it writes its first file, or exits
     print(pid, flush=True)
     print(os.waitpid(pid, 0)[1], flush=True)
-    os.close(awaited)
+    os.close(read_end)
 """
 VIEWS = "identity hflip shift:1,0 shift:0,1 vflip"
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks processes")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 
 class Collectors:
-    """Starts collecting processes and tells how they ended."""
+    """Starts collecting processes and returns their exit codes."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -73,18 +75,18 @@ class Collectors:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{store} {views}\n")
         self._process.stdin.flush()
-        return self._answer()
+        return self._read_number()
 
-    def end(self) -> int:
-        return os.waitstatus_to_exitcode(self._answer())
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(self._read_number())
 
-    def _answer(self) -> int:
+    def _read_number(self) -> int:
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
 
 
 @contextmanager
-def collectors() -> Iterator[Collectors]:
+def start_collectors() -> Iterator[Collectors]:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -95,48 +97,46 @@ def all_bytes(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
 
 
-def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_and_resumed_collection_writes_the_same_bytes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    with collectors() as collecting:
-        collecting.start(tmp_path / "never-killed")
-        assert collecting.end() == 0
-        expected = all_bytes(tmp_path / "never-killed")
+    with start_collectors() as collector:
+        collector.start(tmp_path / "uninterrupted")
+        assert collector.wait() == 0
+        expected = all_bytes(tmp_path / "uninterrupted")
         kills, kills_while_writing, store = 0, 0, tmp_path / "killed-0"
         while kills < KILLS or (not kills_while_writing and kills < 10 * KILLS):
-            pid = collecting.start(store)
-            time.sleep(random.uniform(0, LONGEST_LIFE_SECONDS))
-            with suppress(ProcessLookupError):  # it was faster
+            pid = collector.start(store)
+            time.sleep(random.uniform(0, MAX_LIFETIME_SECONDS))
+            with suppress(ProcessLookupError):  # it has already exited
                 os.kill(pid, signal.SIGKILL)
-            if collecting.end() == -signal.SIGKILL:
+            if collector.wait() == -signal.SIGKILL:
                 kills += 1
                 kills_while_writing += any(store.rglob("*.tmp"))
-            else:  # then its bytes are compared, and the next one begins anew
+            else:  # it finished: compare its bytes, and start with a new store
                 assert all_bytes(store) == expected
                 store = tmp_path / f"killed-{kills}"
-        collecting.start(store)
-        assert collecting.end() == 0
+        collector.start(store)
+        assert collector.wait() == 0
     assert all_bytes(store) == expected
     assert kills_while_writing > 0
-    assert len(expected) == 5 * 10 + 4, "ten parts of five views, the manifest, the images and two locks"
+    assert len(expected) == 5 * 10 + 4, "ten chunks of five views, the manifest, the images and two locks"
 
 
-def test_two_processes_on_one_store_do_not_spoil_it(tmp_path: Path) -> None:
-    with collectors() as one, collectors() as two:
+def test_two_processes_can_share_a_store(tmp_path: Path) -> None:
+    with start_collectors() as one, start_collectors() as two:
         one.start(tmp_path / "alone")
-        assert one.end() == 0
-        for collecting in (one, two):
-            collecting.start(tmp_path / "shared")
-        assert [one.end(), two.end()] == [0, 0]
+        assert one.wait() == 0
+        for collector in (one, two):
+            collector.start(tmp_path / "shared")
+        assert [one.wait(), two.wait()] == [0, 0]
     assert all_bytes(tmp_path / "shared") == all_bytes(tmp_path / "alone")
 
 
-def test_two_processes_with_other_views_both_keep_theirs(tmp_path: Path) -> None:
-    from secondlook.predictions import Predictions
-
-    with collectors() as one, collectors() as two:
+def test_two_processes_can_add_different_views_to_a_store(tmp_path: Path) -> None:
+    with start_collectors() as one, start_collectors() as two:
         one.start(tmp_path / "shared", "identity hflip shift:1,0")
         two.start(tmp_path / "shared", "identity vflip shift:0,1")
-        assert [one.end(), two.end()] == [0, 0]
+        assert [one.wait(), two.wait()] == [0, 0]
     opened = Predictions.open(tmp_path / "shared")
     assert set(opened.views.texts) == set(VIEWS.split())
     assert opened.shape == (147, 5, 3)

@@ -1,4 +1,4 @@
-"""Predictions whose right answers are known beforehand, and a reader of what a page embeds."""
+"""Predictions with known errors, an image reader, and a parser of the data that a page embeds."""
 
 import base64
 import json
@@ -17,58 +17,58 @@ from secondlook.views import ViewSet
 VIEWS = ViewSet(["identity", "hflip", "shift:1,0"])
 CLASSES = ("cat", "dog", "bird", "frog")
 
-Made = Callable[..., Predictions]
+PredictionFactory = Callable[..., Predictions]
 
 
-def _made(first: Float64Array, others: Float64Array, wrong: BoolArray, **options: Any) -> Predictions:
-    """Answer class 0 with the given probability in the image itself and in two further views; label it so or not."""
-    shares = np.stack([first, others, others], axis=1)
-    rest = (1 - shares) / 3
-    probabilities = np.stack([shares, rest, rest, rest], axis=2)
-    return Predictions(
-        probabilities=probabilities, views=VIEWS, labels=np.where(wrong, 1, 0), **{"class_names": CLASSES, **options}
-    )
+def _make_predictions(first: Float64Array, others: Float64Array, wrong: BoolArray) -> Predictions:
+    """Predict class 0 with the given probabilities for the image itself and for two more views."""
+    top = np.stack([first, others, others], axis=1)
+    rest = (1 - top) / 3
+    probabilities = np.stack([top, rest, rest, rest], axis=2)
+    return Predictions(probabilities=probabilities, views=VIEWS, labels=np.where(wrong, 1, 0), class_names=CLASSES)
 
 
 @pytest.fixture
-def made() -> Made:
-    return _made
+def make_predictions() -> PredictionFactory:
+    return _make_predictions
 
 
 @pytest.fixture
 def preds() -> Predictions:
-    """600 images, 25 % wrong; further views are less sure of wrong answers, so that a second look helps."""
+    """600 images, 25 % wrong; the other views are less confident of wrong predictions, so that a second look helps."""
     rng = np.random.default_rng(0)
     wrong = rng.random(600) < 0.25
     first = rng.uniform(0.5, 0.999, 600)
     others = np.clip(np.where(wrong, first - 0.2, first) + rng.normal(0, 0.05, 600), 0.3, 0.999)
-    return _made(first, others, wrong)
+    return _make_predictions(first, others, wrong)
 
 
 @pytest.fixture
-def pixels() -> Callable[[int], Array]:
-    """Return a reader of small pictures that differ."""
+def read_image() -> Callable[[int], Array]:
+    """Return a reader of small images that differ from each other."""
     noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     return lambda index: np.roll(noise, index, axis=0)
 
 
 @pytest.fixture
-def embedded() -> Callable[[Path], dict[str, Any]]:
-    """Return what a page carries for its script, with arrays unpacked."""
-    return _embedded
+def read_page_data() -> Callable[[Path], dict[str, Any]]:
+    """Return a reader of the data that a page embeds for its script, with unpacked arrays."""
+    return _read_page_data
 
 
-def _embedded(path: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    data = _unpacked(json.loads(found[1]))
+def _read_page_data(path: Path) -> dict[str, Any]:
+    embedded = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL
+    )
+    assert embedded is not None
+    data = _unpack(json.loads(embedded[1]))
     assert isinstance(data, dict)
     return data
 
 
-def _unpacked(value: Any) -> Any:
+def _unpack(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"type", "data"}:
         return np.frombuffer(base64.b64decode(value["data"]), dtype=f"<{value['type']}")
     if isinstance(value, dict):
-        return {name: _unpacked(one) for name, one in value.items()}
-    return [_unpacked(one) for one in value] if isinstance(value, list) else value
+        return {name: _unpack(one) for name, one in value.items()}
+    return [_unpack(one) for one in value] if isinstance(value, list) else value

@@ -1,165 +1,157 @@
-"""The sections of a report against slow, obvious versions of themselves."""
+"""The results of a report, and the headline where the second look helps, hurts, changes nothing or cannot be judged."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from secondlook.errors import ReportError
-from secondlook.estimators import confidence
-from secondlook.evaluation import evaluate
-from secondlook.metrics import auroc, risk_coverage
+from secondlook.evaluation import Evaluation, evaluate
+from secondlook.metrics import coverage_at, rank
 from secondlook.predictions import Predictions
-from secondlook.report.class_risks import class_risks
-from secondlook.report.curves import drawn_curves, histogram_of, reliability_by, spread_counts
-from secondlook.report.findings import found
-from secondlook.report.galleries import MOST_IMAGES, galleries_of
-from secondlook.report.operating_points import point_at_risk
-from secondlook.report.study import Study, studied
-from secondlook.report.view_contributions import view_contributions
+from secondlook.report.findings import Headline, compute_findings, coverage_metric, write_headline
+from secondlook.report.study import Study, build_study
+
+PredictionFactory = Callable[..., Predictions]
+RISK = 0.2
 
 
-@pytest.fixture
-def study(preds: Predictions) -> Study:
-    return studied(preds, ["msr", "mean", "bootstrap"], predict_from="image", top_k=1, seed=0, class_names=None)
+def evaluate_study(study: Study, **options: Any) -> Evaluation:
+    metrics = ["auroc", coverage_metric(RISK)]
+    return evaluate(study.preds, study.confidences, metrics, baseline=study.baseline, **options)
 
 
-def test_the_curve_is_that_of_the_metrics(study: Study) -> None:
-    for name, curve in drawn_curves(study, 0.95).items():
-        whole = risk_coverage(study.correct, study.confidences[name])
-        np.testing.assert_allclose(curve.risk, whole.risk[curve.accepted - 1], atol=1e-12)
-        assert (curve.low <= curve.high).all()
-        middle = np.interp(curve.band_coverage, whole.coverage, whole.risk)
-        assert ((curve.low <= middle) & (middle <= curve.high)).mean() > 0.9
+def headline_of(preds: Predictions, methods: tuple[str, ...] = ("msr", "mean")) -> tuple[Headline, Evaluation]:
+    study = build_study(preds, methods)
+    evaluation = evaluate_study(study)
+    return write_headline(study, evaluation, RISK), evaluation
 
 
-@pytest.mark.parametrize(("n_images", "most"), [(1, 10), (10, 10), (1000, 100), (50_000, 1000)])
-def test_drawn_points_run_from_one_image_to_all(n_images: int, most: int) -> None:
-    counts = spread_counts(n_images, most)
-    assert counts[0] == 1
-    assert counts[-1] == n_images
-    assert len(counts) <= most
-    assert (np.diff(counts) > 0).all()
+def noisy_predictions(make_predictions: PredictionFactory, gain: float) -> Predictions:
+    """Make other views more confident of correct predictions, and less of wrong ones, by `gain`."""
+    rng = np.random.default_rng(3)
+    wrong = rng.random(800) < 0.3
+    first = np.clip(rng.normal(0.75, 0.1, 800) - 0.12 * wrong, 0.4, 0.99)
+    others = np.clip(first + np.where(wrong, -gain, gain) + rng.normal(0, 0.01, 800), 0.26, 0.999)
+    return make_predictions(first, others, wrong)
 
 
-def test_histograms_hold_every_image_once(study: Study) -> None:
-    for name in study.confidences:
-        one = histogram_of(study, name)
-        assert one.right.sum() == study.correct.sum()
-        assert one.wrong.sum() == study.n_errors
-        assert (one.edges[0], one.edges[-1]) == (0, 1)
-
-
-def test_a_histogram_of_what_is_no_share(preds: Predictions) -> None:
-    study = studied(preds, ["entropy"], predict_from="image", top_k=1, seed=0, class_names=None)
-    one = histogram_of(study, "entropy")
-    assert one.right.sum() + one.wrong.sum() == preds.n_images
-    flat = replace(study, confidences={"entropy": np.full(preds.n_images, -2.0)})
-    assert histogram_of(flat, "entropy").right.sum() == study.correct.sum()
-
-
-def test_only_probabilities_have_a_reliability(study: Study) -> None:
-    curve = reliability_by(study, "mean")
-    assert curve is not None
-    assert curve.images.sum() == study.n_images
-    assert reliability_by(study, "bootstrap") is None
-
-
-def test_classes_by_hand(study: Study) -> None:
-    sure = study.confidences["mean"]
-    accepted = sure >= point_at_risk(study.rankings["mean"], 0.1).threshold
-    rows = class_risks(study, 0.1)
-    assert [row.name for row in rows] == ["cat", "dog"], "classes without an image are left out"
-    for label, row in enumerate(rows):
-        here = study.preds.labels == label
-        assert row.images == here.sum()
-        assert row.errors == (here & ~study.correct).sum()
-        assert row.accepted == (here & accepted).sum()
-        assert row.errors_accepted == (here & accepted & ~study.correct).sum()
-    assert rows[0].auroc is None, "every cat is right, so there is nothing to tell apart"
-
-
-def test_views_alone_and_left_out(preds: Predictions, study: Study) -> None:
-    rows = view_contributions(study, 0.95)
-    texts = preds.views.texts
-    assert tuple(row.text for row in rows) == texts
-    for row in rows:
-        assert row.auroc_alone == auroc(study.correct, confidence(preds, f"view:{row.text}"))
-    for row in rows[1:]:
-        others = [text for text in texts[1:] if text != row.text]
-        without = auroc(study.correct, confidence(preds, "mean", views=["identity", *others]))
-        assert row.auroc_without == pytest.approx(without, abs=1e-12)
-        assert row.change == pytest.approx(without - auroc(study.correct, study.confidences["mean"]), abs=1e-12)
-        assert row.change is not None
-        assert row.change_interval is not None
-        assert row.change_interval.low <= row.change <= row.change_interval.high
-    assert rows[0].accuracy == study.correct.mean()
-
-
-def test_a_single_view_cannot_be_left_out(preds: Predictions) -> None:
-    study = studied(preds.select(views="identity"), None, predict_from="image", top_k=1, seed=0, class_names=None)
-    (row,) = view_contributions(study, 0.95)
-    assert row.auroc_alone is not None
-    assert (row.auroc_without, row.change, row.change_interval) == (None, None, None)
-
-
-def test_equally_sure_images_come_in_their_own_order(study: Study) -> None:
-    sure = {name: np.full(study.n_images, 0.5) for name in study.confidences}
-    errors, right, *_ = galleries_of(replace(study, confidences=sure), 0.1)
-    assert errors.images.tolist() == np.flatnonzero(~study.correct)[:MOST_IMAGES].tolist()
-    assert right.images.tolist() == np.flatnonzero(study.correct)[:MOST_IMAGES].tolist()
-
-
-def test_galleries_show_what_they_say(study: Study) -> None:
-    errors, right, changed = galleries_of(study, 0.1)
-    sure = study.confidences["mean"]
-    assert not study.correct[errors.images].any()
-    assert sorted(sure[errors.images], reverse=True) == sure[errors.images].tolist()
-    assert sure[errors.images].min() >= np.delete(sure, errors.images)[~np.delete(study.correct, errors.images)].max()
-    assert study.correct[right.images].all()
-    assert sure[right.images].max() <= np.delete(sure, right.images)[np.delete(study.correct, right.images)].min()
-    assert changed.rank_changes is not None
-    assert changed.now_accepted is not None
-    before, after = (
-        study.confidences[name] >= point_at_risk(study.rankings[name], 0.1).threshold for name in ("msr", "mean")
+def test_second_look_that_helps(make_predictions: PredictionFactory) -> None:
+    headline, evaluation = headline_of(noisy_predictions(make_predictions, 0.1))
+    assert headline.verdict == "better"
+    after, before = (100 * (evaluation[name, "auroc"].value or 0) for name in ("mean", "msr"))
+    more, fewer = (100 * (evaluation[name, coverage_metric(RISK)].value or 0) for name in ("mean", "msr"))
+    assert after > before
+    assert more > fewer
+    assert headline.sentence == (
+        f"A second look detects errors with AUROC {after:.1f} instead of {before:.1f}; "
+        f"at 20 % risk it accepts {more:.0f} % instead of {fewer:.0f} % of the images."
     )
-    assert (before[changed.images] != after[changed.images]).all()
-    assert (after[changed.images] == changed.now_accepted).all()
-    for index, rise in zip(changed.images, changed.rank_changes, strict=True):
-        place_before, place_after = (
-            (study.confidences[name] > study.confidences[name][index]).sum() for name in ("msr", "mean")
-        )
-        assert rise == place_before - place_after
-    assert (np.diff(np.abs(changed.rank_changes)) <= 0).all()
-    assert all(len(gallery.images) <= MOST_IMAGES for gallery in (errors, right, changed))
 
 
-def test_an_evaluation_is_taken_over(preds: Predictions, study: Study) -> None:
-    given = evaluate(preds, ["msr", "mean"], ["aurc"], resamples=20)
-    findings = found(study, given, 0.1, 0.05)
-    assert findings.evaluation is given
-    assert findings.headline.verdict == "better", "what the sentence needs beyond it is computed"
+def test_second_look_that_hurts(make_predictions: PredictionFactory) -> None:
+    headline, evaluation = headline_of(noisy_predictions(make_predictions, -0.1))
+    assert headline.verdict == "worse"
+    assert (evaluation["mean", "auroc"].value or 0) < (evaluation["msr", "auroc"].value or 0)
+    after, before = (float(text) for text in re.findall(r"AUROC ([\d.]+) instead of ([\d.]+)", headline.sentence)[0])
+    assert after < before
 
 
-def test_an_evaluation_of_something_else_is_refused(preds: Predictions, study: Study) -> None:
-    with pytest.raises(ReportError, match="by='D', k=1 and the report about by='x'"):
-        found(study, evaluate(preds, ["msr"], ["aurc"], predict_from="views", resamples=5), None, 0.05)
-    few = preds.select(images=np.arange(50))
-    with pytest.raises(ReportError, match="no part with the 600 images"):
-        found(study, evaluate(few, ["msr"], ["aurc"], resamples=5), None, 0.05)
+def test_difference_whose_interval_includes_zero_is_unclear(make_predictions: PredictionFactory) -> None:
+    headline, evaluation = headline_of(noisy_predictions(make_predictions, 0.0))
+    ends = evaluation["mean", "auroc"].difference_interval
+    assert ends is not None
+    assert ends.low <= 0 <= ends.high
+    assert headline.verdict == "unclear"
+    assert f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}" in headline.sentence
 
 
-def test_what_stands_for_the_second_look(preds: Predictions) -> None:
-    def chosen(*methods: str) -> tuple[str, str | None]:
-        study = studied(preds, methods, predict_from="image", top_k=1, seed=0, class_names=None)
-        return study.baseline, study.second_look
-
-    assert chosen("mean", "msr") == ("msr", "mean")
-    assert chosen("msr", "entropy", "bootstrap") == ("msr", "bootstrap")
-    assert chosen("mean", "entropy") == ("mean", "entropy")
-    assert chosen("msr") == ("msr", None)
+def test_equal_views_change_nothing(make_predictions: PredictionFactory) -> None:
+    rng = np.random.default_rng(0)
+    first = rng.uniform(0.4, 0.99, 300)
+    headline, _ = headline_of(make_predictions(first, first, rng.random(300) < 0.3))
+    assert headline.verdict == "unclear"
+    assert "as before" in headline.sentence
+    assert "both accept" in headline.sentence
 
 
-def test_the_seed_reaches_the_bootstrap(preds: Predictions) -> None:
-    study = studied(preds, ["bootstrap"], predict_from="image", top_k=1, seed=5, class_names=None)
-    np.testing.assert_array_equal(study.confidences["bootstrap"], confidence(preds, "bootstrap", seed=5))
+def test_opposite_directions_are_joined_by_but(make_predictions: PredictionFactory) -> None:
+    study = build_study(noisy_predictions(make_predictions, 0.1), ["msr", "mean"])
+    evaluation = evaluate_study(study)
+    errors_early = rank([True] * 64 + [False] * 250 + [True] * 486, -np.arange(800.0))
+    study = replace(study, rankings={**study.rankings, "mean": errors_early})
+    assert "; but at 20 % risk it accepts 10 % instead of " in write_headline(study, evaluation, RISK).sentence
+
+
+def test_coverage_of_the_headline_is_reached_by_a_threshold(make_predictions: PredictionFactory) -> None:
+    # One half of the images has a higher confidence than the other; within each half all are equal.
+    sure = np.where(np.arange(1000) < 500, 0.99, 0.9)
+    wrong = np.isin(np.arange(1000), np.arange(500, 550))
+    study = build_study(make_predictions(sure, sure, wrong), ["msr", "mean"])
+    sentence = write_headline(study, evaluate_study(study, resamples=20), 0.01).sentence
+    assert "both accept 50 % of the images" in sentence
+    assert coverage_at(study.correct, study.confidences["mean"], 0.01) > 0.55, "the metric splits ties"
+
+
+def test_numbers_that_round_alike_get_more_decimals(make_predictions: PredictionFactory) -> None:
+    study = build_study(noisy_predictions(make_predictions, 0.1), ["msr", "mean"])
+    evaluation = evaluate_study(study)
+    values = {("mean", "auroc"): 0.99996, ("msr", "auroc"): 0.99991}
+    rows = tuple(replace(row, value=values.get((row.method, row.metric), row.value)) for row in evaluation.rows)
+    sentence = write_headline(study, replace(evaluation, rows=rows), RISK).sentence
+    assert "99.996 instead of 99.991" in sentence
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [(False, "correct on all 5 images"), (True, "wrong on all 5 images")])
+def test_no_contrast_between_correct_and_wrong(make_predictions: PredictionFactory, wrong: bool, expected: str) -> None:
+    values = np.linspace(0.5, 0.9, 5)
+    headline, _ = headline_of(make_predictions(values, values, np.full(5, wrong)))
+    assert headline.verdict == "none"
+    assert expected in headline.sentence
+
+
+def test_one_error_is_too_few_to_judge(make_predictions: PredictionFactory) -> None:
+    rng = np.random.default_rng(0)
+    first = rng.uniform(0.5, 0.99, 50)
+    headline, _ = headline_of(make_predictions(first, first[::-1], np.arange(50) == 7))
+    assert headline.verdict == "unclear"
+    assert "only 1 error;" in headline.sentence
+
+
+def test_single_view_has_no_second_look(preds: Predictions) -> None:
+    headline, evaluation = headline_of(preds.select(views="identity"), ("msr",))
+    assert headline.verdict == "none"
+    auroc = 100 * (evaluation["msr", "auroc"].value or 0)
+    assert f"msr detects errors with AUROC {auroc:.1f}; at 20 % risk" in headline.sentence
+
+
+def test_headline_does_not_need_auroc_among_the_metrics(preds: Predictions) -> None:
+    study = build_study(preds, ["msr", "mean"])
+    findings = compute_findings(study, risk=0.1, delta=0.05, metrics=["aurc"], resamples=20)
+    assert {row.metric for row in findings.evaluation.rows} == {"aurc", coverage_metric(0.1)}
+    assert findings.headline.verdict == "better"
+
+
+def test_evaluation_is_that_of_evaluate(preds: Predictions) -> None:
+    study = build_study(preds, ["msr", "mean"], predict_from="views", top_k=2)
+    findings = compute_findings(study, risk=0.1, delta=0.05, metrics=["auroc"], level=0.9, resamples=20)
+    expected = evaluate(
+        preds,
+        ["msr", "mean"],
+        ["auroc", coverage_metric(0.1)],
+        predict_from="views",
+        top_k=2,
+        baseline="msr",
+        level=0.9,
+        resamples=20,
+    )
+    assert findings.evaluation == expected
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0])
+def test_invalid_delta_is_rejected(preds: Predictions, delta: float) -> None:
+    with pytest.raises(ReportError, match=re.escape(f"delta is {delta}")):
+        compute_findings(build_study(preds, ["msr"]), delta=delta)

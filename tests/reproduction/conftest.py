@@ -1,4 +1,4 @@
-"""Tiny data sets in the official formats, and stand-ins for the classifiers that count what they are shown."""
+"""Tiny data sets in the official formats, and stand-in classifiers that record their inputs."""
 
 import pickle
 from collections.abc import Callable
@@ -8,41 +8,44 @@ import numpy as np
 import pytest
 import scipy.io
 
+import secondlook as sl
+from reproduction import Column
+from reproduction.workspace import Workspace
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier, load_classifier
+from secondlook.sources import SubsetName
 
 IMAGES = 60
 
 
-class CountingNetwork:
-    """A fixed random function of an 8x8 thumbnail that remembers every batch it was shown."""
+class RecordingNetwork:
+    """A fixed random function of an 8x8 thumbnail that records every batch."""
 
     def __init__(self, seed: int, classes: int) -> None:
         self.weights = np.random.default_rng(seed).normal(size=(8 * 8 * 3, classes)) / 4
-        self.shown: list[Array] = []
+        self.batches: list[Array] = []
 
     def __call__(self, images: Array) -> Array:
-        self.shown.append(images)
+        self.batches.append(images)
         side = images.shape[1] // 8
         small = images.reshape(len(images), 8, side, 8, side, 3).mean(axis=(2, 4)).reshape(len(images), -1) / 255
         logits = (small - small.mean(axis=1, keepdims=True)) @ self.weights * 4
-        answers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities: Array = (answers / answers.sum(axis=1, keepdims=True)).astype(np.float32)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities: Array = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
         return probabilities
 
     @property
-    def images_shown(self) -> int:
-        return sum(map(len, self.shown))
+    def n_images(self) -> int:
+        return sum(map(len, self.batches))
 
 
-def labeled_images(network: CountingNetwork, seed: int, side: int) -> tuple[Array, Array]:
-    """Images in coarse patches, and labels that the network gets right about two times in three."""
+def make_labeled_images(network: RecordingNetwork, seed: int, side: int) -> tuple[Array, Array]:
+    """Return images of coarse patches, and labels that the network predicts about two times in three."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (IMAGES, 8, 8, 3)).repeat(side // 8, axis=1).repeat(side // 8, axis=2)
     images = coarse.astype(np.uint8)
     classes = network.weights.shape[1]
     predicted = network(images).argmax(axis=1)
-    network.shown.clear()
+    network.batches.clear()
     return images, np.where(rng.random(IMAGES) < 0.65, predicted, rng.integers(0, classes, IMAGES))
 
 
@@ -69,27 +72,27 @@ def write_stl10(folder: Path, images: Array, labels: Array) -> None:
 
 
 @pytest.fixture
-def networks() -> dict[str, CountingNetwork]:
-    """The networks behind the stand-ins, by key."""
+def networks() -> dict[str, RecordingNetwork]:
+    """The networks behind the stand-ins, by name."""
     keys = ["cifar10-vgg8", "cifar100-vgg8", "svhn-vgg8", "stl10-elu", "stl10-wrn-noflip"]
     keys += [f"stl10-wrn-{seed}" for seed in range(5)]
-    return {key: CountingNetwork(seed, 100 if "100" in key else 10) for seed, key in enumerate(keys)}
+    return {key: RecordingNetwork(seed, 100 if "100" in key else 10) for seed, key in enumerate(keys)}
 
 
 @pytest.fixture
-def stand_ins(networks: dict[str, CountingNetwork]) -> dict[str, Classifier]:
-    """Stand-ins for all classifiers without a default, and for those that torchvision would be asked for."""
-    made = {key: load_classifier(network, name=key) for key, network in networks.items()}
+def stand_ins(networks: dict[str, RecordingNetwork]) -> dict[str, sl.Classifier]:
+    """Stand-ins for all classifiers without a default, and for those of torchvision."""
+    made = {key: sl.load_classifier(network, name=key) for key, network in networks.items()}
     return made | {f"imagenet-{name}": made["svhn-vgg8"] for name in ("alexnet", "resnet18", "resnext")}
 
 
 @pytest.fixture
-def write_data(networks: dict[str, CountingNetwork]) -> Callable[[Path, str], None]:
-    """Writes one of the data sets into a folder."""
+def write_data(networks: dict[str, RecordingNetwork]) -> Callable[[Path, str], None]:
+    """Return a function that writes one of the data sets into a folder."""
 
     def write(root: Path, key: str) -> None:
         network = networks["stl10-wrn-0" if key == "stl10" else f"{key}-vgg8"]
-        images, labels = labeled_images(network, len(key), 96 if key == "stl10" else 32)
+        images, labels = make_labeled_images(network, len(key), 96 if key == "stl10" else 32)
         match key:
             case "cifar10":
                 keys = ("labels", "label_names")
@@ -107,7 +110,7 @@ def write_data(networks: dict[str, CountingNetwork]) -> Callable[[Path, str], No
 
 @pytest.fixture
 def data_root(tmp_path: Path, write_data: Callable[[Path, str], None]) -> Path:
-    """A folder with CIFAR-10, CIFAR-100, SVHN and STL-10, tiny."""
+    """A folder with tiny versions of CIFAR-10, CIFAR-100, SVHN and STL-10."""
     root = tmp_path / "data"
     root.mkdir()
     for key in ("cifar10", "cifar100", "svhn", "stl10"):
@@ -115,6 +118,23 @@ def data_root(tmp_path: Path, write_data: Callable[[Path, str], None]) -> Path:
     return root
 
 
+@pytest.fixture
+def workspace(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> Workspace:
+    return Workspace(data_root, tmp_path / "store", stand_ins, progress=False)
+
+
+@pytest.fixture
+def collect_plainly(workspace: Workspace) -> Callable[..., sl.Predictions]:
+    """Return a function that collects the predictions of a column without a store."""
+
+    def collect(column: Column, subset: SubsetName = "evaluation", views: str | None = None) -> sl.Predictions:
+        classifier = workspace.get_classifier(column.classifiers[0])
+        source = workspace.open_subset(column.data_set, subset)
+        return sl.collect(classifier, source, sl.ViewSet(views or column.views))
+
+    return collect
+
+
 @pytest.fixture(autouse=True)
-def _few_resamplings_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reproduction.scoring.RESAMPLES", 20)
+def _few_image_resamplings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reproduction.measurements.IMAGE_RESAMPLINGS", 20)

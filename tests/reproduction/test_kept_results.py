@@ -1,4 +1,4 @@
-"""The results that are kept: whole, and what the documentation says of them is in them."""
+"""The kept results are complete, and the documentation agrees with them."""
 
 import csv
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+RESULTS, DOCS = ROOT / "reproduction" / "results", ROOT / "docs"
 EXPERIMENTS = ("cifar10-resnet", "cifar10-wrn")
 PICTURES = {
     "results-wrn-gains.png": "cifar10-wrn/methods-gains.png",
@@ -17,12 +17,12 @@ PICTURES = {
 Rows = list[dict[str, str]]
 
 
-def kept(experiment: str) -> Rows:
+def read_results(experiment: str) -> Rows:
     return list(csv.DictReader((RESULTS / experiment / "results.csv").read_text().splitlines()))
 
 
-def gains_in_the_documentation() -> dict[str, list[str]]:
-    """Return the cells of the first table of docs/results.md by the column they are about."""
+def read_documented_gains() -> dict[str, list[str]]:
+    """Return the cells of the first table of docs/results.md by column."""
     lines = (DOCS / "results.md").read_text().splitlines()
     head = lines.index("| classifier | accuracy | MSR(x) | MSR(D) | gain |")
     table = lines[head + 2 : lines.index("", head)]
@@ -30,7 +30,7 @@ def gains_in_the_documentation() -> dict[str, list[str]]:
     return {row[0].removeprefix("WRN, ").replace("seed ", "seed"): row[1:] for row in cells}
 
 
-def number(rows: Rows, column: str, method: str, metric: str) -> dict[str, str]:
+def find_row(rows: Rows, column: str, method: str, metric: str) -> dict[str, str]:
     found = [
         row
         for row in rows
@@ -42,23 +42,23 @@ def number(rows: Rows, column: str, method: str, metric: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_number_is_about_all_images(experiment: str) -> None:
-    assert {row["images"] for row in kept(experiment)} == {"10000"}
+def test_every_number_is_on_all_images(experiment: str) -> None:
+    assert {row["images"] for row in read_results(experiment)} == {"10000"}
 
 
-def test_the_documented_gains_are_those_measured() -> None:
-    documented = gains_in_the_documentation()
+def test_documented_gains_are_the_measured_ones() -> None:
+    documented = read_documented_gains()
     seen = set()
     for experiment in EXPERIMENTS:
-        rows = kept(experiment)
+        rows = read_results(experiment)
         for column in dict.fromkeys(row["column"] for row in rows if row["piece"] == "methods" and row["method"]):
             if column not in documented:
                 continue
-            before, after = (number(rows, column, method, "aorc_joint") for method in ("MSR(x)", "MSR(D)"))
+            before, after = (find_row(rows, column, method, "aorc_joint") for method in ("MSR(x)", "MSR(D)"))
             measured = [before["value"], after["value"], after["gain"], after["gain_low"], after["gain_high"]]
             accuracy, *others = map(float, re.findall(r"[-+]?[0-9.]+", " ".join(documented[column])))
-            assert accuracy == float(number(rows, column, "MSR(x)", "accuracy")["value"])
-            # Both were rounded, the documented to two decimals.
+            assert accuracy == float(find_row(rows, column, "MSR(x)", "accuracy")["value"])
+            # Both are rounded, the documented ones to two decimals.
             assert others == pytest.approx([100 * float(value) for value in measured], abs=0.0051)
             seen.add(column)
     assert seen == set(documented)
@@ -66,5 +66,5 @@ def test_the_documented_gains_are_those_measured() -> None:
 
 
 @pytest.mark.parametrize(("shown", "made"), PICTURES.items())
-def test_the_documentation_shows_the_pictures_that_were_made(shown: str, made: str) -> None:
+def test_documentation_shows_the_kept_pictures(shown: str, made: str) -> None:
     assert (DOCS / "images" / shown).read_bytes() == (RESULTS / made).read_bytes()

@@ -1,31 +1,23 @@
-"""Predictions and a classifier with errors where it is unsure."""
+"""Images, and a classifier that is wrong where it is unsure."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.predictions import Predictions
-
-VIEWS = "identity hflip shift:1,0 shift:0,1"
-
-
-@pytest.fixture(scope="session")
-def preds() -> Predictions:
-    """800 images x 4 views x 5 classes; the answers wander around the truth, more so for some images."""
-    rng = np.random.default_rng(7)
-    labels = rng.integers(5, size=800)
-    clear = rng.gamma(2.0, 3.0, size=800)
-    logits = rng.normal(size=(800, 4, 5)) + 0.7 * rng.normal(size=(800, 1, 5))
-    logits[np.arange(800), :, labels] += clear[:, None]
-    return Predictions(logits=logits, views=VIEWS, labels=labels)
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.scoring import score
+from secondlook.selective import Policy, Rule
 
 
 @pytest.fixture(scope="session")
 def bright_or_dark() -> tuple[Array, Array]:
-    """600 gray-ish images uint8 [600, 6, 6, 3] with labels 0 (dark) and 1 (bright), some hard to tell."""
+    """600 grayish images uint8 [600, 6, 6, 3] with labels 0 (dark) and 1 (bright), some hard to tell."""
     rng = np.random.default_rng(11)
     labels = rng.integers(2, size=600)
     mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=600) + rng.normal(0, 30, size=600)
@@ -37,8 +29,50 @@ def bright_or_dark() -> tuple[Array, Array]:
 def brightness() -> Callable[[Any], Any]:
     """Return a function from images to the probabilities of dark and bright."""
 
-    def probabilities(batch: Any) -> Any:
+    def compute_probabilities(batch: Any) -> Any:
         bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 128.0) / 12.0))
         return np.stack([1 - bright, bright], axis=1)
 
-    return probabilities
+    return compute_probabilities
+
+
+@pytest.fixture(scope="session")
+def classifier(brightness: Callable[[Any], Any]) -> Classifier:
+    return load_classifier(brightness, name="brightness")
+
+
+@pytest.fixture
+def images(bright_or_dark: tuple[Array, Array]) -> Array:
+    """30 images, uint8 [30, 6, 6, 3]."""
+    return bright_or_dark[0][:30]
+
+
+@pytest.fixture
+def image_files(images: Array, tmp_path: Path) -> str:
+    """The spec of the images as files in two folders, with names that file systems may confuse."""
+    for number, image in enumerate(images):
+        name = f"{'Dark' if number % 2 else 'bright ones'}/Shot {number // 2}.{'PNG' if number % 3 else 'png'}"
+        (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "new" / name)
+    return f"folder:{tmp_path / 'new'}"
+
+
+@pytest.fixture
+def review_policy(classifier: Classifier) -> Policy:
+    return Policy.from_rule(Rule(0.95), classifier=classifier, views=("identity", "hflip", "shift:1,0"))
+
+
+@pytest.fixture
+def score_images(
+    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that scores images and returns the rows of the rejected ones, least confident first."""
+
+    def run(data: Any, **options: Any) -> list[dict[str, Any]]:
+        score(review_policy, data, tmp_path / "scores.jsonl", classifier=classifier, **options)
+        rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+        rejected = [row for row in rows if not row["accept"]]
+        assert 5 < len(rejected) < len(images)
+        return sorted(rejected, key=lambda row: (row["confidence"], row["id"]))
+
+    return run

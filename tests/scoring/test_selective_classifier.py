@@ -1,4 +1,4 @@
-"""The classifier that may ask a person."""
+"""`SelectiveClassifier`: predicts, rejects, and follows the conventions of scikit-learn."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,35 +6,45 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.utils.validation import check_is_fitted
 
 from secondlook.arrays import Array
-from secondlook.classifiers import load_classifier
+from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
-from secondlook.selective import Policy, Rule, SelectiveClassifier
-from secondlook.selective import classifier as module
+from secondlook.scoring import SelectiveClassifier, selective_classifier
+from secondlook.selective import DEFAULT_DELTA, Policy, Rule
 from secondlook.sources import ArraySource
 
 VIEWS = "identity hflip shift:1,0 brightness:1.05"
 
+Data = tuple[Array, Array]
+
 
 @pytest.fixture(scope="module")
-def fitted(brightness: Callable[[Any], Any], bright_or_dark: tuple[Array, Array]) -> SelectiveClassifier:
+def fitted(classifier: Classifier, bright_or_dark: Data) -> SelectiveClassifier:
     images, labels = bright_or_dark
-    named = load_classifier(brightness, name="brightness")
-    return SelectiveClassifier(named, views=VIEWS, risk=0.05, delta=0.1).fit(images[:500], labels[:500])
+    return SelectiveClassifier(classifier, views=VIEWS, risk=0.05, delta=0.1).fit(images[:500], labels[:500])
 
 
-def test_fit_calibrates_and_predict_asks(fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array]) -> None:
+def make_policy(classifier: Classifier, **rule: Any) -> Policy:
+    return Policy.from_rule(Rule(0.8, **rule), classifier=classifier, views=tuple(VIEWS.split()))
+
+
+def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
-    assert fitted.rule.certified
-    answers = fitted.predict(images[500:])
-    accepted = answers != -1
+    assert fitted.rule_.certified
+    predicted = fitted.predict(images[500:])
+    accepted = predicted != -1
     assert 0.3 < accepted.mean() < 1
-    assert np.mean(answers[accepted] != labels[500:][accepted]) <= 0.08
-    assert np.array_equal(accepted, fitted.rule.accept(fitted.confidence(images[500:])))
+    assert np.mean(predicted[accepted] != labels[500:][accepted]) <= 0.08
+    assert np.array_equal(accepted, fitted.rule_.accept(fitted.confidence(images[500:])))
 
 
-def test_one_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array]) -> None:
+def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
     image = bright_or_dark[0][0]
     assert fitted.predict(image).shape == (1,)
     assert fitted.predict(image) == fitted.predict(image[None])
@@ -42,104 +52,207 @@ def test_one_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark
     assert fitted.decide(image)[0].confidence == fitted.confidence(image)[0]
 
 
-def test_parts_give_the_same_as_the_whole(
-    fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+def test_blocks_do_not_change_decisions(
+    fitted: SelectiveClassifier, bright_or_dark: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = bright_or_dark[0][:50]
     whole = fitted.decide(images)
-    monkeypatch.setattr(module, "IMAGES_AT_ONCE", 7)
-    parts = fitted.decide(ArraySource(images))
-    assert parts.ids == whole.ids
-    assert np.array_equal(parts.labels, whole.labels)
-    assert np.array_equal(parts.accept, whole.accept)
-    assert parts.confidence == pytest.approx(whole.confidence)
+    monkeypatch.setattr(selective_classifier, "BLOCK_IMAGES", 7)
+    blocks = fitted.decide(ArraySource(images))
+    assert blocks.ids == whole.ids
+    assert np.array_equal(blocks.labels, whole.labels)
+    assert np.array_equal(blocks.accept, whole.accept)
+    assert blocks.confidence == pytest.approx(whole.confidence)
     assert np.array_equal(fitted.predict(images), np.where(whole.accept, whole.labels, -1))
 
 
-def test_decisions_hold_label_confidence_interval_and_accept(
-    fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array]
-) -> None:
+def test_decisions_have_label_confidence_interval_and_accept(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
     decisions = fitted.decide(bright_or_dark[0][:20], level=0.9)
     assert len(decisions) == 20
     for decision in decisions:
         assert decision.interval is not None
         low, high = decision.interval
         assert low <= decision.confidence <= high
-        assert decision.accept == (decision.confidence >= fitted.rule.threshold)
+        assert decision.accept == (decision.confidence >= fitted.rule_.threshold)
         assert decision.label in (0, 1)
+    assert decisions.to_arrow().num_rows == 20
 
 
-def test_probabilities_are_of_the_predicting_output(
-    brightness: Callable[[Any], Any], bright_or_dark: tuple[Array, Array]
+def test_probabilities_follow_predict_from(
+    classifier: Classifier, brightness: Callable[[Any], Any], bright_or_dark: Data
 ) -> None:
     images = bright_or_dark[0][:10]
-    by_x = SelectiveClassifier(brightness, views=VIEWS)
-    assert by_x.predict_proba(images) == pytest.approx(brightness(images), abs=1e-6)
-    by_d = SelectiveClassifier(brightness, views=VIEWS, predict_from="views").predict_proba(images)
-    assert by_d.sum(axis=1) == pytest.approx(np.ones(10))
-    assert not np.allclose(by_d, brightness(images))
+    from_image = SelectiveClassifier(classifier, make_policy(classifier)).predict_proba(images)
+    assert from_image == pytest.approx(brightness(images), abs=1e-6)
+    from_views = SelectiveClassifier(classifier, make_policy(classifier, predict_from="views")).predict_proba(images)
+    assert from_views.sum(axis=1) == pytest.approx(np.ones(10))
+    assert not np.allclose(from_views, brightness(images))
 
 
-def test_a_policy_file_gives_the_same_decisions(
-    fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array], brightness: Callable[[Any], Any], tmp_path: Path
+def test_policy_file_gives_the_same_decisions(
+    fitted: SelectiveClassifier, bright_or_dark: Data, brightness: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    assert fitted.policy is not None
-    fitted.policy.save(tmp_path / "policy.json")
-    again = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
-    assert np.array_equal(again.predict(bright_or_dark[0][:40]), fitted.predict(bright_or_dark[0][:40]))
-    assert (again.risk, again.delta) == (0.05, 0.1)
+    fitted.policy_.save(tmp_path / "policy.json")
+    loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
+    assert np.array_equal(loaded.predict(bright_or_dark[0][:40]), fitted.predict(bright_or_dark[0][:40]))
+    assert loaded.rule_ == fitted.rule_
 
 
-def test_another_classifier_is_refused_unless_told_otherwise(
-    fitted: SelectiveClassifier, brightness: Callable[[Any], Any], bright_or_dark: tuple[Array, Array]
+def test_fit_with_a_policy_calibrates_its_settings_again(
+    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
 ) -> None:
+    images, labels = bright_or_dark
+    again = SelectiveClassifier(classifier, fitted.policy_, risk=0.4, method="msr").fit(images[:400], labels[:400])
+    assert again.rule_.method == fitted.rule_.method
+    assert again.rule_.guarantee == fitted.rule_.guarantee
+    assert again.views_ == fitted.views_
+    assert again.rule_.calibration != fitted.rule_.calibration
+
+
+def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
+    fitted: SelectiveClassifier, brightness: Callable[[Any], Any], bright_or_dark: Data
+) -> None:
+    images = bright_or_dark[0][:3]
     other = load_classifier(brightness, name="other")
-    with pytest.raises(DecisionError, match="the policy is for classifier 'brightness'"):
-        SelectiveClassifier(other, fitted.policy)
-    told = SelectiveClassifier(other, fitted.policy, allow_mismatch=True)
-    assert len(told.predict(bright_or_dark[0][:3])) == 3
-    assert fitted.rule.certified
-    assert not told.rule.certified, "the guarantee is about the other classifier"
-    assert told.rule.threshold == fitted.rule.threshold
+    with pytest.raises(DecisionError, match=r"'brightness'.*'other'"):
+        SelectiveClassifier(other, fitted.policy_).predict(images)
+    allowed = SelectiveClassifier(other, fitted.policy_, allow_mismatch=True)
+    assert len(allowed.predict(images)) == 3
+    assert fitted.rule_.certified
+    assert not allowed.rule_.certified, "the guarantee is for the other classifier"
+    assert allowed.rule_.threshold == fitted.rule_.threshold
 
 
-def test_folders_of_new_images_need_not_be_classes(
-    fitted: SelectiveClassifier, bright_or_dark: tuple[Array, Array]
-) -> None:
+def test_folders_of_new_images_need_not_be_classes(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
     images = bright_or_dark[0][:9]
     cameras = ArraySource(images, labels=np.arange(9) % 3, class_names=["camera 1", "camera 2", "camera 3"])
     assert np.array_equal(fitted.predict(cameras), fitted.predict(images))
 
 
-def test_without_a_rule_nothing_is_decided(
-    brightness: Callable[[Any], Any], bright_or_dark: tuple[Array, Array]
-) -> None:
-    with pytest.raises(DecisionError, match="call fit"):
-        SelectiveClassifier(brightness, views=VIEWS).predict(bright_or_dark[0])
-
-
-def test_fit_says_what_cannot_be_guaranteed(
-    brightness: Callable[[Any], Any], bright_or_dark: tuple[Array, Array]
-) -> None:
+def test_fit_reports_what_cannot_be_guaranteed(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
-    with pytest.raises(DecisionError, match=r"no threshold allows at most 0\.1 % errors"):
+    with pytest.raises(DecisionError, match=r"0\.1 % errors"):
         SelectiveClassifier(brightness, views=VIEWS, risk=0.001, delta=0.01).fit(images, labels)
-    with pytest.raises(DecisionError, match="no labels"):
+    with pytest.raises(DecisionError, match="labels"):
         SelectiveClassifier(brightness, views=VIEWS).fit(images)
 
 
-def test_leading_classes_and_a_single_view(bright_or_dark: tuple[Array, Array]) -> None:
-    def three(batch: Any) -> Any:
-        share = batch.mean(axis=(1, 2, 3)) / 510
-        return np.stack([share, 0.9 - share, np.full(len(batch), 0.1)], axis=1)
+def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
+    def three_classes(batch: Any) -> Any:
+        first = batch.mean(axis=(1, 2, 3)) / 510
+        return np.stack([first, 0.9 - first, np.full(len(batch), 0.1)], axis=1)
 
-    named = load_classifier(three, name="three")
-    policy = Policy.of(Rule(0.85, top_k=2), classifier=named, views=("identity",))
-    both = SelectiveClassifier(named, policy)
-    answers = both.predict(bright_or_dark[0][:30])
-    decisions = both.decide(bright_or_dark[0][:30])
-    assert answers.shape == (30, 2)
+    images, labels = bright_or_dark[0][:30], bright_or_dark[1][:30]
+    named = load_classifier(three_classes, name="three")
+    policy = Policy.from_rule(Rule(0.85, top_k=2), classifier=named, views=("identity",))
+    top_2 = SelectiveClassifier(named, policy)
+    predicted = top_2.predict(images)
+    decisions = top_2.decide(images)
+    assert predicted.shape == (30, 2)
     assert decisions.interval is None
-    assert np.array_equal(answers[:, 0] == -1, ~decisions.accept)
+    assert np.array_equal(predicted[:, 0] == -1, ~decisions.accept)
     assert isinstance(decisions[0].label, tuple)
     assert decisions[0].interval is None
+    assert top_2.score(images, labels) == np.mean(np.any(predicted == labels[:, None], axis=1))
+
+
+def test_score_is_the_fraction_of_accepted_and_correct_images(
+    fitted: SelectiveClassifier, bright_or_dark: Data
+) -> None:
+    images, labels = bright_or_dark[0][500:], bright_or_dark[1][500:]
+    expected = np.mean(fitted.predict(images) == labels)
+    assert fitted.score(images, labels) == expected
+    assert fitted.score(ArraySource(images, labels=labels)) == expected
+    with pytest.raises(DecisionError, match="labels"):
+        fitted.score(images)
+
+
+def test_init_loads_and_checks_nothing() -> None:
+    lazy = SelectiveClassifier("onnx:absent.onnx", "absent.json", views="no such view", method="none", risk=7)
+    assert lazy.get_params() == {
+        "classifier": "onnx:absent.onnx",
+        "policy": "absent.json",
+        "views": "no such view",
+        "method": "none",
+        "risk": 7,
+        "delta": DEFAULT_DELTA,
+        "predict_from": "image",
+        "top_k": 1,
+        "method_options": None,
+        "allow_mismatch": False,
+        "progress": False,
+    }
+    with pytest.raises(DecisionError, match=r"absent\.json"):
+        lazy.predict(np.zeros((1, 4, 4, 3), dtype=np.uint8))
+
+
+def test_unfitted_without_policy_is_an_error_of_both_libraries(
+    brightness: Callable[[Any], Any], bright_or_dark: Data
+) -> None:
+    unfitted = SelectiveClassifier(brightness, views=VIEWS)
+    for use in (unfitted.predict, unfitted.predict_proba, unfitted.confidence, unfitted.decide, unfitted.score):
+        with pytest.raises(DecisionError, match="fit") as caught:
+            use(bright_or_dark[0][:2])
+        assert isinstance(caught.value, NotFittedError)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(unfitted)
+    assert not hasattr(unfitted, "classes_")
+
+
+def test_fitted_attributes(fitted: SelectiveClassifier, classifier: Classifier) -> None:
+    check_is_fitted(fitted)
+    assert is_classifier(fitted)
+    assert fitted.classifier_ is classifier
+    assert fitted.views_.texts == tuple(VIEWS.split())
+    assert fitted.rule_ == fitted.policy_.rule
+    assert fitted.n_classes_ == 2
+    assert np.array_equal(fitted.classes_, [0, 1])
+
+
+def test_policy_makes_it_usable_without_fit(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+    classifier = load_classifier(brightness, name="brightness")
+    usable = SelectiveClassifier(classifier, make_policy(classifier))
+    check_is_fitted(usable)
+    assert not hasattr(usable, "classes_"), "the number of classes is unknown yet"
+    usable.predict(bright_or_dark[0][:2])
+    assert np.array_equal(usable.classes_, [0, 1])
+
+
+def test_clone_keeps_parameters_and_drops_the_fit(
+    fitted: SelectiveClassifier, classifier: Classifier, brightness: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        check_is_fitted(copy)
+    make_policy(classifier).save(tmp_path / "policy.json")
+    for policy in (tmp_path / "policy.json", str(tmp_path / "policy.json"), make_policy(classifier)):
+        copy = clone(SelectiveClassifier(classifier, policy))
+        assert copy.policy == policy
+        assert copy.classifier is classifier
+        assert copy.rule_.threshold == 0.8
+    function = clone(SelectiveClassifier(brightness, views=VIEWS, method_options={"temperature": 2.0}))
+    assert function.classifier is brightness
+    assert function.method_options == {"temperature": 2.0}
+
+
+def test_clone_keeps_a_trained_estimator(bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    estimator = GaussianNB().fit(images.reshape(len(images), -1), labels)
+    assert clone(SelectiveClassifier(estimator)).classifier is estimator
+
+
+def test_set_params_discards_what_was_loaded(classifier: Classifier) -> None:
+    first, second = make_policy(classifier), make_policy(classifier, method="msr")
+    chooser = SelectiveClassifier(classifier, first)
+    assert chooser.rule_.method == "mean"
+    assert chooser.set_params(policy=second).rule_.method == "msr"
+    with pytest.raises(ValueError, match="'color'"):
+        chooser.set_params(color="red")
+
+
+def test_cross_validation_works(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
+    assert scores.shape == (2,)
+    assert np.all((scores > 0.3) & (scores < 1))

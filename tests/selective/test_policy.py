@@ -1,6 +1,7 @@
-"""The policy file: written, read, refused."""
+"""Policy files: written, read, upgraded and rejected."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,118 +12,234 @@ import pytest
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.predictions import Predictions
-from secondlook.selective import Policy, Rule, certify, certify_confidence
+from secondlook.selective import Calibration, Guarantee, Policy, Rule, certify, certify_confidence
 
 Edit = Callable[[dict[str, Any]], object]
 
+VERSION_1 = """{
+  "format": "secondlook policy",
+  "version": 1,
+  "made": "2026-01-01T00:00:00+00:00",
+  "secondlook": "0.1.0",
+  "classifier": {
+    "name": "onnx:m.onnx?output=logits",
+    "digest": "3f5a",
+    "output": "logits",
+    "preprocessing": {"scale": 0.00392156862745098, "mean": [0.485, 0.456, 0.406]}
+  },
+  "views": ["identity", "hflip", "shift:1,0"],
+  "method": "bootstrap-lower",
+  "options": {"level": 0.9, "seed": 3},
+  "by": "D",
+  "k": 2,
+  "threshold": 0.8712345678901234,
+  "promise": {
+    "certified": true,
+    "risk": 0.1,
+    "delta": 0.05,
+    "text": "at most 10 % errors among the accepted, with certainty 95 %"
+  },
+  "calibration": {"data": "array", "digest": "d4", "images": 800, "accepted": 631, "errors": 40},
+  "class_names": ["dark", "bright"]
+}"""
+
+
+def classify(batch: Any) -> Any:
+    raise AssertionError("a policy does not run its classifier")
+
 
 @pytest.fixture
-def classifier(brightness: Callable[[Any], Any]) -> Classifier:
-    return load_classifier(brightness, name="brightness")
+def classifier() -> Classifier:
+    return load_classifier(classify, name="brightness", output="probabilities")
 
 
 @pytest.fixture
 def policy(preds: Predictions, classifier: Classifier) -> Policy:
     rule = certify(preds, "bootstrap-lower", risk=0.1, delta=0.05, level=0.9, seed=3)
-    return Policy.of(rule, classifier=classifier, views=preds.views.texts, data="array", data_digest="d" * 64)
+    return Policy.from_rule(rule, classifier=classifier, views=preds.views.texts, data="array", data_digest="d" * 64)
 
 
-def test_what_is_written_is_read(policy: Policy, tmp_path: Path) -> None:
+def test_saved_policy_is_loaded(policy: Policy, tmp_path: Path) -> None:
     policy.save(tmp_path / "policy.json")
-    again = Policy.load(tmp_path / "policy.json")
-    assert again == policy
-    assert again.rule.threshold == policy.threshold
-    assert again.rule.guarantee == policy.rule.guarantee
-    assert again.rule.options == {"level": 0.9, "seed": 3}
-    sure = np.linspace(0, 1, 50)
-    assert np.array_equal(again.accept(sure), policy.rule.accept(sure))
+    loaded = Policy.load(tmp_path / "policy.json")
+    assert loaded == policy
+    assert loaded.rule.threshold == policy.threshold
+    assert loaded.rule.guarantee == policy.rule.guarantee
+    assert loaded.rule.options == {"level": 0.9, "seed": 3}
+    values = np.linspace(0, 1, 50)
+    assert np.array_equal(loaded.accept(values), policy.rule.accept(values))
 
 
-def test_people_can_read_it(policy: Policy, tmp_path: Path) -> None:
+def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     policy.save(tmp_path / "policy.json")
     content = json.loads((tmp_path / "policy.json").read_text())
+    assert list(content) == [
+        *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
+        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names"),
+    ]
     assert content["format"] == "secondlook policy"
-    assert content["version"] == 1
+    assert content["version"] == 2
     assert content["classifier"]["name"] == "brightness"
     assert content["classifier"]["preprocessing"]["scale"] == 1 / 255
     assert content["views"] == ["identity", "hflip", "shift:1,0", "shift:0,1"]
-    assert content["guarantee"]["text"].startswith("at most 10 % errors among the accepted")
+    assert content["predict_from"] == "image"
+    assert content["top_k"] == 1
+    assert content["guarantee"] == {
+        "certified": True,
+        "risk": 0.1,
+        "delta": 0.05,
+        "text": str(Guarantee(0.1, 0.05)),
+    }
     assert content["calibration"]["images"] == 800
     assert content["made"].endswith("+00:00")
-    assert "for brightness, 4 views" in str(policy)
+    assert "brightness, 4 views" in str(policy)
 
 
-def test_a_policy_without_a_guarantee_says_so(classifier: Classifier) -> None:
-    policy = Policy.of(Rule(0.9), classifier=classifier, views=("identity",))
+def test_version_1_is_upgraded(tmp_path: Path) -> None:
+    (tmp_path / "policy.json").write_text(VERSION_1)
+    policy = Policy.load(tmp_path / "policy.json")
+    assert policy.version == 2
+    assert policy.rule == Rule(
+        0.8712345678901234,
+        "bootstrap-lower",
+        "views",
+        2,
+        {"level": 0.9, "seed": 3},
+        Guarantee(0.1, 0.05),
+        Calibration(800, 631, 40),
+    )
+    assert policy.views == ("identity", "hflip", "shift:1,0")
+    assert policy.classifier.model_dump() == json.loads(VERSION_1)["classifier"]
+    assert policy.guarantee.model_dump() == json.loads(VERSION_1)["promise"]
+    assert policy.class_names == ("dark", "bright")
+    policy.save(tmp_path / "upgraded.json")
+    assert Policy.load(tmp_path / "upgraded.json") == policy
+
+
+@pytest.mark.parametrize(("by", "expected"), [("x", "image"), ("D", "views"), (None, "image")])
+def test_version_1_predicts_from_the_same_outputs(by: str | None, expected: str) -> None:
+    content = json.loads(VERSION_1)
+    del content["by"], content["class_names"]
+    if by is not None:
+        content["by"] = by
+    policy = Policy.model_validate(content)
+    assert policy.predict_from == expected
+    assert policy.class_names is None
+
+
+def test_policy_has_properties_of_its_rule(policy: Policy, classifier: Classifier) -> None:
+    assert policy.certified
+    assert policy.coverage == policy.rule.coverage
+    plain = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    assert not plain.certified
+    with pytest.raises(DecisionError, match="coverage"):
+        plain.coverage  # noqa: B018
+
+
+def test_policy_without_guarantee(classifier: Classifier) -> None:
+    policy = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
     assert not policy.guarantee.certified
     assert policy.guarantee.text == "none"
     assert not policy.rule.certified
 
 
-def test_another_classifier_is_refused(policy: Policy, brightness: Callable[[Any], Any]) -> None:
-    policy.check(load_classifier(brightness, name="brightness"))
-    with pytest.raises(DecisionError, match=r"the policy is for classifier 'brightness'.*got 'darkness'"):
-        policy.check(load_classifier(brightness, name="darkness"))
-    with pytest.raises(DecisionError, match="has no name to recognize it by"):
-        policy.check(load_classifier(brightness))
+def test_other_classifier_is_rejected(policy: Policy) -> None:
+    policy.check(load_classifier(classify, name="brightness", output="probabilities"))
+    with pytest.raises(DecisionError, match=r"'brightness'.*'darkness'"):
+        policy.check(load_classifier(classify, name="darkness", output="probabilities"))
+    with pytest.raises(DecisionError, match=r"digest.*'brightness'"):
+        policy.check(load_classifier(classify, output="probabilities"))
 
 
-def test_another_preprocessing_or_output_is_refused(policy: Policy) -> None:
+def test_other_preprocessing_or_output_is_rejected(policy: Policy) -> None:
     changed = {**policy.classifier.preprocessing, "mean": [0.5]}
-    with pytest.raises(DecisionError, match=r"preprocessing mean=\[0\.0\], but the classifier has mean=\[0\.5\]"):
+    with pytest.raises(DecisionError, match=r"mean=\[0\.0\].*mean=\[0\.5\]"):
         policy.check(policy.classifier.model_copy(update={"preprocessing": changed}))
-    with pytest.raises(DecisionError, match="gives probabilities, but 'brightness' gives logits"):
+    with pytest.raises(DecisionError, match=r"probabilities.*'brightness' outputs logits"):
         policy.check(policy.classifier.model_copy(update={"output": "logits"}))
 
 
+def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) -> None:
+    assert policy.find_mismatch(classifier) is None
+    other = policy.classifier.model_copy(update={"digest": "0" * 64})
+    mismatch = policy.find_mismatch(other)
+    assert mismatch is not None
+    with pytest.raises(DecisionError, match=re.escape(f"{mismatch.reason}; {mismatch.repair}.")):
+        policy.check(other)
+
+
 @pytest.mark.parametrize(
-    ("edit", "sentence"),
+    ("edit", "where"),
     [
-        (lambda content: content.update(version=2), "version: Input should be 1"),
-        (lambda content: content.update(color="red"), "color: Extra inputs are not permitted"),
-        (lambda content: content.pop("threshold"), "threshold: Field required"),
-        (lambda content: content.update(threshold="NaN"), "threshold: Input should be a finite number"),
+        (lambda content: content.update(version=3), "version"),
+        (lambda content: content.update(color="red"), "color"),
+        (lambda content: content.pop("threshold"), "threshold"),
+        (lambda content: content.update(threshold="NaN"), "threshold"),
         (lambda content: content.update(views=["identity", "wobble:3"]), "views: .*wobble"),
-        (lambda content: content.update(views=["hflip"]), "begins with 'identity'"),
-        (lambda content: content.update(method="meen"), "Did you mean 'mean'"),
-        (lambda content: content["guarantee"].update(risk=2.0), "guarantee.risk: Input should be less than 1"),
-        (lambda content: content["guarantee"].pop("risk"), "a certified guarantee needs risk and delta"),
+        (lambda content: content.update(views=["hflip"]), "views: .*'hflip'"),
+        (lambda content: content.update(method="meen"), "method: .*'meen'.*'mean'"),
+        (lambda content: content.update(predict_from="x"), "predict_from"),
+        (lambda content: content.update(by="x"), "by"),
+        (lambda content: content["guarantee"].update(risk=2.0), "guarantee.risk"),
+        (lambda content: content["guarantee"].pop("risk"), "guarantee: .*risk"),
     ],
 )
-def test_a_damaged_policy_is_refused(policy: Policy, tmp_path: Path, edit: Edit, sentence: str) -> None:
+def test_invalid_file_is_rejected(policy: Policy, tmp_path: Path, edit: Edit, where: str) -> None:
     content = json.loads(policy.model_dump_json())
     edit(content)
     path = tmp_path / "policy.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(DecisionError, match=sentence):
+    with pytest.raises(DecisionError, match=where):
         Policy.load(path)
 
 
-def test_no_policy_file(tmp_path: Path) -> None:
-    with pytest.raises(DecisionError, match="cannot be read: No such file"):
+@pytest.mark.parametrize(
+    ("edit", "where"),
+    [
+        (lambda content: content.update(color="red"), "color"),
+        (lambda content: content.update(by="y"), "predict_from"),
+        (lambda content: content.pop("promise"), "guarantee"),
+    ],
+)
+def test_invalid_version_1_file_is_rejected(tmp_path: Path, edit: Edit, where: str) -> None:
+    content = json.loads(VERSION_1)
+    edit(content)
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DecisionError, match=where):
+        Policy.load(path)
+
+
+def test_missing_or_truncated_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(DecisionError, match=r"policy\.json.*No such file"):
         Policy.load(tmp_path / "policy.json")
     (tmp_path / "half.json").write_text('{"format": "second')
-    with pytest.raises(DecisionError, match="the whole file: Invalid JSON"):
+    with pytest.raises(DecisionError, match=r"half\.json.*Invalid JSON"):
         Policy.load(tmp_path / "half.json")
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(DecisionError, match=r"list\.json"):
+        Policy.load(tmp_path / "list.json")
 
 
-def test_what_cannot_be_a_policy(classifier: Classifier) -> None:
-    nothing = certify_confidence([False] * 50, np.arange(50.0), risk=0.1, delta=0.1)
-    with pytest.raises(DecisionError, match="a policy needs a finite threshold"):
-        Policy.of(nothing, classifier=classifier, views=("identity",))
-    with pytest.raises(DecisionError, match="option passes= of confidence 'mc-dropout' is a ndarray"):
-        Policy.of(Rule(0.5, "mc-dropout", options={"passes": np.zeros(3)}), classifier=classifier, views=("identity",))
-    with pytest.raises(DecisionError, match=r"no policy can be made of this rule, method: .*unknown confidence 'maen'"):
-        Policy.of(Rule(0.5, "maen"), classifier=classifier, views=("identity",))
-    with pytest.raises(DecisionError, match=r"views: .*begins with 'identity', got \['hflip'\]"):
-        Policy.of(Rule(0.5), classifier=classifier, views=("hflip",))
+def test_rule_that_cannot_be_stored_is_rejected(classifier: Classifier) -> None:
+    def make(rule: Rule, views: tuple[str, ...] = ("identity",)) -> Policy:
+        return Policy.from_rule(rule, classifier=classifier, views=views)
+
+    with pytest.raises(DecisionError, match="finite threshold, got inf"):
+        make(certify_confidence([False] * 50, np.arange(50.0), risk=0.1, delta=0.1))
+    with pytest.raises(DecisionError, match=r"passes= .*'mc-dropout'.*ndarray"):
+        make(Rule(0.5, "mc-dropout", options={"passes": np.zeros(3)}))
+    with pytest.raises(DecisionError, match=r"method: .*'maen'"):
+        make(Rule(0.5, "maen"))
+    with pytest.raises(DecisionError, match=r"views: .*\['hflip'\]"):
+        make(Rule(0.5), views=("hflip",))
 
 
-def test_names_of_classes_are_kept_where_known(policy: Policy, classifier: Classifier, tmp_path: Path) -> None:
-    named = Policy.of(Rule(0.9), classifier=classifier, views=("identity",), class_names=("dark", "bright"))
+def test_class_names_are_stored_if_known(policy: Policy, classifier: Classifier, tmp_path: Path) -> None:
+    named = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",), class_names=("dark", "bright"))
     named.save(tmp_path / "policy.json")
     assert Policy.load(tmp_path / "policy.json").class_names == ("dark", "bright")
-    older = json.loads(policy.model_dump_json())
-    del older["class_names"]
-    (tmp_path / "older.json").write_text(json.dumps(older))
-    assert Policy.load(tmp_path / "older.json").class_names is None
+    content = json.loads(policy.model_dump_json())
+    del content["class_names"]
+    (tmp_path / "without.json").write_text(json.dumps(content))
+    assert Policy.load(tmp_path / "without.json").class_names is None

@@ -1,4 +1,4 @@
-"""Tiny data sets in exactly the formats people download, one per scheme."""
+"""Tiny data sets in the official formats, one per scheme."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from scipy.io import savemat
 
 from secondlook.arrays import Array
 
-# Nothing in these tests may look beyond this machine.
+# These tests must not access the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 
@@ -36,12 +36,12 @@ def write_png(path: Path, pixels: Array) -> None:
 
 
 def python2_bytes(value: bytes) -> bytes:
-    """The opcodes by which Python 2 pickled a str: BINSTRING, a 4-byte length, the bytes."""
+    """The opcodes of a str pickled by Python 2: BINSTRING, a 4-byte length, the bytes."""
     return b"T" + struct.pack("<i", len(value)) + value
 
 
 def python2_array(array: Array) -> bytes:
-    """The opcodes by which Python 2 pickled a uint8 array: _reconstruct(ndarray, (0,), 'b'), then its state."""
+    """The opcodes of a uint8 array pickled by Python 2: _reconstruct(ndarray, (0,), 'b'), then its state."""
     shape = b"(" + b"".join(b"J" + struct.pack("<i", side) for side in array.shape) + b"t"
     dtype = b"cnumpy\ndtype\n(" + python2_bytes(b"u1") + b"K\x00K\x01tR(K\x03" + python2_bytes(b"|")
     dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
@@ -55,7 +55,7 @@ def python2_list(values: list[Any]) -> bytes:
 
 
 def python2_dict(entries: dict[bytes, Any]) -> bytes:
-    """A protocol-2 pickle as Python 2 wrote it, like the official CIFAR files: keys and names are its 8-bit strings."""
+    """A protocol-2 pickle as written by Python 2, like the official CIFAR files: keys and names are 8-bit strings."""
     body = b""
     for key, value in entries.items():
         body += python2_bytes(key)
@@ -120,7 +120,7 @@ def write_stl10() -> Callable[[Path, Array, list[int]], None]:
 
 @pytest.fixture
 def write_devkit() -> Callable[[Path, list[int]], None]:
-    """A devkit of three classes, numbered against the order of their synset ids, below one inner node."""
+    """A devkit of three classes whose numbers differ from the order of their synset ids, below one inner node."""
 
     def write(root: Path, ground_truth: list[int]) -> None:
         (root / "data").mkdir(parents=True)
@@ -157,7 +157,7 @@ def samples(
     write_stl10: Callable[[Path, Array, list[int]], None],
     write_devkit: Callable[[Path, list[int]], None],
 ) -> Callable[[str], str]:
-    """Write a data set of seven images for a scheme, and return the text that opens it."""
+    """Write a data set of seven images for a scheme, and return its spec."""
     small, digits = random_images(7), random_images(7, 32, 32)
     labels = [0, 1, 2, 2, 1, 0, 1]
 
@@ -197,7 +197,7 @@ def samples(
 
 @pytest.fixture
 def picture_folder(tmp_path: Path) -> Path:
-    """Two classes of two images, in a folder of their own."""
+    """Two classes of two images."""
     root = tmp_path / "pictures"
     for number, image in enumerate(random_images(4)):
         write_png(root / ("cat", "dog")[number // 2] / f"{number}.png", image)

@@ -1,6 +1,7 @@
-"""Folders of image files, and reading that goes on or stops at a bad one."""
+"""Folders of image files, and reading with unreadable images."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import IgnoredFilesWarning, Skipped, image_files, open_source
 
+SHARED = Path(__file__).resolve().parents[3] / "shared"
 PIXELS = np.zeros((3, 4, 3), dtype=np.uint8)
 Encode = Callable[[Array], bytes]
 
 
-def test_a_folder_per_class(picture_folder: Path) -> None:
+def test_one_folder_per_class(picture_folder: Path) -> None:
     source = open_source(f"folder:{picture_folder}")
     assert source.ids == ("cat/0.png", "cat/1.png", "dog/2.png", "dog/3.png")
     assert source.class_names == ("cat", "dog")
@@ -23,7 +25,7 @@ def test_a_folder_per_class(picture_folder: Path) -> None:
     assert source.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_what_counts_as_an_image(picture_folder: Path, encode_png: Encode) -> None:
+def test_hidden_and_other_files_are_ignored(picture_folder: Path, encode_png: Encode) -> None:
     for name in (
         "cat/UPPER.JPG",
         "cat/deep/er/x.TIFF",
@@ -42,25 +44,24 @@ def test_what_counts_as_an_image(picture_folder: Path, encode_png: Encode) -> No
     assert len(source) == 6
 
 
-def test_a_jpeg_has_four_endings(picture_folder: Path, encode_png: Encode) -> None:
-    for ending in ("jpg", "jpeg", "jpe", "JFIF"):
-        (picture_folder / "cat" / f"x.{ending}").write_bytes(encode_png(PIXELS))
+def test_all_suffixes_of_jpeg_are_read(picture_folder: Path, encode_png: Encode) -> None:
+    for suffix in ("jpg", "jpeg", "jpe", "JFIF"):
+        (picture_folder / "cat" / f"x.{suffix}").write_bytes(encode_png(PIXELS))
     assert open_source(f"folder:{picture_folder}").ids[2:6] == ("cat/x.JFIF", "cat/x.jpe", "cat/x.jpeg", "cat/x.jpg")
 
 
-def test_images_of_other_kinds_are_counted_and_told_once(picture_folder: Path) -> None:
+def test_unsupported_images_are_counted_in_one_warning(picture_folder: Path) -> None:
     for name in ("cat/a.gif", "cat/deep/b.GIF", "dog/c.heic", "dog/.d.gif", "dog/e.txt", "Thumbs.db", "f.json"):
         (picture_folder / name).parent.mkdir(exist_ok=True)
         (picture_folder / name).touch()
     for options in ("", "?labels=none"):
         with pytest.warns(IgnoredFilesWarning) as warned:
             source = open_source(f"folder:{picture_folder}{options}")
-        assert [str(each.message) for each in warned] == [
-            f"'folder:{picture_folder}{options}' leaves out 3 files that are not JPEG, PNG, WebP, BMP or TIFF "
-            "(2 .gif, 1 .heic); convert them to one of these to have them read."
-        ]
+        (message,) = [str(warning.message) for warning in warned]
+        assert f"3 files of 'folder:{picture_folder}{options}'" in message
+        assert "(2 .gif, 1 .heic)" in message
         assert len(source) == 4
-    with pytest.warns(IgnoredFilesWarning, match=r"leaves out 1 files .*\(1 \.heic\)"):
+    with pytest.warns(IgnoredFilesWarning, match=r"1 files .*\(1 \.heic\)"):
         open_source(f"folder:{picture_folder / 'dog'}")
 
 
@@ -86,70 +87,77 @@ def test_links_to_folders_are_followed_but_not_in_circles(picture_folder: Path, 
     assert len(next(source.batches(8)).images) == 4
 
 
-def test_a_flat_folder_has_no_labels(picture_folder: Path) -> None:
+def test_flat_folder_has_no_labels(picture_folder: Path) -> None:
     source = open_source(f"folder:{picture_folder / 'cat'}")
     assert source.ids == ("0.png", "1.png")
     assert source.labels is None
     assert source.class_names is None
 
 
-def test_a_mix_is_told_and_can_be_read_without_labels(picture_folder: Path, encode_png: Encode) -> None:
+def test_images_beside_class_folders_are_rejected(picture_folder: Path, encode_png: Encode) -> None:
     (picture_folder / "stray.png").write_bytes(encode_png(PIXELS))
-    with pytest.raises(SourceError, match=r"mixes 1 images of its own with 2 folders of images; .*\?labels=none"):
+    with pytest.raises(SourceError, match=r"1 images and 2 folders.*\?labels=none"):
         open_source(f"folder:{picture_folder}")
+
+
+def test_all_images_can_be_read_without_labels(picture_folder: Path, encode_png: Encode) -> None:
+    (picture_folder / "stray.png").write_bytes(encode_png(PIXELS))
     source = open_source(f"folder:{picture_folder}?labels=none")
     assert source.ids == ("stray.png", "cat/0.png", "cat/1.png", "dog/2.png", "dog/3.png")
     assert source.labels is None
 
 
-def test_the_order_of_classes_can_be_given(picture_folder: Path, tmp_path: Path) -> None:
+def test_classes_file_sets_the_order_of_classes(picture_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("eel\ndog\ncat\n")
     source = open_source(f"folder:{picture_folder}?classes={tmp_path}/names.txt")
     assert source.class_names == ("eel", "dog", "cat")
     assert source.labels is not None
     assert source.labels.tolist() == [2, 2, 1, 1]
+
+
+def test_invalid_classes_file_is_rejected(picture_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("cats\ndog\n")
-    with pytest.raises(
-        SourceError, match=r"class 'cat' of image 0 .* not among the 2 class names. Did you mean 'cats'"
-    ):
+    with pytest.raises(SourceError, match=r"'cat' of image 0 .*'cats'\?"):
         open_source(f"folder:{picture_folder}?classes={tmp_path}/names.txt")
-    with pytest.raises(SourceError, match=r"class names file '.*none.txt' .* cannot be read"):
+    with pytest.raises(SourceError, match=r"none\.txt'"):
         open_source(f"folder:{picture_folder}?classes={tmp_path}/none.txt")
-    with pytest.raises(SourceError, match=r"classes= has no use"):
+    with pytest.raises(SourceError, match="classes="):
         open_source(f"folder:{picture_folder}/cat?classes={tmp_path}/names.txt")
 
 
-def test_missing_and_empty_folders_are_told(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"'.*nowhere' is no folder \(nothing is there\); folder: needs"):
+def test_missing_folder_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=re.escape(repr(f"{tmp_path}/nowhere"))):
         open_source(f"folder:{tmp_path}/nowhere")
     (tmp_path / "file").touch()
-    with pytest.raises(SourceError, match=r"is no folder \(a file is there\)"):
+    with pytest.raises(SourceError, match=re.escape(repr(f"{tmp_path}/file"))):
         open_source(f"folder:{tmp_path}/file")
-    with pytest.raises(SourceError, match=r"no images \(\.jpg, .*\) lie in"):
-        open_source(f"folder:{tmp_path}")
-    with pytest.raises(SourceError, match=r"no images"):
-        open_source(f"folder:{tmp_path}?labels=none")
+
+
+@pytest.mark.parametrize("options", ["", "?labels=none"])
+def test_empty_folder_is_rejected(tmp_path: Path, options: str) -> None:
+    with pytest.raises(SourceError, match=r"no images \(\.jpg, "):
+        open_source(f"folder:{tmp_path}{options}")
 
 
 @pytest.fixture
 def damaged_folder(picture_folder: Path, encode_png: Encode) -> Path:
-    """Four good images and four bad ones of different kinds."""
+    """Four readable images and four unreadable ones of different kinds."""
     whole = encode_png(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8))
     (picture_folder / "cat" / "1-cut.png").write_bytes(whole[: len(whole) // 2])
     (picture_folder / "cat" / "1-empty.png").touch()
-    (picture_folder / "cat" / "1-text.png").write_text("not a picture at all")
+    (picture_folder / "cat" / "1-text.png").write_text("not an image at all")
     (picture_folder / "dog" / "9-big.png").write_bytes(encode_png(np.zeros((50, 50, 3), dtype=np.uint8)))
     return picture_folder
 
 
-def test_fail_stops_with_the_path_and_the_reason(damaged_folder: Path) -> None:
+def test_fail_raises_at_the_first_unreadable_image(damaged_folder: Path) -> None:
     batches = open_source(f"folder:{damaged_folder}").batches(1)
     assert next(batches).ids == ("cat/0.png",)
-    with pytest.raises(SourceError, match=r"image .*/cat/1-cut.png cannot be read: it is damaged .* on_error='skip'"):
+    with pytest.raises(SourceError, match=r"/cat/1-cut\.png .*on_error='skip'"):
         next(batches)
 
 
-def test_skip_goes_on_counts_and_lists(damaged_folder: Path) -> None:
+def test_skip_continues_and_lists_skipped_images_once(damaged_folder: Path) -> None:
     source = open_source(f"folder:{damaged_folder}?on_error=skip&max_pixels=1000")
     for _time in range(2):
         batches = list(source.batches(3))
@@ -165,18 +173,18 @@ def test_skip_goes_on_counts_and_lists(damaged_folder: Path) -> None:
     assert "50 x 50 = 2500 pixels" in source.skipped[3].reason
 
 
-def test_a_batch_with_nothing_left_is_left_out(damaged_folder: Path) -> None:
+def test_batches_are_never_empty(damaged_folder: Path) -> None:
     source = open_source(f"folder:{damaged_folder}", on_error="skip")
     assert [batch.indices.tolist() for batch in source.batches(1)] == [[0], [4], [5], [6], [7]]
 
 
-def test_a_part_skips_for_itself(damaged_folder: Path) -> None:
+def test_subset_lists_its_own_skipped_images(damaged_folder: Path) -> None:
     source = open_source(f"folder:{damaged_folder}?limit=3&on_error=skip")
     assert [batch.indices.tolist() for batch in source.batches(8)] == [[0]]
     assert len(source.skipped) == 2
 
 
-def test_the_digest_follows_names_labels_and_bytes(picture_folder: Path) -> None:
+def test_digest_depends_on_ids_labels_and_bytes(picture_folder: Path) -> None:
     def digest() -> str:
         return open_source(f"folder:{picture_folder}").digest
 
@@ -196,23 +204,33 @@ def test_the_digest_follows_names_labels_and_bytes(picture_folder: Path) -> None
     assert digest() not in (first, renamed)
 
 
-def test_the_digest_does_not_depend_on_where_the_folder_is(picture_folder: Path, tmp_path: Path) -> None:
+def test_digest_does_not_depend_on_the_location(picture_folder: Path, tmp_path: Path) -> None:
     first = open_source(f"folder:{picture_folder}").digest
     picture_folder.rename(tmp_path / "moved")
     assert open_source(f"folder:{tmp_path}/moved").digest == first
 
 
-def test_a_large_folder_is_known_by_sizes_and_times(picture_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_bytes = open_source(f"folder:{picture_folder}").digest
-    monkeypatch.setattr(image_files, "HASHED_BYTES", 10)
-    by_status = open_source(f"folder:{picture_folder}").digest
-    assert by_status != by_bytes
-    assert open_source(f"folder:{picture_folder}").digest == by_status
+def test_digest_of_a_large_folder_covers_sizes_and_times(picture_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_bytes = open_source(f"folder:{picture_folder}").digest
+    monkeypatch.setattr(image_files, "MAX_HASHED_BYTES", 10)
+    of_status = open_source(f"folder:{picture_folder}").digest
+    assert of_status != of_bytes
+    assert open_source(f"folder:{picture_folder}").digest == of_status
     os.utime(picture_folder / "cat" / "0.png", ns=(1, 1))
-    assert open_source(f"folder:{picture_folder}").digest != by_status
+    assert open_source(f"folder:{picture_folder}").digest != of_status
 
 
-def test_a_name_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.png")).touch()
-    with pytest.raises(SourceError, match=r"the name 'caf\\udce9\.png' in 'folder:.*' is not UTF-8; rename the file"):
+    with pytest.raises(SourceError, match=r"'caf\\udce9\.png'"):
         open_source(f"folder:{tmp_path}")
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10-jpeg").is_dir(), reason="needs the shared CIFAR-10 JPEG data")
+def test_cifar10_jpeg_folder() -> None:
+    source = open_source(f"folder:{SHARED}/cifar10-jpeg/test")
+    assert len(source) == 10_000
+    assert source.labels is not None
+    assert np.bincount(source.labels).tolist() == [1_000] * 10
+    images = [image for batch in source.batches(64, stop=128) for image in batch.images]
+    assert np.stack(images).shape == (128, 32, 32, 3)

@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face library, from local files only."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ def labels_of(source: Source) -> list[int] | None:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Callable[[str], Source]:
+def open_local(tmp_path: Path) -> Callable[[str], Source]:
     def open_with_cache(text: str) -> Source:
         return open_source(f"hf:{tmp_path}/{text}{'&' if '?' in text else '?'}cache={tmp_path}/cache")
 
@@ -36,60 +37,60 @@ def cells(encode_png: Encode) -> list[dict[str, bytes | None]]:
     return [{"bytes": encode_png(image), "path": None} for image in IMAGES]
 
 
-def test_a_local_image_folder(tmp_path: Path, opened: Callable[[str], Source], encode_png: Encode) -> None:
+def test_local_image_folder(tmp_path: Path, open_local: Callable[[str], Source], encode_png: Encode) -> None:
     for number, image in enumerate(IMAGES):
         path = tmp_path / "pets" / ("train", "test")[number % 2] / ("cat", "dog")[number // 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode_png(image))
-    source = opened("pets?split=test")
+    source = open_local("pets?split=test")
     assert source.class_names == ("cat", "dog")
     assert labels_of(source) == [0, 1]
     np.testing.assert_array_equal(source.read(1), IMAGES[3])
-    with pytest.raises(
-        SourceError, match=r"has no split 'tset'; choose one of train, test with \?split=. Did you mean 'te"
-    ):
-        opened("pets?split=tset")
-    with pytest.raises(SourceError, match="has several splits; choose one of train, test"):
-        opened("pets")
+    with pytest.raises(SourceError, match=r"'tset'.*train, test.*'test'\?"):
+        open_local("pets?split=tset")
+    with pytest.raises(SourceError, match=r"several splits.*train, test"):
+        open_local("pets")
 
 
-def test_a_parquet_file_written_by_the_library(
-    tmp_path: Path, opened: Callable[[str], Source], cells: list[object]
+def test_parquet_file_written_by_datasets(
+    tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]
 ) -> None:
     features = datasets.Features({"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])})
     data = datasets.Dataset.from_dict({"img": cells, "kind": [0, 1, 1, 0]}, features=features)
     data.to_parquet(tmp_path / "a.parquet")
-    source = opened("a.parquet")
+    source = open_local("a.parquet")
     assert source.class_names == ("cat", "dog")
     assert labels_of(source) == [0, 1, 1, 0]
     np.testing.assert_array_equal(np.stack([source.read(index) for index in range(4)]), IMAGES)
 
 
-def test_a_parquet_file_written_by_others(tmp_path: Path, opened: Callable[[str], Source], cells: list[object]) -> None:
+def test_parquet_file_written_by_pyarrow(
+    tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]
+) -> None:
     parquet.write_table(pa.table({"image": cells, "label": [0, 1, 1, 0], "n": [3, 3, 3, 3]}), tmp_path / "a.parquet")
-    assert labels_of(opened("a.parquet?image=image")) == [0, 1, 1, 0]
-    assert labels_of(opened("a.parquet?image=image&label=n")) == [3, 3, 3, 3]
-    with pytest.raises(
-        SourceError, match=r"0 columns marked as images, among image, label, n; choose one with \?image="
-    ):
-        opened("a.parquet")
-    with pytest.raises(SourceError, match=r"has no column 'imag'; it has: image, label, n. Did you mean 'image'\?"):
-        opened("a.parquet?image=imag")
-    with pytest.raises(SourceError, match=r"column 'n' of .* holds no images"):
-        opened("a.parquet?image=n")
+    assert labels_of(open_local("a.parquet?image=image")) == [0, 1, 1, 0]
+    assert labels_of(open_local("a.parquet?image=image&label=n")) == [3, 3, 3, 3]
+    with pytest.raises(SourceError, match=r"0 columns .*image, label, n"):
+        open_local("a.parquet")
+    with pytest.raises(SourceError, match=r"'imag'.*image, label, n.*'image'\?"):
+        open_local("a.parquet?image=imag")
+    with pytest.raises(SourceError, match=r"column 'n'"):
+        open_local("a.parquet?image=n")
 
 
-def test_secret_labels_are_unknown(tmp_path: Path, opened: Callable[[str], Source], cells: list[object]) -> None:
+def test_unpublished_labels_are_none(tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]) -> None:
     parquet.write_table(pa.table({"image": cells, "label": [-1] * 4}), tmp_path / "a.parquet")
-    assert opened("a.parquet?image=image").labels is None
+    assert open_local("a.parquet?image=image").labels is None
 
 
-def test_bad_cells_stop_or_are_skipped(tmp_path: Path, opened: Callable[[str], Source], cells: list[object]) -> None:
+def test_unreadable_cells_raise_or_are_skipped(
+    tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]
+) -> None:
     bad = [cells[0], {"bytes": b"nonsense", "path": None}, None, {"bytes": None, "path": "/nowhere/x.png"}]
     parquet.write_table(pa.table({"image": bad}), tmp_path / "a.parquet")
-    with pytest.raises(SourceError, match=r"image 000001 of hf:.* cannot be read: its content is not JPEG"):
-        list(opened("a.parquet?image=image").batches(4))
-    source = opened("a.parquet?image=image&on_error=skip")
+    with pytest.raises(SourceError, match=r"image 000001 of hf:"):
+        list(open_local("a.parquet?image=image").batches(4))
+    source = open_local("a.parquet?image=image&on_error=skip")
     assert [batch.indices.tolist() for batch in source.batches(4)] == [[0]]
     reasons = [skipped.reason for skipped in source.skipped]
     assert reasons[1] == "its row is empty"
@@ -97,15 +98,15 @@ def test_bad_cells_stop_or_are_skipped(tmp_path: Path, opened: Callable[[str], S
     assert len(source.digest) == 64
 
 
-def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"the data set of 'hf:nobody/nothing' cannot be loaded \(.*\); give a name"):
+def test_data_set_that_cannot_be_loaded_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=re.escape("'hf:nobody/nothing'")):
         open_source("hf:nobody/nothing")
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(SourceError, match=r"is a .txt file; hf: reads .parquet files and folders"):
+    with pytest.raises(SourceError, match=r"'\.txt'"):
         open_source(f"hf:{tmp_path}/a.txt")
 
 
-def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"needs 'datasets'. Install it with: pip install 'secondlook\[hf\]'"):
+    with pytest.raises(MissingExtraError, match=r"'datasets'.*secondlook\[hf\]"):
         open_source("hf:mnist?split=test")

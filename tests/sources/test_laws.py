@@ -1,4 +1,4 @@
-"""Laws that every scheme in the registry keeps."""
+"""Laws that hold for every registered scheme."""
 
 import subprocess
 import sys
@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.sources import SELECTION_OPTIONS, SOURCES, open_source
+from secondlook.sources import SOURCES, SubsetName, open_source
+from secondlook.sources.loading import READ_OPTIONS
+from secondlook.sources.subset import SELECTION_OPTIONS
 
 every_scheme = pytest.mark.parametrize("scheme", sorted(SOURCES))
 
 
 @every_scheme
-def test_a_source_gives_every_image_once_in_order(scheme: str, samples: Callable[[str], str]) -> None:
+def test_batches_contain_every_image_once_in_order(scheme: str, samples: Callable[[str], str]) -> None:
     source = open_source(samples(scheme))
     assert len(source) == 7 == len(source.ids) == len(set(source.ids))
     batches = list(source.batches(3))
@@ -40,25 +42,26 @@ def test_labels_are_class_indices(scheme: str, samples: Callable[[str], str]) ->
 
 
 @every_scheme
-def test_its_text_opens_the_same_data_again(scheme: str, samples: Callable[[str], str]) -> None:
+def test_spec_opens_the_same_data_again(scheme: str, samples: Callable[[str], str]) -> None:
     text = samples(scheme)
     source = open_source(text)
     assert open_source(source.spec).digest == source.digest
-    part = open_source(text, part="evaluation", count=3, seed=5, limit=2)
-    assert len(part) == 2
-    assert open_source(part.spec).digest == part.digest != source.digest
+    subset = open_source(text, subset="evaluation", count=3, seed=5, limit=2)
+    assert len(subset) == 2
+    assert open_source(subset.spec).digest == subset.digest != source.digest
 
 
 @every_scheme
-def test_the_two_parts_are_disjoint_and_everything(scheme: str, samples: Callable[[str], str]) -> None:
+def test_the_two_subsets_are_disjoint_and_complete(scheme: str, samples: Callable[[str], str]) -> None:
     text = samples(scheme)
-    parts = [open_source(text, part=part, fraction=0.4) for part in ("experimental", "evaluation")]
-    assert [len(part) for part in parts] == [3, 4]
-    assert sorted(id_ for part in parts for id_ in part.ids) == sorted(open_source(text).ids)
+    names: tuple[SubsetName, ...] = ("experimental", "evaluation")
+    subsets = [open_source(text, subset=name, fraction=0.4) for name in names]
+    assert [len(subset) for subset in subsets] == [3, 4]
+    assert sorted(id_ for subset in subsets for id_ in subset.ids) == sorted(open_source(text).ids)
 
 
 @every_scheme
-def test_a_middle_range_is_the_same_images(scheme: str, samples: Callable[[str], str]) -> None:
+def test_batches_of_a_range_are_the_same_images(scheme: str, samples: Callable[[str], str]) -> None:
     source = open_source(samples(scheme))
     batches = list(source.batches(2, start=2, stop=5))
     assert [batch.indices.tolist() for batch in batches] == [[2, 3], [4]]
@@ -66,23 +69,23 @@ def test_a_middle_range_is_the_same_images(scheme: str, samples: Callable[[str],
 
 
 @every_scheme
-def test_the_registry_can_be_listed(scheme: str) -> None:
+def test_record_is_complete(scheme: str) -> None:
     record = SOURCES[scheme]
     assert record.form.startswith(f"{scheme}:")
     assert record.summary
-    assert not set(record.options) & set(SELECTION_OPTIONS)
+    assert not set(record.options) & {*SELECTION_OPTIONS, *READ_OPTIONS}
 
 
 @every_scheme
-def test_the_documentation_names_every_scheme_and_option(scheme: str) -> None:
+def test_documentation_lists_every_scheme_and_option(scheme: str) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
     record = SOURCES[scheme]
     assert f"`{record.form}`" in text
-    for option in record.options:
+    for option in (*record.options, *SELECTION_OPTIONS, *READ_OPTIONS):
         assert f"{option}=" in text
 
 
-def test_importing_the_room_loads_nothing_heavy() -> None:
+def test_importing_the_room_loads_no_heavy_package() -> None:
     heavy = "torch numba cv2 onnxruntime pyarrow sklearn plotly ray transformers datasets scipy PIL"
     code = f"import sys, secondlook.sources; print([m for m in '{heavy}'.split() if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,6 +1,6 @@
-"""What every source does by itself: batches, skipping, digests; shown on a user's own source."""
+"""The behavior that all sources share (batches, skipping, digests), on a user's own source and on arrays."""
 
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -11,9 +11,11 @@ from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import ArraySource, Skipped, Source, UnreadableImageError, open_source
 
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
+
 
 class Stripes(Source):
-    """A user's own source: image i is filled with i; some cannot be read."""
+    """A user's own source: image i is filled with i; images in `broken` cannot be read."""
 
     def __init__(self, count: int, broken: frozenset[int] = frozenset()) -> None:
         super().__init__("stripes", [f"s{number}" for number in range(count)])
@@ -48,81 +50,164 @@ def test_batches_are_the_readable_images_in_order(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_first_unreadable_image_is_the_one_told(threads: int) -> None:
+def test_first_unreadable_image_is_reported(threads: int) -> None:
     source = Stripes(20, frozenset({4, 5, 15}))
     source.threads = threads
-    with pytest.raises(
-        SourceError, match="image s4 cannot be read: it is torn; repair or remove it, or pass on_error="
-    ):
+    with pytest.raises(SourceError, match=r"image s4 .*it is torn.*on_error='skip'"):
         list(source.batches(20))
     assert source.skipped == []
 
 
-def test_an_open_source_is_itself_unless_asked_for_something_else() -> None:
+def test_on_error_does_not_change_the_original_source() -> None:
     source = Stripes(3, frozenset({1}))
-    assert open_source(source) is source
-    assert open_source(source, on_error="fail") is source
-    lenient = open_source(source, on_error="skip")
+    lenient = source.with_on_error("skip")
     assert [len(batch.images) for batch in lenient.batches(3)] == [2]
     assert lenient.skipped == [Skipped("s1", "it is torn")]
     assert source.on_error == "fail"
     assert source.skipped == []
 
 
-def test_a_users_source_has_a_digest_of_its_pixels() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "value"), [((0,), "batch_size=0"), ((2, 4), "start=4"), ((2, -1), "start=-1"), ((2, 0, 9), "stop=9")]
+)
+def test_invalid_range_is_rejected_at_once(arguments: tuple[int, ...], value: str) -> None:
+    with pytest.raises(SourceError, match=value):
+        Stripes(3).batches(*arguments)
+
+
+def test_repr_shows_spec_and_size() -> None:
+    assert repr(Stripes(3)) == "<Stripes 'stripes': 3 images>"
+
+
+def test_digest_of_a_users_source_depends_on_its_pixels() -> None:
     assert Stripes(3).digest == Stripes(3).digest
     assert len({Stripes(3).digest, Stripes(4).digest, Stripes(3, frozenset({1})).digest}) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [((0,), "batch_size=0"), ((2, 4), "start=4, stop=3 is no range"), ((2, -1), "start=-1"), ((2, 0, 9), "stop=9")],
-)
-def test_bad_ranges_are_told_at_once(arguments: tuple[int, ...], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        Stripes(3).batches(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"labels": [0]}, "labels and class_names go with an array; 'stripes' brings its own"),
-        ({"max_pixels": 5}, "max_pixels is for files"),
-        ({"on_error": "skipp"}, r"on_error='skipp' .* Did you mean 'skip'\?"),
-    ],
-)
-def test_arguments_that_do_not_fit_an_open_source(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        open_source(Stripes(3), **arguments)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        ("folder:x", {"labels": [0]}, "'folder:x' brings its own"),
-        ("folder:x?limit=3", {"limit": 3}, "limit= is given as an argument and in 'folder:x.limit=3'; say it once"),
-        ("folder:x?max_pixels=0", {}, "max_pixels='0' .* whole number from 1 on"),
-        ("folder:x?on_error=ignore", {}, "on_error='ignore' of .* is none of fail, skip"),
-    ],
-)
-def test_arguments_that_do_not_fit_a_text(text: str, arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        open_source(text, **arguments)  # type: ignore[arg-type]
-
-
-def test_what_is_no_source_is_told() -> None:
-    with pytest.raises(SourceError, match=r"a source is a text .*; got PosixPath"):
-        open_source(Path("val"))  # type: ignore[arg-type]
-
-
-def test_it_prints_well() -> None:
-    assert repr(Stripes(3)) == "<Stripes 'stripes': 3 images>"
-
-
-def test_images_alone_are_the_same_data_whenever_they_are_asked_for() -> None:
+def test_digest_without_labels_does_not_depend_on_the_cached_digest() -> None:
     labeled = ArraySource(np.zeros((3, 4, 4, 3), dtype=np.uint8), labels=[0, 1, 0], class_names=["a", "b"])
     before = labeled.without_labels().digest
     assert labeled.digest != before
     assert labeled.without_labels().digest == before
     assert labeled.without_labels().labels is None
     assert labeled.class_names == ("a", "b")
+
+
+def test_digests_differ_for_any_difference() -> None:
+    digests = [
+        open_source(IMAGES).digest,
+        open_source(IMAGES[::-1]).digest,
+        open_source(IMAGES, labels=[0, 1, 1, 0]).digest,
+        open_source(IMAGES, labels=[0, 1, 0, 1]).digest,
+        open_source(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "dog"]).digest,
+        open_source(IMAGES.reshape(4, 6, 5, 3)).digest,
+        open_source((IMAGES / 255).astype(np.float32)).digest,
+        open_source(IMAGES[:3]).digest,
+        ArraySource(IMAGES, ids=list("abcd")).digest,
+    ]
+    assert len(set(digests)) == len(digests)
+    assert open_source(IMAGES.copy(order="F")).digest == digests[0]
+    assert open_source(IMAGES).digest == digests[0]
+
+
+def test_digests_are_stable_between_versions() -> None:
+    # Stored predictions are found by these digests.
+    images = np.arange(2 * 3 * 2 * 3, dtype=np.uint8).reshape(2, 3, 2, 3)
+    labeled = open_source(images, labels=[1, 0], class_names=["cat", "dog"])
+    assert labeled.digest == "3f8ba7686033d68fe8446d009e6eb3f06f3c9f383795c23fba62c882360603d0"
+    assert open_source(images).digest == "109ca446ee5aeda36a0a079ecf1362d40b8e98e4b65cfb4dcf07c093cbfb81fd"
+    assert Stripes(3, frozenset({1})).digest == "5efc309c551df23118939978385311fa34597083d3a55a0dc332098141b7242d"
+
+
+def test_array_is_a_source() -> None:
+    source = open_source(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "dog"])
+    assert source.ids == ("000000", "000001", "000002", "000003")
+    assert source.spec == "array:[4, 5, 6, 3]"
+    assert source.class_names == ("cat", "dog")
+    assert source.labels is not None
+    assert source.labels.tolist() == [0, 1, 1, 0]
+    np.testing.assert_array_equal(np.stack([source.read(i) for i in range(4)]), IMAGES)
+
+
+def test_reading_returns_a_copy() -> None:
+    images = IMAGES.copy()
+    open_source(images).read(0)[:] = 0
+    np.testing.assert_array_equal(images, IMAGES)
+
+
+def test_float_images_are_not_rounded() -> None:
+    images = (IMAGES / 255).astype(np.float32)
+    image = open_source(images).read(1)
+    assert image.dtype == np.float32
+    np.testing.assert_array_equal(image, images[1])
+
+
+def test_gray_images_and_columns_of_labels_are_accepted() -> None:
+    source = open_source(IMAGES[..., :1], labels=np.array([[0], [1], [1], [0]], dtype=np.uint8))
+    assert source.read(0).shape == (5, 6, 1)
+    assert source.labels is not None
+    assert source.labels.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("images", "value"),
+    [
+        (IMAGES.transpose(0, 3, 1, 2), "[4, 3, 5, 6]"),
+        (IMAGES[0], "[5, 6, 3]"),
+        (IMAGES[..., 0], "[4, 5, 6]"),
+        (IMAGES[0, 0, 0], "[3]"),
+        (IMAGES[..., :2], "[4, 5, 6, 2]"),
+        (IMAGES[:0], "[0, 5, 6, 3]"),
+        (IMAGES[:, :0], "[4, 0, 6, 3]"),
+        (IMAGES.astype(np.int32), "int32"),
+        (IMAGES.astype(np.float64), "float64"),
+        (IMAGES.astype(np.float32), "255"),
+        (np.full((1, 2, 2, 3), np.nan, dtype=np.float32), "nan"),
+    ],
+)
+def test_invalid_array_is_rejected(images: Array, value: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(value)):
+        open_source(images)
+
+
+@pytest.mark.parametrize(
+    ("images", "repair"),
+    [
+        (IMAGES.transpose(0, 3, 1, 2), "transpose(0, 2, 3, 1)"),
+        (IMAGES[0], "image[None]"),
+        (IMAGES[..., 0], "images[..., None]"),
+        (IMAGES.astype(np.float32), "255"),
+    ],
+)
+def test_error_of_an_invalid_array_contains_the_repair(images: Array, repair: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(repair)):
+        open_source(images)
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [
+        ([0, 1, 1], "[3]"),
+        ([0.0, 1.0, 1.0, 0.0], "float64"),
+        (["a", "b", "b", "a"], "<U1"),
+        ([0, 1, 2, 0], "label 2 of image 2"),
+        ([0, -1, 1, 0], "label -1 of image 1"),
+    ],
+)
+def test_invalid_labels_are_rejected(labels: list[object], value: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(value)):
+        open_source(IMAGES, labels=np.array(labels), class_names=["cat", "dog"])
+
+
+def test_invalid_class_names_are_rejected() -> None:
+    with pytest.raises(SourceError, match="duplicate class name 'cat'"):
+        open_source(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "cat"])
+    with pytest.raises(SourceError, match=r"class names .* empty"):
+        open_source(IMAGES, class_names=[])
+
+
+def test_invalid_ids_are_rejected() -> None:
+    with pytest.raises(SourceError, match="duplicate id 'a'"):
+        ArraySource(IMAGES, ids=["a", "b", "a", "c"])
+    with pytest.raises(SourceError, match="2 ids for the 4 images"):
+        ArraySource(IMAGES, ids=["a", "b"])

@@ -1,7 +1,8 @@
-"""The unpickler that admits arrays only."""
+"""The restricted unpickler."""
 
 import os
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from secondlook.errors import SourceError
-from secondlook.sources.unpickling import read_arrays_pickle, texts
+from secondlook.sources.unpickling import parse_names, read_pickled_arrays
 
 ARRAY = np.arange(6, dtype=np.uint8).reshape(2, 3)
 
@@ -28,14 +29,14 @@ def test_arrays_and_containers_are_read(tmp_path: Path, protocol: int) -> None:
         b"float": np.asfortranarray(ARRAY.astype(">f8")),
     }
     (tmp_path / "a").write_bytes(pickle.dumps(value, protocol=protocol))
-    content = read_arrays_pickle(tmp_path / "a")
+    content = read_pickled_arrays(tmp_path / "a")
     np.testing.assert_array_equal(content["data"], ARRAY)
     np.testing.assert_array_equal(content["float"], ARRAY.astype(float))
     assert content["more"] == [1, 2.5, None, True, (b"x", "y")]
 
 
 @pytest.mark.parametrize(
-    ("value", "asked_for"),
+    ("value", "requested"),
     [
         (Attack(), r"(posix|nt)\.system"),
         ([1, {b"deep": Attack()}], r"(posix|nt)\.system"),
@@ -49,13 +50,13 @@ def test_arrays_and_containers_are_read(tmp_path: Path, protocol: int) -> None:
         ({b"a": np.array(["x"])}, r"an array of dtype 'U1'"),
     ],
 )
-def test_everything_else_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object, asked_for: str
+def test_anything_else_is_rejected_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object, requested: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_bytes(pickle.dumps(value, protocol=2))
-    with pytest.raises(SourceError, match=rf"'.*a' is refused: its pickle asks for {asked_for}, and only NumPy arrays"):
-        read_arrays_pickle(tmp_path / "a")
+    with pytest.raises(SourceError, match=rf"/a' .* {requested}"):
+        read_pickled_arrays(tmp_path / "a")
     assert not (tmp_path / "attacked").exists()
 
 
@@ -66,33 +67,33 @@ def test_everything_else_is_refused_by_name(
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(K\x00tX\x01\x00\x00\x00btR.",
     ],
 )
-def test_admitted_names_are_not_called_for_other_ends(tmp_path: Path, call: bytes) -> None:
+def test_allowed_names_with_other_arguments_are_rejected(tmp_path: Path, call: bytes) -> None:
     (tmp_path / "a").write_bytes(b"\x80\x02" + call)
-    with pytest.raises(SourceError, match="is refused: its pickle asks for"):
-        read_arrays_pickle(tmp_path / "a")
+    with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a")))):
+        read_pickled_arrays(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"hello", pickle.dumps({b"a": ARRAY}, protocol=2)[:-20], b"\x80\x02}q\x00h\x07."]
 )
-def test_damaged_pickles_are_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_pickle_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(SourceError, match=r"'.*a' cannot be read as a pickle: .*; get the official file again"):
-        read_arrays_pickle(tmp_path / "a")
+    with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a")))):
+        read_pickled_arrays(tmp_path / "a")
 
 
-def test_a_forged_array_is_told(tmp_path: Path) -> None:
+def test_forged_array_is_rejected(tmp_path: Path) -> None:
     content = pickle.dumps({b"data": ARRAY}, protocol=3)
     assert content.count(b"K\x02K\x03\x86") == 1
     (tmp_path / "a").write_bytes(content.replace(b"K\x02K\x03\x86", b"K\x09K\x03\x86"))
-    with pytest.raises(SourceError, match="cannot be read as a pickle: cannot reshape array of size 6"):
-        read_arrays_pickle(tmp_path / "a")
+    with pytest.raises(SourceError, match="cannot reshape array of size 6"):
+        read_pickled_arrays(tmp_path / "a")
 
 
-def test_other_values_are_told(tmp_path: Path) -> None:
+def test_other_content_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(SourceError, match="holds a list; a dict of arrays was expected"):
-        read_arrays_pickle(tmp_path / "a")
-    assert texts([b"cat", "dog"], "names") == ("cat", "dog")
-    with pytest.raises(SourceError, match="names is not a list of names"):
-        texts([1], "names")
+    with pytest.raises(SourceError, match="list"):
+        read_pickled_arrays(tmp_path / "a")
+    assert parse_names([b"cat", "dog"], "the names") == ("cat", "dog")
+    with pytest.raises(SourceError, match="the names"):
+        parse_names([1], "the names")

@@ -1,5 +1,4 @@
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +9,7 @@ from secondlook.views import STEPS
 
 @pytest.fixture(scope="session")
 def reference() -> ModuleType:
-    """The slow, plain version of every step."""
+    """The slow reference implementation of every step."""
     spec = importlib.util.spec_from_file_location("views_reference", Path(__file__).with_name("reference.py"))
     assert spec
     assert spec.loader
@@ -20,9 +19,6 @@ def reference() -> ModuleType:
 
 
 @pytest.fixture
-def spare_registry() -> Iterator[None]:
-    """Steps that a test registers are forgotten after it."""
-    before = dict(STEPS)
-    yield
-    STEPS.clear()
-    STEPS.update(before)
+def temporary_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that a test registers are removed after it."""
+    monkeypatch.setattr(STEPS, "_records", dict(STEPS))

@@ -1,37 +1,49 @@
-"""The one contract of every classifier: a batch of pixels in, checked scores out."""
+"""The contract of every classifier: a batch of pixels in, validated outputs out; and ensembles of classifiers."""
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from secondlook.arrays import OUTPUTS, Array, Float32Array, Output, softmax
-from secondlook.classifiers.answers import check_answers
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError
 
+ROW_SUM_TOLERANCE = 1e-3
+"""Largest deviation from 1 of a row of probabilities; half precision needs this much."""
+
+SOFTMAX_ROW_SUM_TOLERANCE = 1e-4
+"""Logits whose rows all lie in [0, 1] and sum to 1 within this tolerance are probabilities."""
+
+ROUNDING_ERROR = 1e-6
+"""Negative probabilities down to minus this value are rounding errors, and are set to 0."""
+
 
 class Classifier(ABC):
-    """A black box with a name, an identity, and a statement of what its answers mean.
+    """A black box with a name, an identity and a declared kind of output.
 
-    An adapter subclasses it and writes `answer`; everything else, the checks included, is here.
+    A subclass implements `forward`; validation and the conversion to probabilities are done here.
 
     Attributes
     ----------
     name
-        Text for people, the spec it was loaded from where there is one.
+        Display name; the spec it was loaded from, if there is one.
     digest
-        Hex digest of what the classifier is (its file, its weights, or a name the user gave): the key under which its
-        answers may be kept. Empty for a function without a name, whose answers cannot be told from another's.
+        Hex digest that identifies the classifier (from its file, its weights, or a name given by the user); stored
+        outputs are keyed by it. Empty for a function without a name, which cannot be identified.
     output
-        What the answers mean: 'logits' or 'probabilities'.
+        Kind of output: 'logits' or 'probabilities'.
     preprocessing
-        How images become the input: `fit` before the views, `normalize` after them.
+        How images become the model's input: `fit` runs before the views, `normalize` after them.
     n_classes
-        Number of classes; None until it is known, from the model or from the first answer.
+        Number of classes; None until it is known from the model or from its first output.
     class_names
-        Names of the classes where the model carries them.
+        Names of the classes, if the model has them.
     members
-        The classifiers of an ensemble; empty otherwise.
+        Members of an ensemble; empty for a single classifier.
     """
 
     members: tuple["Classifier", ...] = ()
@@ -48,7 +60,7 @@ class Classifier(ABC):
     ) -> None:
         if output not in OUTPUTS:
             raise ClassifierError(
-                f"output={output!r} of classifier {name!r} is unknown; state output='logits' or output='probabilities'."
+                f"unknown output={output!r} for classifier {name!r}; pass output='logits' or output='probabilities'."
             )
         self.name = name
         self.digest = digest
@@ -58,32 +70,208 @@ class Classifier(ABC):
         self.class_names = class_names
 
     @abstractmethod
-    def answer(self, images: Array) -> Array:
-        """Scores of a batch, as the model gives them. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
+    def forward(self, images: Array) -> Array:
+        """Return the raw output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
 
     def __call__(self, images: Array) -> Float32Array:
-        """Return checked scores of a batch at the input size. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
+        """Return the validated output for images at input size. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         self._check_images(images)
-        answers = check_answers(
-            self.answer(images), rows=len(images), output=self.output, n_classes=self.n_classes, name=self.name
+        values = validate_output(
+            self.forward(images), n_images=len(images), output=self.output, n_classes=self.n_classes, name=self.name
         )
-        self.n_classes = answers.shape[1]
-        return answers
+        self.n_classes = values.shape[1]
+        return values
 
     def probabilities(self, images: Array) -> Float32Array:
-        """Probabilities of a batch, whatever the model gives. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
-        answers = self(images)
-        return softmax(answers).astype(np.float32) if self.output == "logits" else answers
+        """Return probabilities, also from logits. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
+        values = self(images)
+        return softmax(values).astype(np.float32) if self.output == "logits" else values
 
     def _check_images(self, images: Array) -> None:
         if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype not in (np.uint8, np.float32):
             raise ClassifierError(
-                f"classifier {self.name!r} got a batch of {images.dtype} {list(images.shape)}; "
-                "it takes uint8 or float32 [N, H, W, C] with 1 or 3 channels."
+                f"classifier {self.name!r} got a {images.dtype} batch of shape {list(images.shape)}; "
+                "expected uint8 or float32 [N, H, W, C] with 1 or 3 channels."
             )
         if len(images) == 0:
-            raise ClassifierError(f"classifier {self.name!r} got a batch without images; give it at least one.")
+            raise ClassifierError(f"classifier {self.name!r} got an empty batch; pass at least one image.")
         self.preprocessing.check_size(images.shape[1], images.shape[2])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, output={self.output!r}, preprocessing='{self.preprocessing}')"
+
+
+class Ensemble(Classifier):
+    """The mean of the probabilities of several classifiers.
+
+    Members must agree on the classes and on the preprocessing before the views; mean, std and layout may differ.
+    """
+
+    def __init__(self, members: Sequence[Classifier], *, name: str | None = None) -> None:
+        if not members:
+            raise ClassifierError("an ensemble needs at least one member; got an empty list.")
+        for member in members:
+            _check_member(member, members[0])
+        super().__init__(
+            name=name or "ensemble of " + ", ".join(member.name for member in members),
+            digest=_digest_members(members),
+            output="probabilities",
+            preprocessing=members[0].preprocessing,
+            n_classes=next((member.n_classes for member in members if member.n_classes is not None), None),
+            class_names=next((member.class_names for member in members if member.class_names is not None), None),
+        )
+        self.members = tuple(members)
+
+    def forward(self, images: Array) -> Array:
+        """Return the mean probabilities of the members. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
+        total = np.zeros(1)
+        for member in self.members:
+            probabilities = member.probabilities(images).astype(np.float64)
+            _check_same_classes(member, probabilities.shape[1], self.members[0])
+            total = total + probabilities
+        return (total / len(self.members)).astype(np.float32)
+
+
+def _digest_members(members: Sequence[Classifier]) -> str:
+    """Return the digest of an ensemble; empty if a member has none."""
+    if not all(member.digest for member in members):
+        return ""
+    return digest_values("ensemble", [[each.digest, each.preprocessing.digest, each.output] for each in members])
+
+
+def _check_member(member: Classifier, first: Classifier) -> None:
+    if member.members:
+        raise ClassifierError(
+            f"member {member.name!r} is itself an ensemble; pass its members, so that all have the same weight."
+        )
+    if member.n_classes is not None:
+        _check_same_classes(member, member.n_classes, first)
+    mine, theirs = member.preprocessing, first.preprocessing
+    for setting, value in mine.geometry.items():
+        if value != theirs.geometry[setting]:
+            raise ClassifierError(
+                f"ensemble members must see the same pixels, but {setting} is {value!r} for {member.name!r} and "
+                f"{theirs.geometry[setting]!r} for {first.name!r}; pass the same {setting}= for all members."
+            )
+    if None not in (mine.input_size, theirs.input_size) and mine.input_size != theirs.input_size:
+        raise ClassifierError(
+            f"ensemble members must have the same input size, but {member.name!r} takes {mine.input_size} and "
+            f"{first.name!r} takes {theirs.input_size}; use models with one input size."
+        )
+
+
+def _check_same_classes(member: Classifier, n_classes: int, first: Classifier) -> None:
+    if first.n_classes is not None and n_classes != first.n_classes:
+        raise ClassifierError(
+            f"ensemble members must have the same classes, but {member.name!r} has {n_classes} and "
+            f"{first.name!r} has {first.n_classes}; use models trained on the same classes."
+        )
+
+
+def validate_output(values: object, *, n_images: int, output: Output, n_classes: int | None, name: str) -> Float32Array:
+    """Return the output of a classifier as float32 [n_images, n_classes], or raise if it is not what was declared."""
+    array = _check_shape(values, n_images, n_classes, name)
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(array, dtype=np.float32)
+    _check_finite(array, name)
+    if output == "probabilities":
+        return _validate_probabilities(array, name)
+    _check_logits(array, name)
+    return array
+
+
+def _check_shape(values: object, n_images: int, n_classes: int | None, name: str) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise ClassifierError(
+            f"classifier {name!r} returned {type(values).__name__} with dtype {array.dtype}; "
+            "expected a numeric array [images, classes]."
+        )
+    if array.ndim != 2:
+        raise ClassifierError(
+            f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images; "
+            "expected one value per class, [images, classes], not labels or feature maps."
+        )
+    if len(array) != n_images:
+        raise ClassifierError(
+            f"classifier {name!r} returned {len(array)} rows for {n_images} images; "
+            "expected one row per image, in the order of the images."
+        )
+    if array.shape[1] < 2:
+        raise ClassifierError(
+            f"classifier {name!r} returned {array.shape[1]} column(s) per image; expected one column per class: "
+            "for a binary classifier return [1 - p, p]."
+        )
+    if n_classes is not None and array.shape[1] != n_classes:
+        raise ClassifierError(
+            f"classifier {name!r} returned {array.shape[1]} classes, but it has {n_classes}; "
+            "the number of classes must be the same for every batch."
+        )
+    return array
+
+
+def _check_finite(values: Float32Array, name: str) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0]
+        raise ClassifierError(
+            f"classifier {name!r} returned {values[row, column]} for image {row} of the batch, class {column}; "
+            "check its weights, its dtype (float16 overflows above 65504) and the preprocessing."
+        )
+
+
+def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
+    """Return probabilities, with rounding errors below 0 set to 0. float32 [N, C] -> float32 [N, C]"""
+    lowest = float(values.min())
+    if lowest < -ROUNDING_ERROR:
+        raise ClassifierError(
+            f"classifier {name!r} has output='probabilities', but returned {lowest:.6g}; "
+            "these look like logits: pass output='logits'."
+        )
+    sums = values.sum(axis=1, dtype=np.float64)
+    worst = int(np.abs(sums - 1).argmax())
+    if abs(sums[worst] - 1) > ROW_SUM_TOLERANCE:
+        raise ClassifierError(
+            f"classifier {name!r} has output='probabilities', but row {worst} of the batch sums to {sums[worst]:.6g} "
+            "instead of 1; pass output='logits' if these are logits, or normalize each row."
+        )
+    return np.maximum(values, 0, out=values if values.flags.writeable else None) if lowest < 0 else values
+
+
+def _check_logits(values: Float32Array, name: str) -> None:
+    """Raise if the rows are probabilities. A single row may sum to 1 by chance, so at least two are needed."""
+    if len(values) < 2 or values.min() < 0 or values.max() > 1:
+        return
+    if (np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= SOFTMAX_ROW_SUM_TOLERANCE).all():
+        raise ClassifierError(
+            f"classifier {name!r} has output='logits', but all {len(values)} rows of the batch lie in [0, 1] and "
+            "sum to 1; pass output='probabilities'."
+        )
+
+
+def find_model_file(location: str, spec: str) -> Path:
+    """Return the path of a model file that exists."""
+    file = Path(location).expanduser()
+    if not file.is_file():
+        raise ClassifierError(f"file {location!r} of {spec!r} does not exist; check the path.")
+    return file
+
+
+def digest_files(files: Iterable[Path]) -> str:
+    """Return the hex sha256 of one file, or the digest of the digests of several."""
+    digests = []
+    for file in files:
+        with file.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else digest_values(*digests)
+
+
+def digest_values(*values: object) -> str:
+    """Return the hex sha256 of values, serialized as JSON."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def digest_with_options(digest: str, **options: object) -> str:
+    """Return a digest that also depends on the options that are not None, since they change the outputs."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return digest_values(digest, given) if given else digest

@@ -1,56 +1,85 @@
-"""The plain function as a classifier: pixels in, scores out, nothing done in between."""
+"""Python functions as classifiers, and importing Python objects by name."""
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier
-from secondlook.classifiers.digests import digest_of
-from secondlook.classifiers.naming import imported
+from secondlook.classifiers.classifier import Classifier, digest_values
+from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import GEOMETRY, Preprocessing
-from secondlook.classifiers.schemes import LoadOptions, model_scheme
 from secondlook.errors import ClassifierError
 
-FITTING = (*GEOMETRY, "size")
-"""The settings that make sense for a function: it normalizes by itself."""
+FUNCTION_SETTINGS = (*GEOMETRY, "size")
+"""The preprocessing settings that apply to a function, which does its own normalization."""
 
 
 class FunctionClassifier(Classifier):
     """A function from uint8|float32 [N, H, W, C] to [N, classes]."""
 
-    def __init__(self, function: Callable[[Array], Any], statement: LoadOptions) -> None:
+    def __init__(self, function: Callable[[Array], Any], options: LoadOptions) -> None:
         super().__init__(
-            name=statement.shown_name,
-            digest=digest_of("function", statement.name) if statement.name else "",
-            output=statement.output or "probabilities",
-            preprocessing=statement.preprocessing(Preprocessing(layout="NHWC")),
+            name=options.display_name,
+            digest=digest_values("function", options.name) if options.name else "",
+            output=options.output or "probabilities",
+            preprocessing=options.override(Preprocessing(layout="NHWC")),
         )
         self._function = function
 
-    def answer(self, images: Array) -> Array:
-        """Scores as the function gives them; a torch tensor is brought to the CPU."""
-        answers = self._function(images)
-        if hasattr(answers, "detach"):
-            answers = answers.detach().cpu().numpy()
-        scores: Array = answers
-        return scores
+    def forward(self, images: Array) -> Array:
+        """Return the output of the function; a torch tensor is moved to the CPU."""
+        values = self._function(images)
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().numpy()
+        array: Array = values
+        return array
 
 
 @model_scheme(
     "function",
     form="function:package.module:name",
-    says="Python function (or any callable) from a uint8 batch [N, H, W, C] to an array [N, classes]",
+    summary="Python function (or any callable) from a uint8 batch [N, H, W, C] to an array [N, classes]",
     recognizes=callable,
 )
-def open_function(target: object, statement: LoadOptions) -> Classifier:
-    """Wrap a callable, or the one that a text names."""
-    for setting in statement.given_settings:
-        if setting not in FITTING:
+def open_function(target: object, options: LoadOptions) -> Classifier:
+    """Wrap a callable, given as an object or by its name."""
+    for setting in options.changed_settings:
+        if setting not in FUNCTION_SETTINGS:
             raise ClassifierError(
-                f"{setting}= has no effect on {statement.spec!r}: a function gets the pixels as they are; "
+                f"{setting}= has no effect on {options.spec!r}, because a function gets raw pixels; "
                 "normalize inside the function."
             )
-    function = imported(target, statement.spec) if isinstance(target, str) else target
+    function = import_object(target, options.spec) if isinstance(target, str) else target
     if not callable(function):
-        raise ClassifierError(f"{statement.spec!r} names {function!r}, which cannot be called; name a function.")
-    return FunctionClassifier(function, statement)
+        raise ClassifierError(f"{options.spec!r} is {function!r}, which is not callable; expected a function.")
+    return FunctionClassifier(function, options)
+
+
+def import_object(location: str, spec: str) -> Any:
+    """Import `package.module:name`; modules in the current folder are found too."""
+    module_name, _, attribute = location.partition(":")
+    if not attribute:
+        raise ClassifierError(f"{spec!r} does not name an object in a module; expected package.module:name.")
+    try:
+        module = _import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ClassifierError(
+            f"{spec!r} needs the module {error.name!r}, which was not found; install it, or run in its folder."
+        ) from error
+    if not hasattr(module, attribute):
+        raise ClassifierError(f"module {module_name!r} of {spec!r} has no attribute {attribute!r}; check the name.")
+    return getattr(module, attribute)
+
+
+def _import_module(name: str) -> Any:
+    folder = str(Path.cwd())
+    if folder in sys.path:
+        return importlib.import_module(name)
+    # A command-line tool does not have the current folder on its path, although models are often defined there.
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)

@@ -1,34 +1,169 @@
-"""Loading a classifier from a text, a function, a model object, or a list of these."""
+"""Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
 
-from collections.abc import Mapping
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from secondlook.arrays import Output
-from secondlook.classifiers import (
-    function,
-    huggingface,
-    onnx_file,
-    remote,
-    sklearn_estimator,
-    timm_model,
-    torch_model,
-    torchvision_model,
-)
-from secondlook.classifiers.classifier import Classifier
-from secondlook.classifiers.ensemble import Ensemble
-from secondlook.classifiers.option_values import check_value, read_value
+from secondlook.arrays import OUTPUTS, Output
+from secondlook.classifiers.classifier import Classifier, Ensemble
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
-from secondlook.classifiers.schemes import MODELS, LoadOptions, ModelScheme, checked_output
 from secondlook.errors import ClassifierError
-from secondlook.registry import did_you_mean
+from secondlook.registry import Registry, did_you_mean
+from secondlook.specs import parse_spec
 
-ADAPTERS = (onnx_file, torch_model, sklearn_estimator, huggingface, timm_model, torchvision_model, remote, function)
-"""The modules whose import registers the schemes."""
+SCHEMES_BY_SUFFIX = {
+    ".onnx": "onnx",
+    ".pt2": "torch",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".joblib": "sklearn",
+    ".pkl": "sklearn",
+}
+"""The scheme to suggest for a file name without a scheme."""
 
-SUFFIXES = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch", ".pth": "torch", ".joblib": "sklearn", ".pkl": "sklearn"}
-"""What a file without a scheme probably is, for the hint in the message."""
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+TYPE_NAMES: Mapping[object, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a finite number",
+    str: "a string",
+    Sequence: "a list",
+    Mapping: "a mapping",
+    Preprocessing: "a Preprocessing object, which cannot be written in a spec",
+}
+"""The option types that are checked; the opener itself checks values of any other type."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options that every model scheme takes, as given to `load_classifier`.
+
+    Attributes
+    ----------
+    spec
+        The spec, or a description of the object, for messages; also the default name.
+    scheme
+        Name of the model scheme.
+    output, name
+        As given to `load_classifier`, or None.
+    name_in_spec
+        Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone.
+    settings
+        Individual preprocessing settings that were given.
+    preprocessing
+        Complete preprocessing that was given, or None.
+    """
+
+    spec: str
+    scheme: str = ""
+    output: Output | None = None
+    name: str | None = None
+    name_in_spec: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
+
+    @property
+    def display_name(self) -> str:
+        """The given name; the spec if there is none, or if the spec contains it."""
+        return self.spec if self.name is None or self.name_in_spec else self.name
+
+    def require_output(self) -> Output:
+        """Return the kind of output of a model that does not declare it; raise if the user did not."""
+        if self.output is None:
+            raise ClassifierError(
+                f"cannot tell whether {self.spec!r} outputs logits or probabilities; "
+                "pass output='logits' or output='probabilities' (in a spec: ?output=logits)."
+            )
+        return self.output
+
+    def expect_output(self, known: Output) -> Output:
+        """Return the kind of output that a scheme always has; raise if the user declared the other one."""
+        if self.output not in (None, known):
+            raise ClassifierError(f"{self.spec!r} outputs {known}, but got output={self.output!r}; remove output=.")
+        return known
+
+    @property
+    def changed_settings(self) -> tuple[str, ...]:
+        """Names of all preprocessing settings that the user gave."""
+        default, given = Preprocessing(), self.preprocessing or Preprocessing()
+        return (*self.settings, *(name for name in SETTINGS if getattr(given, name) != getattr(default, name)))
+
+    @property
+    def layout(self) -> object:
+        """The layout that the user gave, or None."""
+        return self.settings.get("layout") or (self.preprocessing.layout if self.preprocessing else None)
+
+    def override(self, own: Preprocessing) -> Preprocessing:
+        """Return the model's own preprocessing with the user's settings; requirements of the model are kept."""
+        if self.preprocessing is not None:
+            given = self.preprocessing
+            own = dataclasses.replace(
+                given,
+                size=given.size or own.size,
+                channels=given.channels or own.channels,
+                input_dtype=own.input_dtype,
+            )
+        return own.with_settings(self.settings)
+
+
+Opener = Callable[..., Classifier]
+
+
+@dataclass(frozen=True)
+class ModelScheme:
+    """One kind of model that can be loaded.
+
+    Attributes
+    ----------
+    name
+        The text before the colon of a spec.
+    form
+        The form of a spec, with placeholders.
+    summary
+        One line for tables.
+    extra
+        The optional dependencies that it needs, or None.
+    open
+        `open(target, options, **scheme_options)`; `target` is the location of the spec, or the object.
+    recognizes
+        Tells whether an object is of this kind; None if there are only specs.
+    """
+
+    name: str
+    form: str
+    summary: str
+    extra: str | None
+    open: Opener
+    recognizes: Callable[[object], bool] | None
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """The options of this scheme and their types: the keyword-only parameters of `open`."""
+        hints = get_type_hints(self.open)
+        parameters = inspect.signature(self.open).parameters.values()
+        return {each.name: hints.get(each.name) for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
+"""All model schemes by name."""
+
+
+def model_scheme(
+    name: str, *, form: str, summary: str, extra: str | None = None, recognizes: Callable[[object], bool] | None = None
+) -> Callable[[Opener], Opener]:
+    """Register the decorated function as the opener of a model scheme."""
+
+    def register(opener: Opener) -> Opener:
+        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes))
+        return opener
+
+    return register
 
 
 def load_classifier(
@@ -39,124 +174,165 @@ def load_classifier(
     preprocessing: Preprocessing | None = None,
     **options: Any,
 ) -> Classifier:
-    """Return a classifier for a text, a function, a torch module, an estimator, or a list of these (an ensemble).
+    """Load a classifier from a spec, a function, a torch module or an estimator; load an ensemble from a list of them.
 
     Parameters
     ----------
     spec
-        A text such as `onnx:FILE`, with options behind `?` where wanted (`onnx:m.onnx?output=logits&mean=.5&std=.5`); a
-        function from a uint8 batch [N, H, W, C] to an array [N, classes]; a torch module; an estimator with
-        `predict_proba`; a `Classifier`, returned as it is.
+        A spec such as `onnx:FILE`, optionally with options (`onnx:m.onnx?output=logits&mean=.5&std=.5`); a function
+        from a uint8 batch [N, H, W, C] to an array [N, classes]; a torch module; an estimator with `predict_proba`; or
+        a `Classifier`, which is returned unchanged.
     output
-        What the answers mean, 'logits' or 'probabilities', where the format does not say it itself.
+        'logits' or 'probabilities'; required if the format does not declare it.
     name
-        A name for people; also the identity of a function or a remote model under which its answers are kept. In a
-        text (`function:package.module:answer?name=v1`) it is the identity alone, and the text stays the name.
+        Display name. For a function or a remote model it is also the identity under which outputs are stored. In a
+        spec (`function:package.module:predict?name=v1`) it is the identity only, and the spec is displayed.
     preprocessing
-        All preprocessing settings at once, instead of the classifier's own; what the model insists on (its input's
-        size, channels and number type) stays.
+        Replaces all preprocessing settings of the model, except those that its input requires (size, channels and
+        number type).
     options
-        Single preprocessing settings (resize, crop, interpolation, scale, mean, std, color, layout, gray, ...) and
-        the options of the scheme.
+        Individual preprocessing settings (resize, crop, interpolation, scale, mean, std, color, layout, gray, ...) and
+        the options of the model scheme.
     """
-    stated: dict[str, Any] = {"output": output, "preprocessing": preprocessing, **options}
+    given = {"output": output, "preprocessing": preprocessing, **options}
+    given = {key: value for key, value in given.items() if value is not None}
     if isinstance(spec, list | tuple):
-        return Ensemble([load_classifier(each, **stated) for each in spec], name=name)
+        return Ensemble([load_classifier(member, **given) for member in spec], name=name)
+    if name is not None:
+        given["name"] = name
     if isinstance(spec, Classifier):
-        return _as_it_is(spec, {"name": name, **stated})
-    if isinstance(spec, str):
-        return _from_text(spec, {"name": name, **stated})
-    return _from_object(spec, {"name": name, **stated})
+        return _check_unchanged(spec, given)
+    return _load_spec(spec, given) if isinstance(spec, str) else _load_object(spec, given)
 
 
-def _as_it_is(classifier: Classifier, options: Mapping[str, object]) -> Classifier:
-    given = [name for name, value in options.items() if value is not None]
+def _check_unchanged(classifier: Classifier, given: Mapping[str, object]) -> Classifier:
     if given:
         raise ClassifierError(
-            f"classifier {classifier.name!r} is loaded already, so {given[0]}= comes too late; "
-            "give it where the classifier is loaded."
+            f"classifier {classifier.name!r} is already loaded, so {next(iter(given))}= cannot be changed; "
+            "pass it when loading the classifier."
         )
     return classifier
 
 
-def _from_text(text: str, keywords: Mapping[str, object]) -> Classifier:
-    scheme = _scheme_of(text)
-    address, _, query = text.partition("?")
-    target = address if scheme.name.startswith("http") else address.partition(":")[2]
-    in_text = _options_in(query, text, scheme)
-    given = {name: value for name, value in keywords.items() if value is not None}
-    for name in in_text.keys() & given.keys():
-        raise ClassifierError(f"{name}= is given twice, in {text!r} and as an argument; give it once.")
-    return _open(scheme, target, text, {**in_text, **given}, name_in_spec="name" in in_text)
+def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
+    _check_scheme(text)
+    spec = parse_spec(text, ClassifierError)
+    scheme = MODELS.find(spec.scheme, f" in {text!r}")
+    types = _option_types(scheme)
+    in_spec = {name: _parse_value(value, types.get(name)) for name, value in spec.options.items()}
+    for name in in_spec:
+        if name in given:
+            raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
+    return _open(scheme, spec.location, text, {**in_spec, **given}, name_in_spec="name" in in_spec)
 
 
-def _scheme_of(text: str) -> ModelScheme:
-    name, colon, _ = text.partition(":")
-    if colon and name in MODELS:
-        return MODELS[name]
+def _check_scheme(text: str) -> None:
+    """Raise for a text without a scheme, such as a plain file name, and suggest the scheme of its suffix."""
+    if ":" in text:
+        return
     forms = ", ".join(scheme.form for scheme in MODELS.values())
-    suggested = SUFFIXES.get(Path(text.partition("?")[0]).suffix)
-    hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested and not colon else did_you_mean(name, MODELS)
-    raise ClassifierError(f"{text!r} does not name a classifier; known forms: {forms}.{hint}")
+    suggested = SCHEMES_BY_SUFFIX.get(Path(text.partition("?")[0]).suffix)
+    hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested else ""
+    raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
 
 
-def _from_object(target: object, options: Mapping[str, object]) -> Classifier:
-    # A function comes last, because many models can be called as well.
+def _load_object(target: object, given: Mapping[str, object]) -> Classifier:
+    # Functions are last, because many models are callable too.
     for scheme in sorted(MODELS.values(), key=lambda scheme: scheme.name == "function"):
         if scheme.recognizes is not None and scheme.recognizes(target):
-            given = {name: value for name, value in options.items() if value is not None}
-            return _open(scheme, target, _described(target), given)
-    hint = f" Write it as a text with its scheme, such as 'onnx:{target}'." if isinstance(target, Path) else ""
+            return _open(scheme, target, _describe_object(target), given)
+    hint = f" For a file, pass a spec such as 'onnx:{target}'." if isinstance(target, Path) else ""
     raise ClassifierError(
-        f"{_described(target)} is not a classifier: it can neither be called on a batch nor has it predict_proba; "
-        f"give a text, a function, a torch module or an estimator.{hint}"
+        f"{_describe_object(target)} is not a classifier: it is not callable and has no predict_proba; "
+        f"pass a spec, a function, a torch module or an estimator.{hint}"
     )
 
 
-def _described(target: object) -> str:
-    named = getattr(target, "__qualname__", None)
-    return f"{type(target).__module__}.{type(target).__qualname__}" if named is None else f"function {named}"
+def _describe_object(target: object) -> str:
+    name = getattr(target, "__qualname__", None)
+    return f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
 
 
 def _open(
-    scheme: ModelScheme, target: object, spec: str, options: Mapping[str, Any], *, name_in_spec: bool = False
+    scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], *, name_in_spec: bool = False
 ) -> Classifier:
-    _check_names(options, scheme, spec)
-    output = checked_output(options.get("output"))
-    for name, hint in _hints(scheme).items():
-        check_value(name, options.get(name), hint, spec)
-    statement = LoadOptions(
-        spec=spec,
-        output=output,
-        name=options.get("name"),
-        name_in_spec=name_in_spec,
-        settings={name: value for name, value in options.items() if name in SETTINGS},
-        replacement=options.get("preprocessing"),
-    )
-    own = {name: value for name, value in options.items() if name in scheme.options}
-    return scheme.open(target, statement, **own)
-
-
-def _check_names(options: Mapping[str, object], scheme: ModelScheme, spec: str) -> None:
-    known = ["output", "name", "preprocessing", *scheme.options, *SETTINGS]
-    for name in options:
+    types = _option_types(scheme)
+    known = [*types, *SETTINGS]
+    for name in given:
         if name not in known:
             raise ClassifierError(
                 f"unknown option {name!r} for {spec!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
             )
+    output = given.get("output")
+    if output is not None and output not in OUTPUTS:
+        raise ClassifierError(
+            f"unknown output={output!r} for {spec!r}; pass output='logits' or output='probabilities'."
+        )
+    for name, hint in types.items():
+        _check_value(name, given.get(name), hint, spec)
+    options = LoadOptions(
+        spec=spec,
+        scheme=scheme.name,
+        output=output,
+        name=given.get("name"),
+        name_in_spec=name_in_spec,
+        settings={name: value for name, value in given.items() if name in SETTINGS},
+        preprocessing=given.get("preprocessing"),
+    )
+    return scheme.open(target, options, **{name: value for name, value in given.items() if name in scheme.options})
 
 
-def _options_in(query: str, spec: str, scheme: ModelScheme) -> dict[str, object]:
-    options: dict[str, object] = {}
-    hints = _hints(scheme)
-    for part in filter(None, query.split("&")):
-        name, equals, value = part.partition("=")
-        if not equals or name in options:
-            raise ClassifierError(f"{part!r} in {spec!r} is not one option=value of its own; join options with '&'.")
-        options[name] = read_value(unquote(value), hints.get(name))
-    return options
-
-
-def _hints(scheme: ModelScheme) -> dict[str, object]:
-    """Return the types of all options but the preprocessing settings, which check themselves."""
+def _option_types(scheme: ModelScheme) -> dict[str, object]:
+    """Return the types of all options except the preprocessing settings, which `Preprocessing` checks."""
     return {"output": str, "name": str | None, "preprocessing": Preprocessing | None, **scheme.options}
+
+
+def _parse_value(text: str, hint: object) -> object:
+    """Return the value of an option in a spec; text that does not fit the type is left for `_check_value`."""
+    types = _allowed_types(hint)
+    if types == {str}:
+        return text
+    if types == {bool}:
+        return BOOLEANS.get(text.lower(), text)
+    return _parse_literal(text)
+
+
+def _parse_literal(text: str) -> object:
+    """Return a number, a boolean, a tuple if there are commas, or the text itself."""
+    if "," in text:
+        return tuple(_parse_literal(item) for item in text.split(","))
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _check_value(name: str, value: object, hint: object, spec: str) -> None:
+    types = _allowed_types(hint)
+    if value is None or not types <= TYPE_NAMES.keys() or any(_has_type(value, each) for each in types):
+        return
+    expected = " or ".join(text for each, text in TYPE_NAMES.items() if each in types)
+    raise ClassifierError(f"option {name}={value!r} of {spec!r} has the wrong type; expected {expected}.")
+
+
+def _allowed_types(hint: object) -> set[object]:
+    """Return the types of a type hint without None and type parameters: {Sequence} for `Sequence[str] | None`."""
+    hints = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    return {get_origin(each) or each for each in hints if each is not type(None)}
+
+
+def _has_type(value: object, kind: object) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is int:
+        return isinstance(value, Integral)
+    if kind is float:
+        return isinstance(value, Real) and math.isfinite(value)
+    if kind is str:
+        # A pathlib.Path or a torch.device can be used as a string.
+        return isinstance(value, str) or not isinstance(value, Real | Collection)
+    return isinstance(kind, type) and isinstance(value, kind)

@@ -3,52 +3,79 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
+from PIL import Image
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.classifiers import geometry
-from secondlook.classifiers.geometry import CropRounding, Interpolation, Size
-from secondlook.classifiers.settings import check_choice, checked_numbers, checked_resize, checked_size
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
 
-Layout = Literal["NCHW", "NHWC"]
-Color = Literal["RGB", "BGR"]
+Size = tuple[int, int]
+"""Height and width."""
+
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+CropRounding = Literal["even", "down"]
+"""How half of an odd margin is rounded: to even as torchvision and timm do, or down as transformers does."""
 Gray = Literal["repeat", "luminance"]
+Color = Literal["RGB", "BGR"]
+Layout = Literal["NCHW", "NHWC"]
 InputType = Literal["float32", "float16", "uint8"]
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "interpolation": get_args(Interpolation),
+    "crop_rounding": get_args(CropRounding),
+    "channels": (None, 1, 3),
+    "gray": (None, *get_args(Gray)),
+    "color": get_args(Color),
+    "layout": get_args(Layout),
+    "input_dtype": get_args(InputType),
+}
+GEOMETRY = ("resize", "crop", "interpolation", "crop_rounding", "channels", "gray")
+"""Settings applied before the views."""
+
+MAX_RESIZED_PIXELS = 2**26
+"""Resizing the shorter side of an image of one pixel by thousands would otherwise exhaust the memory."""
+
+LUMINANCE_WEIGHTS = (19595, 38470, 7471)
+"""ITU-R 601 weights of red, green and blue in units of 1/65536, as Pillow rounds them."""
+
+_STORED_NAMES = {"color": "colour", "gray": "grey"}
+"""Names in files: digests of stored predictions depend on them, so they keep their original spelling."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens to an image: resize, crop, [views], scale, color order, mean and std, layout.
+    """Steps from an image to the model's input: resize, crop, [views], scale, color order, mean and std, layout.
 
     Attributes
     ----------
     resize
-        Shorter side in pixels, or (height, width), or None to leave the size alone.
+        Shorter side in pixels, or (height, width), or None to keep the size.
     crop
-        Side or (height, width) of the center crop that follows, or None.
+        Side or (height, width) of the center crop after resizing, or None.
     interpolation
-        'nearest', 'box', 'bilinear', 'hamming', 'bicubic' or 'lanczos', with Pillow's smoothing.
+        'nearest', 'box', 'bilinear', 'hamming', 'bicubic' or 'lanczos', with antialiasing as in Pillow.
     crop_rounding
-        'even' (torchvision, timm) or 'down' (transformers): which pixel an odd margin goes to.
+        How half of an odd crop margin is rounded: 'even' (torchvision, timm) or 'down' (transformers).
     size
-        (height, width) the classifier insists on, or None where any will do.
+        (height, width) that the model requires, or None if any size is accepted.
     channels
-        1 or 3 where the classifier insists, or None.
+        Number of channels that the model requires, 1 or 3, or None.
     gray
-        'repeat' turns gray images into three equal channels, 'luminance' turns color images gray; None allows neither.
+        'repeat' converts gray images to three equal channels, 'luminance' converts color images to gray; None
+        converts neither.
     scale
-        Factor on pixels of 0 to 255; images in [0, 1] are multiplied by 255 * scale.
+        Factor applied to pixel values of 0 to 255; float images in [0, 1] are multiplied by 255 * scale.
     mean, std
         Subtracted and divided by after scaling; one value, or one per channel in the order of `color`.
     color, layout, input_dtype
-        What the classifier is fed: 'RGB' or 'BGR'; 'NCHW' or 'NHWC'; 'float32', 'float16', or 'uint8' (raw pixels).
+        Format of the input: 'RGB' or 'BGR'; 'NCHW' or 'NHWC'; 'float32', 'float16', or 'uint8' (raw pixels).
     """
 
     resize: int | Size | None = None
@@ -66,92 +93,91 @@ class Preprocessing:
     input_dtype: InputType = "float32"
 
     def __post_init__(self) -> None:
-        tidy: dict[str, Any] = {
-            "resize": checked_resize(self.resize),
-            "crop": checked_size("crop", self.crop),
-            "size": checked_size("size", self.size),
-            "scale": checked_numbers("scale", self.scale)[0],
-            "mean": checked_numbers("mean", self.mean),
-            "std": checked_numbers("std", self.std),
+        normalized: dict[str, Any] = {
+            "resize": self.resize if _is_positive_integer(self.resize) else _parse_size("resize", self.resize),
+            "crop": _parse_size("crop", self.crop),
+            "size": _parse_size("size", self.size),
+            "scale": _parse_numbers("scale", self.scale)[0],
+            "mean": _parse_numbers("mean", self.mean),
+            "std": _parse_numbers("std", self.std),
         }
-        for name, value in tidy.items():
+        for name, value in normalized.items():
             object.__setattr__(self, name, value)
         for name, allowed in CHOICES.items():
-            check_choice(name, getattr(self, name), allowed)
-        self._check_together()
+            _check_choice(name, getattr(self, name), allowed)
+        self._check_consistency()
 
-    def _check_together(self) -> None:
+    def _check_consistency(self) -> None:
         if min(self.std) <= 0 or self.scale <= 0:
-            raise ClassifierError(
-                f"std={self.std} and scale={self.scale:g} must be positive; got a value of 0 or less."
-            )
+            raise ClassifierError(f"std={self.std} and scale={self.scale:g} must be positive.")
         if self.input_dtype == "uint8" and (self.scale, self.mean, self.std) != (1 / 255, (0.0,), (1.0,)):
-            raise ClassifierError("the classifier takes uint8 pixels as they are, so leave out scale=, mean= and std=.")
-        made, wanted = self.fitted_size, checked_size("size", self.size)
-        if made is not None and wanted is not None and made != wanted:
+            raise ClassifierError("the model takes raw uint8 pixels; remove scale=, mean= and std=.")
+        fitted, required = self.fitted_size, _parse_size("size", self.size)
+        if fitted is not None and required is not None and fitted != required:
             raise ClassifierError(
-                f"the classifier takes images of {_times(wanted)} pixels, but resize and crop make {_times(made)}; "
-                f"set crop={wanted}."
+                f"the model requires images of {_format_size(required)} pixels, but resize= and crop= produce "
+                f"{_format_size(fitted)}; pass crop={required}."
             )
 
     @property
     def fitted_size(self) -> Size | None:
-        """Height and width that resize and crop lead to, or None where they depend on the image."""
-        return checked_size("crop", self.crop) or (self.resize if isinstance(self.resize, tuple) else None)
+        """Height and width after resizing and cropping, or None if they depend on the image."""
+        return _parse_size("crop", self.crop) or (self.resize if isinstance(self.resize, tuple) else None)
 
     @property
     def input_size(self) -> Size | None:
-        """Height and width of the input, or None where any size goes through."""
-        return self.fitted_size or checked_size("size", self.size)
+        """Height and width of the input, or None if any size is accepted."""
+        return self.fitted_size or _parse_size("size", self.size)
 
     @property
     def geometry(self) -> dict[str, object]:
-        """The settings that act before the views; members of an ensemble share them."""
+        """The settings applied before the views; members of an ensemble share them."""
         return {name: getattr(self, name) for name in GEOMETRY}
 
     def fit(self, images: Sequence[Array] | Array) -> Array:
-        """Images at the input size, one batch. uint8|float32 [H, W, C] of any sizes -> [N, height, width, channels]"""
-        if isinstance(images, np.ndarray) and images.ndim == 4 and self._leaves_alone(images.shape[1:3]):
+        """Resize, crop and stack images of any size. uint8|float32 [H, W, C] each -> [N, height, width, channels]"""
+        if isinstance(images, np.ndarray) and images.ndim == 4 and self._keeps_size(images.shape[1:3]):
             batch = images
         else:
-            batch = geometry.stacked([self._fit_one(image) for image in images])
-        batch = self._with_channels(batch)
+            batch = _stack_images([self._fit_image(image) for image in images])
+        batch = self._convert_channels(batch)
         self.check_size(batch.shape[1], batch.shape[2])
         return batch
 
-    def _leaves_alone(self, size: tuple[int, ...]) -> bool:
-        wanted = size if self.resize is None else geometry.target_size(size[0], size[1], self.resize)
-        return wanted == size and self.crop in (None, size)
+    def _keeps_size(self, size: tuple[int, ...]) -> bool:
+        resized = size if self.resize is None else _compute_resized_size(size[0], size[1], self.resize)
+        return resized == size and self.crop in (None, size)
 
-    def _fit_one(self, image: Array) -> Array:
+    def _fit_image(self, image: Array) -> Array:
         if self.resize is not None:
-            size = geometry.target_size(image.shape[0], image.shape[1], self.resize)
-            image = geometry.resized(image, size, self.interpolation)
-        crop = checked_size("crop", self.crop)
-        return image if crop is None else geometry.center_cropped(image, crop, self.crop_rounding)
+            size = _compute_resized_size(image.shape[0], image.shape[1], self.resize)
+            image = _resize_image(image, size, self.interpolation)
+        crop = _parse_size("crop", self.crop)
+        return image if crop is None else _center_crop(image, crop, self.crop_rounding)
 
     def check_size(self, height: int, width: int) -> None:
-        """Raise where images of this size cannot be fed to the classifier."""
+        """Raise if images of this size do not fit the model."""
         if self.input_size is not None and (height, width) != self.input_size:
             raise ClassifierError(
-                f"the images are {_times((height, width))} pixels, but the classifier takes {_times(self.input_size)}; "
-                f"set resize={self.input_size} (or resize= the shorter side and crop={self.input_size})."
+                f"the images have {_format_size((height, width))} pixels, but the classifier takes "
+                f"{_format_size(self.input_size)}; pass resize={self.input_size}, or resize= the shorter side and "
+                f"crop={self.input_size}."
             )
 
     def normalize(self, images: Array) -> Array:
-        """Return the classifier's input. uint8|float32 [N, H, W, C] -> [N, C, H, W], or [N, H, W, C] by layout."""
-        images = self._with_channels(images)
+        """Return the model's input. uint8|float32 [N, H, W, C] -> [N, C, H, W] or [N, H, W, C], see `layout`"""
+        images = self._convert_channels(images)
         if self.color == "BGR":
             images = images[..., ::-1]
         if self.layout == "NCHW":
             images = images.transpose(0, 3, 1, 2)
         if self.input_dtype == "uint8":
-            return geometry.as_pixels(images)
+            return as_pixels(images)
         factor, offset = self._factor_and_offset
         if images.dtype == np.float32:
             factor = factor * np.float32(255)
         inputs = np.empty(images.shape, dtype=np.float32)
-        # Converting while the axes move, then two passes in place, beat any single strided pass of numpy.
+        # Converting while transposing, then two passes in place, is faster than any single strided pass of NumPy.
         inputs[...] = images
         inputs *= factor
         inputs += offset
@@ -159,89 +185,174 @@ class Preprocessing:
 
     @cached_property
     def _factor_and_offset(self) -> tuple[Float32Array, Float32Array]:
-        """(x * scale - mean) / std as x * factor + offset, ready to broadcast over the layout."""
+        """(x * scale - mean) / std as x * factor + offset, in a shape that broadcasts over the layout."""
         mean, std = np.array(self.mean), np.array(self.std)
         shape = (-1, 1, 1) if self.layout == "NCHW" else (-1,)
         factor = np.broadcast_to(self.scale / std, np.broadcast_shapes(mean.shape, std.shape))
         return factor.astype(np.float32).reshape(shape), (-mean / std).astype(np.float32).reshape(shape)
 
-    def _with_channels(self, images: Array) -> Array:
-        got = images.shape[-1]
-        wanted = self.channels or max(len(self.mean), len(self.std))
-        if self.channels is None and wanted == 1:
+    def _convert_channels(self, images: Array) -> Array:
+        channels = images.shape[-1]
+        required = self.channels or max(len(self.mean), len(self.std))
+        if channels == required or (self.channels is None and required == 1):
             return images
-        if got == wanted:
-            return images
-        if (got, wanted, self.gray) == (1, 3, "repeat"):
+        if (channels, required, self.gray) == (1, 3, "repeat"):
             return np.repeat(images, 3, axis=-1)
-        if (got, wanted, self.gray) == (3, 1, "luminance"):
-            return geometry.luminance(images)
-        conversion = {(1, 3): "repeat", (3, 1): "luminance"}.get((got, wanted))
-        repair = (
-            f"{wanted}-channel images" if conversion is None else f"gray={conversion!r}, in a text ?gray={conversion}"
+        if (channels, required, self.gray) == (3, 1, "luminance"):
+            return _compute_luminance(images)
+        gray = {(1, 3): "repeat", (3, 1): "luminance"}.get((channels, required))
+        repair = f"{required}-channel images" if gray is None else f"gray={gray!r} (in a spec: ?gray={gray})"
+        raise ClassifierError(
+            f"the images have {channels} channel(s), but the classifier takes {required}; pass {repair}."
         )
-        raise ClassifierError(f"the images have {got} channel(s), but the classifier takes {wanted}; pass {repair}.")
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
-        """Return the same preprocessing but for the given settings; a setting that is None changes nothing."""
-        _check_names(settings)
+        """Return a copy with some settings replaced; settings that are None are ignored."""
+        for name in settings:
+            if name not in SETTINGS:
+                raise ClassifierError(
+                    f"unknown preprocessing setting {name!r}; known: {', '.join(SETTINGS)}."
+                    + did_you_mean(name, SETTINGS)
+                )
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
         return dataclasses.replace(self, **given)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the settings as JSON can hold them, under the names that stores and policies keep them by."""
-        values = {_STORED_NAMES.get(name, name): value for name, value in _items(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        """Return the settings as JSON values, under the names used in stores and policies."""
+        return {
+            _STORED_NAMES.get(name, name): list(value) if isinstance(value, tuple) else value
+            for name, value in self._items()
+        }
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, object]) -> Self:
-        """Return the preprocessing that `to_dict` described; missing settings keep their defaults."""
-        given = {stored: name for name, stored in _STORED_NAMES.items()}
-        return cls().with_settings({given.get(name, name): value for name, value in settings.items()})
+        """Return the preprocessing described by `to_dict`; missing settings have their default."""
+        names = {stored: name for name, stored in _STORED_NAMES.items()}
+        return cls().with_settings({names.get(name, name): value for name, value in settings.items()})
 
     @property
     def digest(self) -> str:
         """Hex sha256 of all settings."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
+    def _items(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in SETTINGS]
+
     def __str__(self) -> str:
         default = Preprocessing()
-        changed = [f"{name}={_text(value)}" for name, value in _items(self) if value != getattr(default, name)]
+        changed = [f"{name}={_format_value(value)}" for name, value in self._items() if value != getattr(default, name)]
         return ", ".join(changed) or "pixels / 255, RGB, NCHW"
 
 
-CHOICES: dict[str, tuple[object, ...]] = {
-    "interpolation": geometry.INTERPOLATIONS,
-    "crop_rounding": ("even", "down"),
-    "channels": (None, 1, 3),
-    "gray": (None, "repeat", "luminance"),
-    "color": ("RGB", "BGR"),
-    "layout": ("NCHW", "NHWC"),
-    "input_dtype": ("float32", "float16", "uint8"),
-}
-GEOMETRY = ("resize", "crop", "interpolation", "crop_rounding", "channels", "gray")
-_STORED_NAMES = {"color": "colour", "gray": "grey"}
-"""Names in files: they are part of the identity of stored predictions, so the first spelling stays there."""
 SETTINGS = tuple(field.name for field in dataclasses.fields(Preprocessing))
 
 
-def _items(preprocessing: Preprocessing) -> list[tuple[str, Any]]:
-    return [(name, getattr(preprocessing, name)) for name in SETTINGS]
+def as_pixels(images: Array) -> Array:
+    """Return images as contiguous uint8 pixels. uint8, or float32 in [0, 1] -> uint8 of the same shape"""
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    pixels: Array = np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    return pixels
 
 
-def _check_names(settings: Mapping[str, object]) -> None:
-    for name in settings:
-        if name not in SETTINGS:
-            raise ClassifierError(
-                f"unknown preprocessing setting {name!r}; known: {', '.join(SETTINGS)}.{did_you_mean(name, SETTINGS)}"
-            )
+def _compute_resized_size(height: int, width: int, resize: int | Size) -> Size:
+    """Return the size after resizing; for a shorter side, the longer one is in proportion, rounded down."""
+    if not isinstance(resize, int):
+        return resize
+    if height <= width:
+        return resize, int(resize * width / height)
+    return int(resize * height / width), resize
 
 
-def _times(size: Size) -> str:
+def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Array:
+    """Resize an image as the reference pipelines of pretrained models do (Pillow). uint8|float32 [H, W, C]"""
+    if image.shape[:2] == size:
+        return image
+    if size[0] * size[1] > MAX_RESIZED_PIXELS:
+        raise ClassifierError(
+            f"an image of {_format_size(image.shape[:2])} pixels would have {_format_size(size)} after resizing its "
+            "shorter side; remove it, or pass height and width, such as resize=(224, 224)."
+        )
+    method = Image.Resampling[interpolation.upper()]
+    width_and_height = (size[1], size[0])
+    if image.dtype == np.uint8:
+        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        return np.asarray(picture.resize(width_and_height, method)).reshape(*size, -1)
+    planes = [Image.fromarray(np.ascontiguousarray(image[..., channel])) for channel in range(image.shape[2])]
+    return np.stack([np.asarray(plane.resize(width_and_height, method)) for plane in planes], axis=-1)
+
+
+def _center_crop(image: Array, size: Size, rounding: CropRounding) -> Array:
+    """Return the center of an image, padded with black where the image is smaller. [H, W, C] -> [*size, C]"""
+    missing = [max(0, side - got) for side, got in zip(size, image.shape[:2], strict=True)]
+    if any(missing):
+        image = np.pad(image, [(side // 2, (side + 1) // 2) for side in missing] + [(0, 0)])
+    top, left = (
+        round(margin / 2) if rounding == "even" else margin // 2
+        for margin in (image.shape[0] - size[0], image.shape[1] - size[1])
+    )
+    return image[top : top + size[0], left : left + size[1]]
+
+
+def _compute_luminance(images: Array) -> Array:
+    """Convert color images to gray. uint8|float32 [..., 3] -> the same dtype [..., 1]"""
+    if images.dtype == np.uint8:
+        weighted = images.astype(np.uint32) @ np.array(LUMINANCE_WEIGHTS, dtype=np.uint32)
+        return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]
+    return (images @ (np.array(LUMINANCE_WEIGHTS, dtype=np.float32) / 65536))[..., None]
+
+
+def _stack_images(images: Sequence[Array]) -> Array:
+    """Stack images of the same shape. N arrays [H, W, C] -> [N, H, W, C]"""
+    shapes = {image.shape for image in images}
+    if len(shapes) == 1:
+        return np.stack(images)
+    if not shapes:
+        raise ClassifierError("there are no images to preprocess; pass at least one.")
+    first, second = sorted(shapes)[:2]
+    raise ClassifierError(
+        f"the images have different shapes ({list(first)} and {list(second)}), so they cannot be stacked; "
+        "pass resize=(height, width), or resize= the shorter side and crop= a side."
+    )
+
+
+def _parse_size(name: str, size: object) -> Size | None:
+    """Return (height, width) for a side or a pair, or None for None."""
+    if size is None:
+        return None
+    pair = (size, size) if isinstance(size, int) else size
+    if isinstance(pair, Sequence) and len(pair) == 2 and all(_is_positive_integer(side) for side in pair):
+        return int(pair[0]), int(pair[1])
+    raise ClassifierError(f"{name}={size!r} is not a size; expected a positive number of pixels or (height, width).")
+
+
+def _is_positive_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _parse_numbers(name: str, value: object) -> tuple[float, ...]:
+    """Return one or three numbers as a tuple of floats."""
+    values: Iterable[Any] = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    try:
+        numbers = tuple(float(number) for number in values)
+    except (TypeError, ValueError):
+        numbers = ()
+    if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
+        raise ClassifierError(f"{name}={value!r} is invalid; expected one finite number, or one per RGB channel.")
+    return numbers
+
+
+def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        hint = did_you_mean(str(value), [str(choice) for choice in allowed])
+        raise ClassifierError(f"unknown {name}={value!r}; expected one of {', '.join(map(repr, allowed))}.{hint}")
+
+
+def _format_size(size: tuple[int, ...]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return "(" + ", ".join(f"{number:.6g}" for number in value) + ")"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

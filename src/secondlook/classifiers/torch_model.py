@@ -1,79 +1,116 @@
-"""PyTorch models as classifiers: a module, a factory with weights, an exported program, or TorchScript."""
+"""PyTorch models: modules, factories with weights, torch.export files and TorchScript files."""
 
 import copy
+import hashlib
+import os
+import pickle
+import re
 import sys
+import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from secondlook.arrays import Array
-from secondlook.classifiers import torch_files
-from secondlook.classifiers.classifier import Classifier
-from secondlook.classifiers.digests import digest_of_files, digest_of_module, digest_with, existing_file
-from secondlook.classifiers.naming import imported
-from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.classifiers.schemes import LoadOptions, model_scheme
-from secondlook.classifiers.tensor_input import in_batches_of
-from secondlook.errors import ClassifierError, MissingExtraError
+from secondlook.arrays import Array, Output
+from secondlook.classifiers.classifier import Classifier, digest_files, digest_with_options, find_model_file
+from secondlook.classifiers.function import import_object
+from secondlook.classifiers.loading import LoadOptions, model_scheme
+from secondlook.classifiers.model_input import ModelInput, check_single_input, describe_failure, run_in_batches
+from secondlook.classifiers.preprocessing import InputType, Preprocessing
+from secondlook.errors import ClassifierError
+from secondlook.imports import import_extra
 
 if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
+DATA_PARALLEL_PREFIX = "module."
+CHECKPOINT_KEYS = ("state_dict", "model", "model_state_dict")
+"""Keys under which training scripts save the state dict in a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how a module runs; None keeps the module's own device or dtype."""
+
+    device: str | None = None
+    dtype: str | None = None
+    channels_last: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the module stays as it is."""
+        return self == Placement()
+
+    def move(self, module: "torch.nn.Module") -> "torch.nn.Module":
+        """Move a module to the device, dtype and memory format."""
+        import torch
+
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise ClassifierError(f"unknown dtype={self.dtype!r}; expected one of {', '.join(DTYPES)}.")
+        try:
+            module = module.to(device=self.device, dtype=None if self.dtype is None else getattr(torch, self.dtype))
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ClassifierError(
+                f"device={self.device!r} is not available: {reason}; pass device='cpu' or another device."
+            ) from error
+        return module.to(memory_format=torch.channels_last) if self.channels_last else module  # type: ignore[call-overload]
 
 
 class TorchClassifier(Classifier):
-    """A torch module, called in eval and inference mode; its training flags come back as they were.
+    """A torch module, run in eval and inference mode; its training flags are restored afterwards.
 
-    `module` is the network itself, for methods that hook into it.
+    `module` is the network itself, for methods that register hooks.
     """
 
     def __init__(
         self,
         module: "torch.nn.Module",
-        statement: LoadOptions,
+        options: LoadOptions,
         *,
         digest: str,
+        output: Output,
         preprocessing: Preprocessing,
-        rows: int | None = None,
+        batch_size: int | None = None,
         channels_last: bool = False,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(
-            name=statement.shown_name,
+            name=options.display_name,
             digest=digest,
-            output=statement.stated_output(),
+            output=output,
             preprocessing=preprocessing,
             class_names=class_names,
         )
         self.module = module
-        self._rows = rows
+        self._batch_size = batch_size
         self._channels_last = channels_last
 
-    def answer(self, images: Array) -> Array:
-        """Scores as the module gives them. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
+    def forward(self, images: Array) -> Array:
+        """Return the output of the module. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         inputs = self.preprocessing.normalize(images)
-        with _evaluating(self.module):
-            return in_batches_of(self._rows, inputs, self._run)
+        with _eval_mode(self.module):
+            return run_in_batches(inputs, self._batch_size, self._run)
 
     def _run(self, inputs: Array) -> Array:
         import torch
 
         try:
             with torch.inference_mode():
-                # Raw pixels may come straight from a read-only file, which torch does not take.
+                # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
                 tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-                answers = self.module(self._on_device(tensor))
-                scores: Array = _scores_in(answers, self.name).to("cpu", torch.float32).numpy()
+                outputs = self.module(self._move_inputs(tensor))
+                values: Array = _extract_tensor(outputs, self.name).to("cpu", torch.float32).numpy()
         except RuntimeError as error:
-            raise ClassifierError(
-                f"classifier {self.name!r} failed on an input of {list(inputs.shape)}: {str(error).splitlines()[0]}; "
-                "check the size and layout of the images (resize=, crop=, layout=)."
-            ) from error
-        return scores
+            raise ClassifierError(describe_failure(self.name, inputs, error)) from error
+        return values
 
-    def _on_device(self, inputs: "torch.Tensor") -> "torch.Tensor":
+    def _move_inputs(self, inputs: "torch.Tensor") -> "torch.Tensor":
         import torch
 
         like = next((value for value in self.module.parameters() if value.is_floating_point()), None)
@@ -84,30 +121,30 @@ class TorchClassifier(Classifier):
         return inputs.to(like.device, dtype, memory_format=memory_format)
 
 
-def _scores_in(answers: Any, name: str) -> "torch.Tensor":
-    """Return the tensor of scores: the answer itself, or the `logits` of a transformers output."""
+def _extract_tensor(outputs: Any, name: str) -> "torch.Tensor":
+    """Return the output tensor: the output itself, or the `logits` of a transformers output."""
     import torch
 
-    scores = getattr(answers, "logits", answers)
-    if not isinstance(scores, torch.Tensor):
+    values = getattr(outputs, "logits", outputs)
+    if not isinstance(values, torch.Tensor):
         raise ClassifierError(
-            f"classifier {name!r} answered {type(answers).__name__}, not a tensor; "
-            "wrap the module so that its forward gives one tensor [images, classes]."
+            f"classifier {name!r} returned {type(outputs).__name__}, not a tensor; "
+            "wrap the module so that forward returns one tensor [images, classes]."
         )
-    return scores
+    return values
 
 
 @contextmanager
-def _evaluating(module: "torch.nn.Module") -> Iterator[None]:
-    """Set every submodule to eval, and back to what each was: a frozen part of a training model stays frozen."""
-    training = [part for part in module.modules() if part.training]
-    for part in training:
-        part.training = False
+def _eval_mode(module: "torch.nn.Module") -> Iterator[None]:
+    """Set all submodules to eval mode, and afterwards restore the flag of each: frozen layers stay frozen."""
+    training = [submodule for submodule in module.modules() if submodule.training]
+    for submodule in training:
+        submodule.training = False
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        for submodule in training:
+            submodule.training = True
 
 
 def _is_torch_module(target: object) -> bool:
@@ -118,13 +155,13 @@ def _is_torch_module(target: object) -> bool:
 @model_scheme(
     "torch",
     form="torch:FILE.pt2 or torch:package.module:factory",
-    says="PyTorch module, factory with weights=, torch.export file or TorchScript file; output= must be stated",
+    summary="PyTorch module, factory with weights=, torch.export file or TorchScript file; output= is required",
     extra="torch",
     recognizes=_is_torch_module,
 )
 def open_torch(
     target: Any,
-    statement: LoadOptions,
+    options: LoadOptions,
     *,
     weights: str | None = None,
     device: str | None = None,
@@ -137,107 +174,248 @@ def open_torch(
     ----------
     target
         A module, `package.module:factory`, or the path of a torch.export or TorchScript file.
-    statement
-        What the user states.
+    options
+        Options common to all model schemes.
     weights
-        Safetensors file or state dict for the factory's module, loaded as data only.
+        Safetensors file or state dict for the module; no code in it is run.
     device, dtype
-        Where and in which numbers to compute; as the module is by default. Another one is set on a copy.
+        Device and number type to compute with; by default those of the module. A module of the user is copied first.
     channels_last
-        Keep images in memory with the channels last, which is faster on some devices.
+        Use the channels-last memory format, which is faster on some devices.
     """
-    statement.stated_output()
+    output = options.require_output()
     require_torch()
+    placement = Placement(device, dtype, channels_last)
     if isinstance(target, str) and ":" not in target:
         if weights is not None:
-            raise ClassifierError(f"{statement.spec!r} is a file with its own weights, so weights= has no place.")
-        return _from_file(existing_file(target, statement.spec), statement, device, dtype, channels_last)
-    module = module_made_by(target, statement.spec) if isinstance(target, str) else target
+            raise ClassifierError(f"{options.spec!r} is a file that contains its weights; remove weights=.")
+        return _open_file(find_model_file(target, options.spec), options, placement)
+    module = _build_module(target, options.spec) if isinstance(target, str) else target
     if weights is not None:
         if not isinstance(target, str):
             module = copy.deepcopy(module)
-        torch_files.load_weights(module, Path(weights), statement.spec)
-    return classifier_of(
-        module, statement, Preprocessing(), device=device, dtype=dtype, channels_last=channels_last, own=weights is None
-    )
+        load_weights(module, Path(weights), options.spec)
+    return wrap_module(module, options, Preprocessing(), placement, output=output, is_shared=weights is None)
 
 
-def classifier_of(
+def wrap_module(
     module: "torch.nn.Module",
-    statement: LoadOptions,
+    options: LoadOptions,
     preprocessing: Preprocessing,
+    placement: Placement,
     *,
-    device: str | None = None,
-    dtype: str | None = None,
-    channels_last: bool = False,
-    own: bool = True,
+    output: Output,
+    is_shared: bool = False,
     class_names: tuple[str, ...] | None = None,
 ) -> TorchClassifier:
-    """Return a classifier of a module; one that belongs to the user (`own`) is copied before it is moved."""
-    digest = digest_with(digest_of_module(module), dtype=dtype)
-    if own and (device is not None or dtype is not None or channels_last):
+    """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
+    digest = digest_with_options(_digest_module(module), dtype=placement.dtype)
+    if is_shared and not placement.is_default:
         module = copy.deepcopy(module)
     return TorchClassifier(
-        moved(module, device, dtype, channels_last),
-        statement,
+        placement.move(module),
+        options,
         digest=digest,
-        preprocessing=statement.preprocessing(preprocessing),
-        channels_last=channels_last,
+        output=output,
+        preprocessing=options.override(preprocessing),
+        channels_last=placement.channels_last,
         class_names=class_names,
     )
 
 
-def moved(module: "torch.nn.Module", device: str | None, dtype: str | None, channels_last: bool) -> "torch.nn.Module":
-    """Return the module on a device, in a number type and a memory format."""
-    import torch
-
-    if dtype is not None and dtype not in DTYPES:
-        raise ClassifierError(f"dtype={dtype!r} is unknown; allowed: {', '.join(DTYPES)}.")
-    try:
-        module = module.to(device=device, dtype=None if dtype is None else getattr(torch, dtype))
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ClassifierError(
-            f"device={device!r} cannot be used: {reason}; choose 'cpu' or one that is there."
-        ) from error
-    return module.to(memory_format=torch.channels_last) if channels_last else module  # type: ignore[call-overload]
-
-
 def require_torch() -> None:
-    """Raise with the extra's name where torch is not installed."""
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("a torch classifier", "torch", "torch") from error
+    """Raise if torch is not installed, naming the extra that installs it."""
+    import_extra("torch", feature="a torch classifier", extra="torch")
 
 
-def module_made_by(address: str, spec: str) -> Any:
-    """Return the module that a factory at `package.module:factory` makes, or the one that is there."""
+def _build_module(location: str, spec: str) -> Any:
+    """Return the module that `package.module:factory` makes, or that it is."""
     import torch
 
-    found = imported(address, spec)
-    made = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
-    if not isinstance(made, torch.nn.Module):
+    found = import_object(location, spec)
+    module = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
+    if not isinstance(module, torch.nn.Module):
         raise ClassifierError(
-            f"{spec!r} gave {type(made).__name__}, not a torch.nn.Module; name a class or function that makes one."
+            f"{spec!r} returned {type(module).__name__}, not a torch.nn.Module; "
+            "pass a class or function that returns a module."
         )
-    return made
+    return module
 
 
-def _from_file(
-    file: Path, statement: LoadOptions, device: str | None, dtype: str | None, channels_last: bool
-) -> Classifier:
-    module, image_input = torch_files.load_program(file, statement.spec, device)
+def _digest_module(module: "torch.nn.Module") -> str:
+    """Return the hex sha256 of a module: its class, its layers, and the name, shape, dtype and bytes of every weight.
+
+    The printed layers are included because strides and activations have no weights.
+    """
+    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
+    for content in _iterate_state(module):
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _iterate_state(module: "torch.nn.Module") -> Iterator[bytes | memoryview]:
+    import torch
+
+    for name, value in module.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            yield f"{name} {tuple(value.shape)} {value.dtype}".encode()
+            # A view as bytes works for every dtype, including bfloat16, which NumPy lacks.
+            yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        else:
+            yield f"{name} {value!r}".encode()
+
+
+def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
+    """Load a safetensors file or a state dict into a module; the names of all weights must match."""
+    if not file.is_file():
+        raise ClassifierError(f"weights={str(file)!r} of {spec!r} does not exist; check the path.")
+    state = _load_safetensors(file) if file.suffix == ".safetensors" else _load_state_dict(file)
+    expected = module.state_dict()
+    state = _strip_prefix(state, expected)
+    missing = [name for name in expected if name not in state]
+    unexpected = [name for name in state if name not in expected]
+    if missing or unexpected:
+        raise ClassifierError(
+            f"weights={str(file)!r} do not match the module of {spec!r}: "
+            f"missing {missing[:3]}, unexpected {unexpected[:3]}; use weights of the same architecture."
+        )
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ClassifierError(f"weights={str(file)!r} do not fit {spec!r}: {reason}") from error
+
+
+def _strip_prefix(state: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+    """Return the state without the prefix that torch.nn.DataParallel adds to all names."""
+    prefix = DATA_PARALLEL_PREFIX
+    if any(name.startswith(prefix) for name in expected) or not all(name.startswith(prefix) for name in state):
+        return state
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _load_safetensors(file: Path) -> dict[str, Any]:
+    load_file = import_extra("safetensors.torch", feature="a safetensors file", extra="torch").load_file
+    from safetensors import SafetensorError
+
+    try:
+        state: dict[str, Any] = load_file(file)
+    except SafetensorError as error:
+        raise ClassifierError(f"weights={str(file)!r} is not a safetensors file: {error}; check the file.") from error
+    return state
+
+
+def _load_state_dict(file: Path) -> dict[str, Any]:
+    import torch
+
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise ClassifierError(
+            f"weights={str(file)!r} is not a plain state dict, and other pickles are not loaded because they can run "
+            "code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
+        ) from error
+    for key in CHECKPOINT_KEYS:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise ClassifierError(
+            f"weights={str(file)!r} contains {type(state).__name__}, not a state dict; "
+            "save it with torch.save(module.state_dict(), FILE)."
+        )
+    return state
+
+
+def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classifier:
+    """Open a torch.export or TorchScript file."""
+    spec = options.spec
+    module, model_input = _load_program(file, spec, placement.device)
     preprocessing = Preprocessing()
-    if image_input is not None:
-        preprocessing = image_input.preprocessing(statement.layout, statement.spec)
-        if dtype is not None:
-            raise ClassifierError(f"{statement.spec!r} was exported with its own numbers; leave dtype={dtype!r} out.")
+    if model_input is not None:
+        preprocessing = model_input.make_preprocessing(options.layout, spec)
+        if placement.dtype is not None:
+            raise ClassifierError(f"{spec!r} was exported with a fixed dtype; remove dtype={placement.dtype!r}.")
     return TorchClassifier(
-        moved(module, device, dtype, channels_last),
-        statement,
-        digest=digest_with(digest_of_files([file]), dtype=dtype),
-        preprocessing=statement.preprocessing(preprocessing),
-        rows=None if image_input is None else image_input.batch,
-        channels_last=channels_last,
+        placement.move(module),
+        options,
+        digest=digest_with_options(digest_files([file]), dtype=placement.dtype),
+        output=options.require_output(),
+        preprocessing=options.override(preprocessing),
+        batch_size=None if model_input is None else model_input.batch_size,
+        channels_last=placement.channels_last,
     )
+
+
+def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.Module", ModelInput | None]:
+    """Return the module of a torch.export or TorchScript file, and its input if the file describes it."""
+    names = _list_archive(file)
+    if any("/code/" in f"/{name}" for name in names) and not any(name.endswith(".json") for name in names):
+        return _load_torchscript(file, spec), None
+    if file.suffix == ".pt2" and names:
+        return _load_exported(file, names, spec, device)
+    raise ClassifierError(
+        f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file; "
+        "for a state dict pass 'torch:package.module:factory' and weights=FILE."
+    )
+
+
+def _list_archive(file: Path) -> list[str]:
+    if not zipfile.is_zipfile(file):
+        return []
+    with zipfile.ZipFile(file) as archive:
+        return archive.namelist()
+
+
+def _load_torchscript(file: Path, spec: str) -> "torch.nn.Module":
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            # The deprecation of TorchScript concerns those who write such files, not those who read them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module: torch.nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ClassifierError(f"{spec!r} is a damaged TorchScript file: {reason}; save it again.") from error
+    return module
+
+
+def _load_exported(file: Path, names: list[str], spec: str, device: str | None) -> tuple["torch.nn.Module", ModelInput]:
+    import torch
+
+    if any("opaque_obj" in Path(name).name or "custom_obj" in Path(name).name for name in names):
+        raise ClassifierError(f"{spec!r} contains pickled objects, which can run code; export it from tensors only.")
+    try:
+        with _force_weights_only():
+            program = torch.export.load(file)
+    except (RuntimeError, ValueError, AssertionError, KeyError, pickle.UnpicklingError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ClassifierError(f"cannot open {spec!r} as a torch.export file: {reason}; export it again.") from error
+    if device is not None:
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    return program.module(), _describe_input(program, spec)
+
+
+@contextmanager
+def _force_weights_only() -> Iterator[None]:
+    """Prevent torch.load from running pickled code: torch.export.load calls it for some archives."""
+    key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(key)
+    os.environ[key] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = before
+
+
+def _describe_input(program: Any, spec: str) -> ModelInput:
+    names = list(program.graph_signature.user_inputs)
+    check_single_input(names, spec)
+    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == names[0])
+    return ModelInput.parse(names[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)

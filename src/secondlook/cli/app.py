@@ -1,5 +1,6 @@
-"""The entry point: gathers the commands and turns what a user can repair into one sentence and exit code 2."""
+"""The entry point: collects the commands, and prints errors that users can repair as one sentence with exit code 2."""
 
+import re
 import signal
 import sys
 import warnings
@@ -10,25 +11,29 @@ from rich.console import Console
 from rich.markup import escape
 
 from secondlook import __version__
-from secondlook.cli import calibrate, compare, demo, evaluate, info, report, score, search, views
+from secondlook.cli import calibrate, compare, demo, evaluate, info, listing, report, score, search, views
 from secondlook.errors import SecondLookError
 
 app = typer.Typer(
     name="secondlook",
-    help="Tells you when your image classifier is wrong.",
+    help="Know when your image classifier is wrong: confidence from several views, decisions with a guarantee.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 app.command("demo")(demo.demo)
-app.add_typer(views.app, name="views")
 app.command("evaluate")(evaluate.evaluate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("score")(score.score)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
-app.command("info")(info.info)
 app.command("search")(search.search)
+app.command("info")(info.info)
+app.command("list")(listing.list_kind)
+app.add_typer(views.app, name="views")
+
+OPTION_OF_ARGUMENT = {"classifier": "model", "methods": "method", "metrics": "metric", "exports": "export"}
+"""Arguments of the library whose command-line option has another name."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,40 +45,58 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def secondlook(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Tells you when your image classifier is wrong."""
+    """Know when your image classifier is wrong: confidence from several views, decisions with a guarantee."""
 
 
-class Stopped(BaseException):
-    """Ctrl-C. Not a `KeyboardInterrupt`, which the library behind the commands would answer with exit code 1."""
+class Interrupted(BaseException):
+    """Ctrl-C. Not a `KeyboardInterrupt`, which click would turn into exit code 1."""
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Run the command line and exit the process with its exit code."""
     warnings.showwarning = _show_warning
-    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except SecondLookError as error:
-        _say("[bold red]error:[/]", str(error))
+        _print_message("[bold red]error:[/]", name_options(str(error), sys.argv[1:2]))
         sys.exit(2)
     except OSError as error:
-        # A full disk, a folder without permission: the user can repair it, and the path says where.
-        _say("[bold red]error:[/]", f"{error.strerror or error}{f' ({error.filename!r})' if error.filename else ''}.")
+        # A full disk or missing permissions: the user can repair it, and the path says where.
+        place = f" ({error.filename!r})" if error.filename else ""
+        _print_message("[bold red]error:[/]", f"{error.strerror or error}{place}.")
         sys.exit(2)
-    except Stopped:
-        _say("[bold yellow]stopped:[/]", "what is done is kept; give the same command again to go on from there.")
+    except Interrupted:
+        _print_message("[bold yellow]interrupted:[/]", "Progress is saved; run the same command to resume.")
         sys.exit(130)
 
 
-def _stop(_signal: int, _frame: object) -> None:
-    raise Stopped
+def name_options(message: str, command: list[str]) -> str:
+    """Return a message of the library with its arguments (`views=`) named as options of the command (`--views`)."""
+    group = typer.main.get_command(app)
+    parameters = getattr(getattr(group, "commands", {}).get(command[0] if command else ""), "params", [])
+    flags = {parameter.name: parameter.opts[0] for parameter in parameters if parameter.opts[0].startswith("--")}
+    flags |= {name: f"--{option}" for name, option in OPTION_OF_ARGUMENT.items() if f"--{option}" in flags.values()}
+
+    def rename(match: re.Match[str]) -> str:
+        flag = flags.get(match["name"])
+        if flag is None:
+            return match[0]
+        value = match["value"].strip("'")
+        return flag if value in ("", "True") else f"{flag} {value}"
+
+    return re.sub(r"(?<![\w?&.-])(?P<name>[a-z_]+)=(?P<value>True|'[\w.-]*'|)(?=[\s,;.:)]|$)", rename, message)
 
 
-def _say(heading: str, sentence: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(sentence)}")
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise Interrupted
+
+
+def _print_message(heading: str, message: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(message)}")
 
 
 def _show_warning(
@@ -84,5 +107,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning as the sentence it is, without the place in the code."""
-    _say("[bold yellow]warning:[/]", str(message))
+    """Print the message of a warning without its place in the code."""
+    _print_message("[bold yellow]warning:[/]", name_options(str(message), sys.argv[1:2]))

@@ -1,4 +1,4 @@
-"""`secondlook demo`: the whole way from a model to a decision, without data, model or network of one's own."""
+"""`secondlook demo`: from a model to decisions, with a small network and real digits that ship with the package."""
 
 import shlex
 import shutil
@@ -8,12 +8,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from secondlook.arrays import Array, IntArray
 from secondlook.cli import options
 from secondlook.errors import ReportError
 
 RISK, DELTA = "0.02", "0.05"
-ASKED = "asked"
-"""The folder of rejected images."""
+REJECTED = "rejected"
+SIDE = 16
+TRAINING_IMAGES = 200
+"""So few that the network makes enough errors to be interesting."""
 
 CLOSING = """
 The same with your own model and images:
@@ -25,23 +28,23 @@ The same with your own model and images:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for what the demo makes.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path(
         "demo"
     ),
     quiet: options.Quiet = False,
 ) -> None:
-    """Show what secondlook does, on real handwritten digits and a small network that ship with it.
+    """Run all steps on handwritten digits; no data and no model needed.
 
     Example: secondlook demo
     """
     from secondlook.cli.app import app
 
-    _remove_asked_of_earlier_demo(out / ASKED)
+    _clear_rejected(out / REJECTED)
     write_digits(out)
     if not quiet:
         typer.echo(
-            "A small network, trained on 200 handwritten digits, reads 1,597 others. When is it wrong?\n"
-            "The first half of these has labels; the other half stands for new images."
+            "A small network, trained on 200 handwritten digits, classifies 1,597 others. When is it wrong?\n"
+            "The first half of them is labeled; the other half stands for new images."
         )
     for arguments in commands(out):
         if not quiet:
@@ -56,39 +59,37 @@ def commands(out: Path) -> list[list[str]]:
     model = Path(__file__).parent / "demo_data" / "digits.onnx"
     run, policy = f"{out}/run", f"{out}/policy.json"
     return [
-        ["evaluate", *_options(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", views="digits", out=run)],
-        ["calibrate", *_options(run=run, risk=RISK, delta=DELTA, out=policy)],
+        ["evaluate", *_flags(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", views="digits", out=run)],
+        ["calibrate", *_flags(run=run, risk=RISK, delta=DELTA, out=policy)],
         [
             "score",
-            *_options(policy=policy, data=f"npz:{out}/new.npz", out=f"{out}/scores.csv", rejected=f"{out}/{ASKED}"),
+            *_flags(policy=policy, data=f"npz:{out}/new.npz", out=f"{out}/scores.csv", rejected=f"{out}/{REJECTED}"),
         ],
         ["report", run],
     ]
 
 
-def _remove_asked_of_earlier_demo(folder: Path) -> None:
-    """Make room for rejected images, which are not written among other files; what is no such folder stays."""
+def _clear_rejected(folder: Path) -> None:
+    """Remove the rejected images of an earlier demo; a folder with anything else in it is left alone."""
     from secondlook.scoring import REJECTED_LIST
 
     if (folder / REJECTED_LIST).is_file():
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ReportError(
-            f"the demo puts rejected images into {str(folder)!r}, but what is there is of no earlier demo: it has no "
-            f"{REJECTED_LIST}; move it away or choose another --out."
+            f"the demo writes rejected images to {str(folder)!r}, which exists and has no {REJECTED_LIST}, so it "
+            "is not of an earlier demo; move it or choose another --out."
         )
 
 
-def _options(**values: str) -> list[str]:
+def _flags(**values: str) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
 def write_digits(out: Path) -> None:
-    """Write the digits that the network never saw as two archives: labeled ones, and new ones without labels."""
-    from secondlook.cli.demo_digits import digit_images, seen_and_unseen
-
+    """Write the digits that the network was not trained on as two archives: labeled ones, and new ones."""
     images, labels = digit_images()
-    unseen = seen_and_unseen()[1]
+    unseen = split_digits()[1]
     names = np.array([str(digit) for digit in range(10)])
     labeled, new = unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
     try:
@@ -97,3 +98,20 @@ def write_digits(out: Path) -> None:
         np.savez(out / "new.npz", images=images[new], class_names=names)
     except OSError as error:
         raise ReportError(f"the demo cannot write to {str(out)!r}: {error.strerror}; choose another --out.") from None
+
+
+def digit_images() -> tuple[Array, IntArray]:
+    """Return the digits of scikit-learn, enlarged from 8x8, and their labels. uint8 [1797, 16, 16, 1], int64 [1797]"""
+    import cv2
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    small = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    large = [cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC) for image in small]
+    return np.stack(large)[..., None], digits.target.astype(np.int64)
+
+
+def split_digits() -> tuple[IntArray, IntArray]:
+    """Return the indices of the training images and of all others. int64 [200], [1597]"""
+    order = np.random.default_rng(0).permutation(1797)
+    return order[:TRAINING_IMAGES], np.sort(order[TRAINING_IMAGES:])

@@ -1,4 +1,4 @@
-"""`secondlook info`: what is this file or folder, and how did it come about?"""
+"""`secondlook info`: what a run, a policy or a model is, and how it came about."""
 
 import json
 from collections.abc import Mapping
@@ -16,14 +16,16 @@ Facts = Mapping[str, object]
 
 
 def info(
-    what: Annotated[str, typer.Argument(metavar="RUN|POLICY|MODEL", help="A run, a policy file, or a model's text.")],
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|POLICY|MODEL", help="Run folder, policy file, or model such as onnx:FILE.")
+    ],
     as_json: options.Json = False,
 ) -> None:
-    """Tell what a run, a policy or a model is.
+    """Describe a run, a policy or a model.
 
     Example: secondlook info policy.json
     """
-    facts = facts_about(what)
+    facts = describe(what)
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False, default=str))
         return
@@ -31,87 +33,86 @@ def info(
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, _shown(value))
+        table.add_row(name, _format_value(value))
     Console(highlight=False, markup=False).print(table)
 
 
-def facts_about(what: str) -> Facts:
-    """Return what can be said about it, by name."""
+def describe(what: str) -> Facts:
+    """Return facts by name about a run folder, a policy file or a model."""
     path = Path(what)
     if path.is_dir():
-        return _about_run(path)
+        return _describe_run(path)
     if path.is_file() and path.suffix == ".json":
-        return _about_policy(path)
+        return _describe_policy(path)
     if path.is_file() and path.suffix == ".onnx":
-        return _about_model(f"onnx:{what}")
+        return _describe_model(f"onnx:{what}")
     if ":" in what:
-        return _about_model(what)
+        return _describe_model(what)
     raise SecondLookError(
-        f"{what!r} is neither the folder of a run, nor a policy (.json), nor a model such as onnx:FILE; check the path."
+        f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE; check the path."
     )
 
 
-def _about_run(path: Path) -> Facts:
-    from secondlook.runs import Run
+def _describe_run(path: Path) -> Facts:
+    from secondlook.runs import open_run
 
-    run = Run.open(path)
+    run = open_run(path)
     record, preds = run.record, run.predictions
     return {
-        "what": "a run of secondlook evaluate",
+        "what": "run of secondlook evaluate",
         "classifier": record.classifier.name,
         "classifier digest": record.classifier.digest,
-        "answers": record.classifier.output,
+        "output": record.classifier.output,
         "preprocessing": record.classifier.preprocessing,
         "images": record.data.spec,
         "images digest": record.data.digest,
         "predictions": f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes",
-        "accuracy by x": round(float(preds.correct(predict_from="image").mean()), 4),
-        "accuracy by D": round(float(preds.correct(predict_from="views").mean()), 4),
+        "accuracy from image": round(float(preds.correct(predict_from="image").mean()), 4),
+        "accuracy from views": round(float(preds.correct(predict_from="views").mean()), 4),
         "views": list(record.views),
-        "skipped": [f"{name}: {reason}" for name, reason in preds.skipped],
+        "skipped": [f"{id_}: {reason}" for id_, reason in preds.skipped],
         "warnings": list(record.warnings),
         "secondlook": record.secondlook,
-        "again": run.command,
+        "command": run.command,
     }
 
 
-def _about_policy(path: Path) -> Facts:
+def _describe_policy(path: Path) -> Facts:
     from secondlook.selective import Policy
 
     policy = Policy.load(path)
-    seen = policy.calibration
+    calibration = policy.calibration
     return {
-        "what": "a policy",
+        "what": "policy",
         "rule": f"accept where {policy.method} >= {policy.threshold:.6g}",
         "guarantee": policy.guarantee.text,
-        "class by": policy.predict_from,
-        "leading classes": policy.top_k,
+        "prediction": options.describe_prediction(policy.predict_from, policy.top_k),
         "classifier": policy.classifier.name,
         "classifier digest": policy.classifier.digest,
         "preprocessing": policy.classifier.preprocessing,
         "views": list(policy.views),
-        "calibrated on": "nothing" if seen is None else f"{seen.images:,} images of {seen.data}",
-        "seen there": "" if seen is None else f"{seen.accepted:,} accepted, {seen.errors} of them wrong",
-        "made": policy.made,
+        "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
+        "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.errors} of them wrong",
+        "created": policy.made,
         "secondlook": policy.secondlook,
     }
 
 
-def _about_model(text: str) -> Facts:
+def _describe_model(spec: str) -> Facts:
     from secondlook.classifiers import load_classifier
 
-    model = load_classifier(text)
+    model = load_classifier(spec)
     return {
-        "what": "a classifier",
+        "what": "classifier",
         "classifier": model.name,
         "digest": model.digest,
-        "answers": model.output,
-        "classes": model.n_classes if model.n_classes is not None else "known after the first answer",
+        "output": model.output,
+        "classes": model.n_classes if model.n_classes is not None else "known after the first call",
         "preprocessing": model.preprocessing.to_dict(),
     }
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {item}" for name, item in value.items() if item is not None)
     if isinstance(value, list):

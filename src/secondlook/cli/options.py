@@ -1,68 +1,90 @@
-"""Options that several commands share, and how models are named on the command line."""
+"""Options that several commands share, settings files, and models as the command line names them."""
 
+import re
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secondlook.errors import ClassifierError
-from secondlook.specs import MEMBER_SEPARATOR
+from secondlook.errors import ClassifierError, SecondLookError
+from secondlook.predictions import PredictFrom
+from secondlook.registry import did_you_mean
+from secondlook.sources import OnError
+from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
 
 Models = Annotated[
     list[str],
-    typer.Option("--model", metavar="SPEC", help="The classifier, such as onnx:model.onnx; several make an ensemble."),
+    typer.Option("--model", metavar="SPEC", help="Classifier, such as onnx:model.onnx; repeat for an ensemble."),
 ]
 Output = Annotated[
-    str | None, typer.Option(help="What the model answers: logits or probabilities, where the file does not say it.")
+    str | None, typer.Option(help="What the model outputs, logits or probabilities, where its file does not tell.")
 ]
-Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Subtracted from pixels in [0, 1].")]
-Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Divides what is left.")]
+Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")]
+Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Standard deviation to divide by.")]
 Resize = Annotated[
-    str | None, typer.Option(metavar="SIDE|H,W", help="Shorter side, or height and width, before the crop.")
+    str | None, typer.Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
 ]
-Crop = Annotated[str | None, typer.Option(metavar="SIDE|H,W", help="Center crop.")]
+Crop = Annotated[str | None, typer.Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
 ]
 Data = Annotated[
-    str, typer.Option("--data", metavar="SPEC", help="The images: folder:DIR, npz:FILE, csv:FILE, hf:NAME, ...")
+    str,
+    typer.Option("--data", metavar="SPEC", help="Images: folder:DIR, npz:FILE, csv:FILE, hf:NAME; see list sources."),
 ]
-Views = Annotated[str, typer.Option("--views", metavar="SET", help="A preset, views in quotes, or a .txt file.")]
+Views = Annotated[str, typer.Option("--views", metavar="SET", help="Preset, views in quotes, or a .txt file of views.")]
 Methods = Annotated[
-    list[str] | None, typer.Option("--method", metavar="NAME", help="A confidence; several may be given.")
+    list[str] | None,
+    typer.Option("--method", metavar="NAME", help="Confidence method; may be repeated. See list methods."),
 ]
-Metrics = Annotated[list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric; several may be given.")]
-Level = Annotated[float, typer.Option(help="Of the intervals.")]
-Resamples = Annotated[int, typer.Option(min=1, help="Resamplings of the images for the intervals.")]
-PredictFrom = Annotated[
-    str, typer.Option("--predict-from", help="Take the class from the image itself (x) or the mean over views (D).")
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", metavar="NAME", help="Metric; may be repeated. See list metrics.")
 ]
-ByOfRun = Annotated[
-    str | None,
+Level = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
+Resamples = Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
+PredictFromOption = Annotated[
+    PredictFrom,
+    typer.Option("--predict-from", help="Predict the class from the image itself or from the mean over views."),
+]
+PredictFromOfRun = Annotated[
+    PredictFrom | None,
     typer.Option(
-        "--predict-from", help="Class from the image itself (x) or the mean over views (D); as the run unless said."
+        "--predict-from",
+        help="Predict the class from the image itself or from the mean over views.",
+        show_default="as in the run",
     ),
 ]
-TopK = Annotated[int, typer.Option("--top-k", min=1, help="How many leading classes count as the answer.")]
+TopK = Annotated[
+    int, typer.Option("--top-k", min=1, help="Count a prediction as correct if the label is among the top k classes.")
+]
 TopKOfRun = Annotated[
     int | None,
-    typer.Option("--top-k", min=1, help="How many leading classes count as the answer; as the run unless said."),
+    typer.Option(
+        "--top-k",
+        min=1,
+        help="Count a prediction as correct if the label is among the top k classes.",
+        show_default="as in the run",
+    ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything random.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per call of the model; chosen by size unless said.")]
-OnError = Annotated[str, typer.Option(help="An image that cannot be read: fail, or skip it and list it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="Draw no progress bar.")]
+Delta = Annotated[float, typer.Option(help="Failure probability of the guarantee (0.001 means 99.9 % confidence).")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
+]
+OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="Fail on an unreadable image, or skip and list it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Hide progress bars.")]
 
 
 def load_models(
-    models: list[str],
+    specs: list[str],
     *,
     output: str | None = None,
     mean: str | None = None,
@@ -71,38 +93,93 @@ def load_models(
     crop: str | None = None,
     model_options: list[str] | None = None,
 ) -> "Classifier":
-    """Load a classifier, or an ensemble, with its options written into its text: it can be loaded again from there."""
+    """Load a classifier, or an ensemble; options become part of its spec, so that it can be loaded again from there."""
     from secondlook.classifiers import load_classifier
 
     named = {"output": output, "mean": mean, "std": std, "resize": resize, "crop": crop}
-    given = [f"{name}={quote(value, safe=',/:')}" for name, value in named.items() if value is not None]
-    for option in model_options or []:
-        if "=" not in option:
-            raise ClassifierError(f"--model-option {option!r} is not NAME=VALUE, such as threads=2.")
-        given.append(option)
-    texts = [_with_options(model, given) for model in models]
+    options = {name: value for name, value in named.items() if value is not None} | _parse_pairs(model_options or [])
+    texts = [_add_options(spec, options) for spec in specs]
     if len(texts) == 1:
         return load_classifier(texts[0])
     return load_classifier([load_classifier(text) for text in texts], name=MEMBER_SEPARATOR.join(texts))
 
 
-def _with_options(model: str, given: list[str]) -> str:
-    if not given:
-        return model
-    return f"{model}{'&' if '?' in model else '?'}{'&'.join(given)}"
+def _parse_pairs(pairs: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as threads=2.")
+        options[name] = value
+    return options
 
 
-def answer_text(predict_from: str, top_k: int) -> str:
-    """Return what counts as the answer, in the words of an evaluation."""
-    return f"class by {predict_from}" if top_k == 1 else f"{top_k} leading classes by {predict_from}"
+def _add_options(text: str, options: Mapping[str, str]) -> str:
+    if not options or ":" not in text:  # a text without a scheme is rejected with a hint when it is loaded
+        return text
+    spec = parse_spec(text, ClassifierError)
+    for name in options.keys() & spec.options.keys():
+        raise ClassifierError(f"option {name!r} is given twice, in {text!r} and as an option; give it once.")
+    return str(spec.with_options(options))
 
 
-def path_in(folder: Path, name: str) -> Path:
-    """Return the path of a file in a folder that is made where it is missing."""
-    from secondlook.errors import ReportError
+def describe_prediction(predict_from: str, top_k: int) -> str:
+    """Return what counts as the prediction, such as 'class predicted from views' or 'top 5 predicted from image'."""
+    return f"{'class' if top_k == 1 else f'top {top_k}'} predicted from {predict_from}"
 
+
+def use_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the command's table of a TOML file as defaults of its options."""
+    if path is None or context.resilient_parsing:
+        return path
+    command = context.command.name or ""
+    table = _read_toml(path)
+    if not isinstance(table.get(command), dict):
+        raise SecondLookError(
+            f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}. "
+            f"Options of this command go under [{command}]."
+        )
+    parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
+    by_flag = {flag.lstrip("-"): one for one in parameters for flag in one.opts if not re.fullmatch("-.", flag)}
+    # Parameter names are accepted too: they differ from the flags of options that can be repeated.
+    by_name = {(one.name or "").replace("_", "-"): one for one in parameters} | by_flag
+    defaults: dict[str, Any] = {}
+    for name, value in table[command].items():
+        found = by_name.get(name.replace("_", "-"))
+        if found is None:
+            raise SecondLookError(
+                f"unknown option {name!r} under [{command}] in {str(path)!r}; known: "
+                f"{', '.join(sorted(by_flag))}.{did_you_mean(name, by_flag)}"
+            )
+        defaults[found.name or ""] = _as_argument(value, repeated=found.nargs == -1 or found.multiple)
+    context.default_map = defaults
+    return path
+
+
+def _as_argument(value: Any, *, repeated: bool) -> Any:
+    """Return a TOML value as it would be typed: numbers of one option joined by commas, texts by spaces."""
+    if repeated:
+        return value if isinstance(value, list) else [value]
+    if not isinstance(value, list):
+        return value
+    separator = " " if any(isinstance(one, str) for one in value) else ","
+    return separator.join(str(one) for one in value)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ReportError(f"folder {str(folder)!r} cannot be made: {error.strerror}; choose another --out.") from None
-    return folder / name
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SecondLookError(f"the settings file {str(path)!r} cannot be read: {error}.") from None
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        callback=use_config,
+        is_eager=True,
+        metavar="FILE",
+        help="TOML file of options; options on the command line override it.",
+    ),
+]

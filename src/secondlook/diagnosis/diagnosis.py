@@ -1,61 +1,91 @@
-"""`diagnose`: what each view of a pool does to the classifier, alone and next to the image itself."""
+"""What each view does to a classifier: agreement with the image itself, accuracy, and whether the view is harmful."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 
-from secondlook.diagnosis.agreement import Agreement, agreement_of
-from secondlook.diagnosis.pool import Pool, pool_of
-from secondlook.diagnosis.sanity import Sanity, sanity_of
-from secondlook.diagnosis.text_table import aligned
+from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.diagnosis.pool import Pool, read_pool
 from secondlook.errors import DiagnosisError
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions
+from secondlook.tables import format_table
 from secondlook.views import View, ViewSet
+
+MAX_CHANGED = 0.015
+"""Fraction of the confident predictions that a view may change; docs/diagnosis.md shows real views on both sides."""
+FALSE_ALARM = 0.01
+"""A view is harmful only if so many changes would be less probable than this at `MAX_CHANGED`: no false alarms on a
+handful of images."""
+MAX_ACCURACY_DROP = 0.25
+"""Relative drop of the accuracy above which a view is harmful."""
+CLEAR_DROP = 2.0
+"""Standard errors by which a mean must drop to count as lower."""
+MAX_IMAGES_FOR_WARNINGS = 10_000
+"""More images would not make a warning more certain; this bounds the memory."""
+
+Status = Literal["usable", "weak", "harmful"]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of the predictions from a view with those from the image itself; needs no labels."""
+
+    overall: float
+    """Fraction of the images with the same predicted class."""
+    confident: float
+    """The same among the half of the images with the most confident predictions."""
+    confidence_drop: float
+    """Mean of the largest probability on the image itself, minus that on the view."""
+    n_confident: int
+    """Number of images in the confident half."""
 
 
 @dataclass(frozen=True)
 class ViewDiagnosis:
-    """One view of the pool; what needs labels is None without them."""
+    """Diagnosis of one view; numbers that need labels are None without them."""
 
     view: str
     agreement: Agreement
     accuracy: float | None
-    """Share of right answers to the view alone."""
+    """Accuracy of the predictions from the view alone."""
     auroc_alone: float | None
-    """Of the view's own largest output, for the errors made on the image itself (the paper's Table 1)."""
-    auroc_beside: float | None
-    """Of the mean over the image itself and the view."""
-    sanity: Sanity
-    """Why the view is set aside, or what speaks against it."""
+    """AUROC of the largest probability on the view, for errors made on the image itself (Table 1 of the paper)."""
+    auroc_with_image: float | None
+    """AUROC of the mean over the image itself and the view."""
+    status: Status
+    """'harmful' if the view breaks the classifier, 'weak' if it measurably lowers the probability of the label."""
+    reason: str | None
+    """Why the view is harmful or weak."""
+    label_mass_drop: float
+    """Drop of the mean probability of the label, in standard errors of the difference; 0 without labels."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Every view of a pool, the identity first. `print` shows a table, the insane views with their reasons."""
+    """Diagnosis of every view of a pool, the identity first; `print` shows a table and the harmful views."""
 
     rows: tuple[ViewDiagnosis, ...]
 
     @property
-    def sane(self) -> ViewSet:
-        """The views that do not break the classifier, the identity among them."""
-        return ViewSet([row.view for row in self.rows if row.sanity.reason is None])
-
-    @property
-    def sound(self) -> ViewSet:
-        """The sane views that do not measurably weaken the classifier either; the search chooses from these."""
-        return ViewSet([row.view for row in self.rows if row.sanity.is_sound])
-
-    @property
-    def insane(self) -> dict[str, str]:
-        """The views that are set aside, each with the reason."""
-        return {row.view: row.sanity.reason for row in self.rows if row.sanity.reason is not None}
+    def usable(self) -> ViewSet:
+        """Views that are neither harmful nor weak, including the identity."""
+        return ViewSet([row.view for row in self.rows if row.status == "usable"])
 
     @property
     def weak(self) -> dict[str, str]:
-        """The sane views that measurably weaken the right class, each with the numbers; they are chosen last."""
-        return {row.view: row.sanity.weakness for row in self.rows if row.sanity.weakness is not None}
+        """Views that measurably lower the probability of the label, with the reason; they are chosen last."""
+        return self._reasons("weak")
+
+    @property
+    def harmful(self) -> dict[str, str]:
+        """Views that break the classifier, with the reason; they are never chosen."""
+        return self._reasons("harmful")
+
+    def _reasons(self, status: Status) -> dict[str, str]:
+        return {row.view: row.reason or "" for row in self.rows if row.status == status}
 
     def __iter__(self) -> Iterator[ViewDiagnosis]:
         return iter(self.rows)
@@ -69,59 +99,143 @@ class Diagnosis:
         for row in self.rows:
             if row.view == text:
                 return row
-        raise DiagnosisError(f"view {text!r} was not diagnosed; there are: {', '.join(row.view for row in self.rows)}.")
+        known = ", ".join(row.view for row in self.rows)
+        raise DiagnosisError(f"view {text!r} is not in the diagnosis; expected one of: {known}.")
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it as JSON can hold it."""
+        """Return the diagnosis as plain values for JSON."""
         return {"rows": [asdict(row) for row in self.rows]}
 
     def __str__(self) -> str:
-        titles = ["view", "agrees", "of the surest", "certainty lost"]
-        has_labels = self.rows[0].accuracy is not None
-        titles += ["accuracy", "AUROC alone", "beside x"] if has_labels else []
-        titles.append("")
-        table = aligned([titles, *(_cells(row) for row in self.rows)])
-        return "\n".join([table, *self.set_aside_lines()])
+        labeled = ["accuracy", "AUROC alone", "with image"] if self.rows[0].accuracy is not None else []
+        header = ["view", "agreement", "confident", "conf. drop", *labeled, "status"]
+        table = format_table([header, *(_format_row(row) for row in self.rows)], numbers=True)
+        return "\n".join([table, *self.describe_harmful()])
 
-    def set_aside_lines(self, most: int | None = None) -> list[str]:
-        """Return a line for each view that is set aside, and one that counts them where there are more than `most`."""
-        lines = [f"- {view} is set aside: {reason}" for view, reason in self.insane.items()]
-        if most is None or len(lines) <= most:
+    def describe_harmful(self, limit: int | None = None) -> list[str]:
+        """Return a line for each harmful view; beyond `limit` views, the last line counts the others."""
+        lines = [f"- {view} is harmful: {reason}." for view, reason in self.harmful.items()]
+        if limit is None or len(lines) <= limit:
             return lines
-        return [*lines[:most], f"- and {len(lines) - most} more are set aside; the diagnosis lists them."]
+        return [*lines[:limit], f"- {len(lines) - limit} more views are harmful; the diagnosis lists them."]
 
 
 def diagnose_views(preds: Predictions, *, top_k: int = 1) -> Diagnosis:
-    """Return what each view does to the classifier. The first part needs no labels; with them there is more.
+    """Diagnose what each view of the predictions does to the classifier.
 
-    A view is set aside where it changes answers that the classifier was sure of, or where the accuracy collapses; it
-    is called weak where the output of the right class falls by more than chance explains.
+    Agreement needs no labels; accuracy, AUROC and weak views do. A view is harmful if it changes predictions that the
+    classifier is confident in, or if the accuracy collapses; it is weak if the probability of the label drops by more
+    than chance explains.
     """
-    return diagnosis_of(pool_of(preds, top_k))
+    return diagnose_pool(read_pool(preds, top_k))
 
 
-def diagnosis_of(pool: Pool) -> Diagnosis:
-    """Return the diagnosis of a pool that was read already."""
-    return Diagnosis(tuple(_view_diagnosis(pool, place) for place in range(len(pool.views))))
+def diagnose_pool(pool: Pool) -> Diagnosis:
+    """Diagnose the views of a pool."""
+    return Diagnosis(tuple(_diagnose_view(pool, position) for position in range(len(pool.views))))
 
 
-def _view_diagnosis(pool: Pool, place: int) -> ViewDiagnosis:
-    accuracy = alone = beside = None
-    if pool.right is not None:
-        accuracy = float(pool.right[place].mean())
+def _diagnose_view(pool: Pool, position: int) -> ViewDiagnosis:
+    accuracy = alone = with_image = None
+    if pool.view_correct is not None:
+        accuracy = float(pool.view_correct[position].mean())
         if pool.correct.any() and not pool.correct.all():
-            alone = auroc(pool.correct, pool.largest[place])
-            beside = auroc(pool.correct, pool.mean_confidence(np.array([0, place])))
-    agreement, sanity = agreement_of(pool, place), sanity_of(pool, place)
-    return ViewDiagnosis(str(pool.views[place]), agreement, accuracy, alone, beside, sanity)
+            alone = auroc(pool.correct, pool.top_mass[position])
+            with_image = auroc(pool.correct, pool.class_mass[[0, position]].mean(axis=0))
+    text, agreement = pool.views.texts[position], compute_agreement(pool, position)
+    return ViewDiagnosis(text, agreement, accuracy, alone, with_image, *assess_view(pool, position))
 
 
-def _cells(row: ViewDiagnosis) -> list[str]:
+def harmful_view_warnings(preds: Predictions) -> list[str]:
+    """Return a sentence for each view that is likely to make the confidence worse; needs no labels."""
+    step = -(-preds.n_images // MAX_IMAGES_FOR_WARNINGS)
+    pool = read_pool(preds if step == 1 else preds.select(images=np.arange(0, preds.n_images, step)))
+    reasons = {view: _describe_disagreement(pool, position) for position, view in enumerate(pool.views.texts)}
+    return [
+        f"view {view!r} is likely to make the confidence worse: {reason}; remove it from the views."
+        for view, reason in reasons.items()
+        if reason is not None
+    ]
+
+
+def find_choosable(pool: Pool, n_views: int) -> IntArray:
+    """Return the positions of the usable views, and of the least weak ones where those are too few. -> int64 [n]
+
+    Positions are ascending, so the identity comes first.
+    """
+    assessed = [assess_view(pool, position) for position in range(len(pool.views))]
+    usable = [position for position, (status, _, _) in enumerate(assessed) if status == "usable"]
+    weak = [position for position, (status, _, _) in enumerate(assessed) if status == "weak"]
+    least_weak = sorted(weak, key=lambda position: assessed[position][2])[: max(0, n_views - len(usable))]
+    return np.array(sorted([*usable, *least_weak]))
+
+
+def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
+    """Return the status of a view, the reason, and the drop of the label's probability in standard errors."""
+    reason = _describe_disagreement(pool, position)
+    if pool.view_correct is None or pool.label_mass is None:
+        return "harmful" if reason else "usable", reason, 0.0
+    before, after = pool.label_mass[0], pool.label_mass[position]
+    drop = _drop_in_standard_errors(before, after)
+    reason = reason or _describe_accuracy_drop(pool.view_correct[0], pool.view_correct[position])
+    if reason:
+        return "harmful", reason, drop
+    # The probability of the label shows a weak view sooner than the accuracy: it drops before the prediction flips.
+    if drop > CLEAR_DROP:
+        return "weak", f"the mean probability of the label drops from {before.mean():.3f} to {after.mean():.3f}", drop
+    return "usable", None, drop
+
+
+def compute_agreement(pool: Pool, position: int) -> Agreement:
+    """Compare one view of the pool with the identity."""
+    confident: BoolArray = pool.top_mass[0] >= np.median(pool.top_mass[0])
+    return Agreement(
+        overall=float(pool.agrees[position].mean()),
+        confident=float(pool.agrees[position, confident].mean()),
+        confidence_drop=float(pool.top_mass[0].mean() - pool.top_mass[position].mean()),
+        n_confident=int(confident.sum()),
+    )
+
+
+def _describe_disagreement(pool: Pool, position: int) -> str | None:
+    """Return how a view changes confident predictions, or None where it changes no more than is usual."""
+    agreement = compute_agreement(pool, position)
+    n_changed = round((1 - agreement.confident) * agreement.n_confident)
+    if _binomial_tail(n_changed, agreement.n_confident, MAX_CHANGED) >= FALSE_ALARM:
+        return None
+    return (
+        f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions "
+        f"(expected at most {100 * MAX_CHANGED:g} %)"
+    )
+
+
+def _describe_accuracy_drop(image_correct: BoolArray, view_correct: BoolArray) -> str | None:
+    before, after = float(image_correct.mean()), float(view_correct.mean())
+    drop = _drop_in_standard_errors(image_correct.astype(np.float64), view_correct.astype(np.float64))
+    if before - after <= MAX_ACCURACY_DROP * before or drop <= CLEAR_DROP:
+        return None
+    return f"the accuracy drops from {100 * before:.1f} % to {100 * after:.1f} %"
+
+
+def _binomial_tail(successes: int, trials: int, probability: float) -> float:
+    """Return the probability of at least that many successes."""
+    from scipy.special import betainc
+
+    return 1.0 if successes == 0 else float(betainc(successes, trials - successes + 1, probability))
+
+
+def _drop_in_standard_errors(before: Float64Array, after: Float64Array) -> float:
+    """Return how far the mean over the same images drops, in standard errors of the difference. [N], [N]"""
+    difference = before - after
+    deviation = float(difference.std())
+    return 0.0 if deviation == 0 else float(difference.mean()) / deviation * len(difference) ** 0.5
+
+
+def _format_row(row: ViewDiagnosis) -> list[str]:
     agreement = row.agreement
-    numbers = [agreement.share, agreement.share_of_surest]
-    cells = [f"{100 * number:.1f} %" for number in numbers] + [f"{agreement.certainty_lost:+.3f}"]
+    cells = [f"{100 * value:.1f} %" for value in (agreement.overall, agreement.confident)]
+    cells.append(f"{agreement.confidence_drop:+.3f}")
     if row.accuracy is not None:
-        ranked = [row.auroc_alone, row.auroc_beside]
-        cells += [f"{100 * row.accuracy:.1f} %", *("-" if value is None else f"{100 * value:.2f}" for value in ranked)]
-    sanity = row.sanity
-    return [row.view, *cells, "set aside" if sanity.reason else "weak" if sanity.weakness else ""]
+        aurocs = ("-" if value is None else f"{100 * value:.2f}" for value in (row.auroc_alone, row.auroc_with_image))
+        cells += [f"{100 * row.accuracy:.1f} %", *aurocs]
+    return [row.view, *cells, row.status]

@@ -1,10 +1,11 @@
-"""The pool as the search sees it: a few numbers for each view of each image, read from the predictions in one pass."""
+"""The predictions of a pool of views, reduced to a few numbers per view and image in one pass."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import DiagnosisError
 from secondlook.estimators import class_mass, predicted_classes, top_class_mass
 from secondlook.predictions import Predictions, top_classes
@@ -13,72 +14,73 @@ from secondlook.views import ViewSet
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Views of images without pixels and classes; the first view is the identity."""
+    """Views x images; the first view is the identity."""
 
     views: ViewSet
-    shares: Float64Array
-    """What the classes predicted from the image itself hold in each view. float64 [V, N]"""
-    largest: Float64Array
-    """The largest softmax output of each view, for k > 1 the sum of the k largest. float64 [V, N]"""
+    class_mass: Float64Array
+    """Probability mass of the classes predicted from the image itself. float64 [V, N]"""
+    top_mass: Float64Array
+    """Largest probability of each view, for k > 1 the sum of the k largest. float64 [V, N]"""
     agrees: BoolArray
-    """Whether the leading class of the view is that of the image itself. bool [V, N]"""
-    right: BoolArray | None
-    """Whether the label is among the k leading classes of the view; None without labels. bool [V, N]"""
-    truth: Float64Array | None
-    """What the right class holds in each view; None without labels. float64 [V, N]"""
+    """Whether the view and the image itself have the same predicted class. bool [V, N]"""
+    view_correct: BoolArray | None
+    """Whether the label is among the top k classes of the view; None without labels. bool [V, N]"""
+    label_mass: Float64Array | None
+    """Probability of the label; None without labels. float64 [V, N]"""
 
     @property
     def correct(self) -> BoolArray:
-        """Whether the class predicted from the image itself is right. bool [N]"""
-        if self.right is None:
-            raise DiagnosisError(
-                "the search needs labels, and these predictions have none; give labels= when collecting."
-            )
-        first: BoolArray = self.right[0]
-        return first
+        """Whether the prediction from the image itself is correct. bool [N]"""
+        if self.view_correct is None:
+            raise DiagnosisError("choosing views needs labels, and these predictions have none; pass labels= to them.")
+        correct: BoolArray = self.view_correct[0]
+        return correct
 
-    def on(self, images: IntArray) -> "Pool":
-        """Return the pool of some of the images only. int64 [n]"""
+    def select(self, images: Array) -> "Pool":
+        """Return the pool of some of the images. bool [N] or int64 [n]"""
         return Pool(
             self.views,
-            self.shares[:, images],
-            self.largest[:, images],
+            self.class_mass[:, images],
+            self.top_mass[:, images],
             self.agrees[:, images],
-            None if self.right is None else self.right[:, images],
-            None if self.truth is None else self.truth[:, images],
+            None if self.view_correct is None else self.view_correct[:, images],
+            None if self.label_mass is None else self.label_mass[:, images],
         )
 
-    def mean_confidence(self, positions: IntArray) -> Float64Array:
-        """Return the mean over some views of what the predicted classes hold; MSR(D) of that set. int [v] -> [N]"""
-        mean: Float64Array = self.shares[positions].mean(axis=0)
+    def mean_confidence(self, views: Sequence[str]) -> Float64Array:
+        """Return the confidence 'mean' of some of the views. -> float64 [N]"""
+        positions = [self.views.texts.index(view) for view in views]
+        mean: Float64Array = self.class_mass[positions].mean(axis=0)
         return mean
 
 
-def pool_of(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> Pool:
-    """Read the predictions once; of an ensemble, the mean over its members."""
+def read_pool(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> Pool:
+    """Read predictions once; for an ensemble, the mean over its members."""
     if not isinstance(preds, Predictions):
         raise DiagnosisError(
-            f"views are chosen from Predictions of a pool, got {type(preds).__name__}; collect them first."
+            f"expected Predictions of the views to diagnose or choose from, got {type(preds).__name__}; collect() "
+            "returns them."
         )
-    with preds.read_with_bar("reading the pool", 2, enabled=progress) as seen:
-        return _pool_of(seen, top_k)
+    with preds.show_progress("reading the views", 2, enabled=progress) as watched:
+        return _read_pool(watched, top_k)
 
 
-def _pool_of(preds: Predictions, top_k: int) -> Pool:
+def _read_pool(preds: Predictions, top_k: int) -> Pool:
     classes = predicted_classes(preds, "image", top_k)
     shape = preds.n_views, preds.n_images
-    shares, largest = np.empty(shape), np.empty(shape)
-    agrees, right, truth = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_), np.empty(shape)
+    mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
+    agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
     for rows, block in preds.blocks():
-        shares[:, rows] = class_mass(block, classes[rows]).T
+        mass[:, rows] = class_mass(block, classes[rows]).T
         for view in range(preds.n_views):
             outputs = block[:, view]
-            leading = top_classes(outputs, top_k)
-            largest[view, rows] = top_class_mass(outputs, top_k)
-            agrees[view, rows] = leading[:, 0] == classes[rows, 0]
+            top = top_classes(outputs, top_k)
+            top_mass[view, rows] = top_class_mass(outputs, top_k)
+            agrees[view, rows] = top[:, 0] == classes[rows, 0]
             if preds.has_labels:
                 labels = preds.labels[rows, None]
-                right[view, rows] = (leading == labels).any(axis=1)
-                truth[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
-    known = preds.has_labels
-    return Pool(preds.views, shares, largest, agrees, right if known else None, truth if known else None)
+                view_correct[view, rows] = (top == labels).any(axis=1)
+                label_mass[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
+    if not preds.has_labels:
+        return Pool(preds.views, mass, top_mass, agrees, None, None)
+    return Pool(preds.views, mass, top_mass, agrees, view_correct, label_mass)

@@ -1,72 +1,157 @@
-"""Scores that practitioners use on a black box, of the image itself (on="x") or of the mean over views (on="D")."""
+"""Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR and logit norms."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, softmax
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.logits import mean_logit_blocks
-from secondlook.estimators.registry import method
-from secondlook.estimators.responses import On
-from secondlook.estimators.shares import predicted_classes, share
-from secondlook.estimators.temperature import Temperature, chosen_temperature, tempered, tempered_blocks
-from secondlook.predictions import PredictFrom, Predictions, resolve_positions
+from secondlook.estimators.methods import method
+from secondlook.estimators.probability_mass import list_members, predicted_classes, sum_over_classes, top_class_mass
+from secondlook.estimators.temperature import Temperature, apply_temperature, iter_scaled_blocks, resolve_temperature
+from secondlook.predictions import PredictFrom, Predictions, block_rows, resolve_positions
+from secondlook.views import View, ViewsLike
 
-NORMS = tuple(range(1, 11))
+ImageOrViews = Literal["image", "views"]
+"""Compute the confidence on the output for the image itself, or on the mean output over all views."""
+
+NORM_EXPONENTS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""
 
 
-@method("entropy", symbol="-H(s)", summary="negative entropy of the output, in nats")
+@method(
+    "msr",
+    symbol="MSR(x)",
+    summary="maximum softmax response of the image itself; the baseline",
+    is_probability=True,
+)
+def msr(
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    temperature: Temperature = None,
+    tune_on: object = None,
+) -> Float64Array:
+    """Return max_c s_c(x), for k > 1 the sum of the k largest; `predict_from` does not matter. [N]"""
+    return _compute_response(preds, View(), top_k, resolve_temperature(preds, temperature, tune_on))
+
+
+@method(
+    "mean",
+    symbol="MSR(D)",
+    summary="mean softmax output of the predicted class over the views; the method of the paper",
+    is_probability=True,
+)
+def mean(
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    views: ViewsLike | None = None,
+    temperature: Temperature = None,
+    tune_on: object = None,
+) -> Float64Array:
+    """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [N]
+
+    `views` restricts the mean to some views and the identity; the predicted class does not change.
+    """
+    selected = preds if views is None else preds.select(views=views)
+    classes = predicted_classes(preds, predict_from, top_k)
+    return _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature, tune_on))
+
+
+@method(
+    "view",
+    symbol="MSR(t(x))",
+    summary="maximum softmax response of a single view",
+    parameter="TEXT",
+    is_probability=True,
+)
+def view(
+    preds: Predictions,
+    text: str,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    temperature: Temperature = None,
+    tune_on: object = None,
+) -> Float64Array:
+    """Return max_c s_c(t(x)) for the view t of this text, for k > 1 the sum of the k largest. [N]"""
+    return _compute_response(preds, View.parse(text), top_k, resolve_temperature(preds, temperature, tune_on))
+
+
+@method(
+    "nn-ensemble",
+    symbol="NN-Ens",
+    summary="maximum softmax response of an ensemble, averaged over its members, without views",
+    needs=("members",),
+    is_probability=True,
+)
+def nn_ensemble(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
+    """Return `msr` of an ensemble; a single classifier is rejected. [N]"""
+    return _compute_response(preds, View(), top_k, None)
+
+
+@method("entropy", symbol="-H(s)", summary="negative entropy of the softmax output, in nats")
 def entropy(
     preds: Predictions,
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: On = "image",
+    on: ImageOrViews = "image",
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return sum_c s_c log s_c: of the whole output, whatever class is predicted and however many count. [N]"""
+    """Return sum_c s_c log s_c of the whole output; `predict_from` and `top_k` do not matter. [N]"""
     values = np.empty(preds.n_images)
-    for rows, outputs in _outputs(preds, on, chosen_temperature(preds, temperature, tune_on)):
+    for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
         values[rows] = (outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=1)
     return values
 
 
-@method("margin", symbol="s_c - s_next", summary="predicted class's output less the largest of the other classes")
+@method(
+    "margin",
+    symbol="s_c - s_next",
+    summary="softmax output of the predicted class minus the largest of the other classes",
+)
 def margin(
     preds: Predictions,
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: On = "image",
+    on: ImageOrViews = "image",
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return the least output of the k predicted classes less the largest other one; below 0 where they lose. [N]"""
+    """Return the smallest output of the k predicted classes minus the largest other one; may be negative. [N]"""
     classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
-    for rows, outputs in _outputs(preds, on, chosen_temperature(preds, temperature, tune_on)):
-        least = np.take_along_axis(outputs, classes[rows], axis=1).min(axis=1)
+    for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
+        smallest = np.take_along_axis(outputs, classes[rows], axis=1).min(axis=1)
         np.put_along_axis(outputs, classes[rows], 0.0, axis=1)
-        values[rows] = least - outputs.max(axis=1)
+        values[rows] = smallest - outputs.max(axis=1)
     return values
 
 
-@method("doctor", symbol="sum s^2", summary="DOCTOR's probability that two draws from the output agree (1 - Gini)")
+@method(
+    "doctor",
+    symbol="sum s^2",
+    summary="DOCTOR: probability that two classes sampled from the softmax output agree (1 - Gini)",
+)
 def doctor(
     preds: Predictions,
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: On = "image",
+    on: ImageOrViews = "image",
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return sum_c s_c^2, which orders images as DOCTOR's D_alpha: of the whole output, whatever is predicted. [N]"""
+    """Return sum_c s_c^2, which ranks like D_alpha of DOCTOR; `predict_from` and `top_k` do not matter. [N]"""
     values = np.empty(preds.n_images)
-    for rows, outputs in _outputs(preds, on, chosen_temperature(preds, temperature, tune_on)):
+    for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
         values[rows] = (outputs**2).sum(axis=1)
     return values
 
@@ -74,7 +159,7 @@ def doctor(
 @method(
     "mean-logit",
     symbol="softmax(z(D))",
-    summary="softmax of the mean logits over the views",
+    summary="softmax of the mean logits over the views, at the predicted class",
     needs=("logits",),
     is_probability=True,
 )
@@ -86,20 +171,21 @@ def mean_logit(
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return softmax(mean of z(x_i)) at the predicted class, for k > 1 summed over the k predicted ones. [N]"""
-    scale = chosen_temperature(preds, temperature, tune_on)
+    """Return softmax(mean of z(x_i)) of the predicted class, for k > 1 summed over the k predicted classes. [N]"""
+    scale = resolve_temperature(preds, temperature, tune_on)
     classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
-    for rows, logits in mean_logit_blocks(preds):
+    for rows, logits in _iter_mean_logits(preds):
         outputs = softmax(logits)
-        values[rows] = share(outputs if scale is None else tempered(outputs, scale), classes[rows])
+        scaled = outputs if scale is None else apply_temperature(outputs, scale)
+        values[rows] = sum_over_classes(scaled, classes[rows])
     return values
 
 
 @method(
     "max-logit-pnorm",
     symbol="z_c / |z|_p",
-    summary="predicted class's centerd logit over the p-norm of all, p chosen on labeled images",
+    summary="centered logit of the predicted class divided by the p-norm of all, p tuned on labeled images",
     needs=("logits",),
 )
 def max_logit_pnorm(
@@ -107,71 +193,79 @@ def max_logit_pnorm(
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: On = "image",
+    on: ImageOrViews = "image",
     p: float | None = None,
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return sum over the predicted classes of z_c / |z|_p, z centerd to mean 0. [N]
+    """Return the sum over the predicted classes of z_c / |z|_p, with z centered to mean 0. [N]
 
-    Where `p` is not given, the one of 1 to 10 is taken that best detects errors (AUROC) among the labeled images of
-    `tune_on`, or the softmax response where none beats that. `temperature` matters to this fallback alone.
+    By default p is the exponent from 1 to 10 with the best AUROC of error detection on the labeled images of `tune_on`;
+    if none beats the softmax response, that response is returned. `temperature` applies to this fallback only.
     """
-    looked_at = _looked_at(preds, on)
+    selected = _select_views(preds, on)
     classes = predicted_classes(preds, predict_from, top_k)
     if p is not None:
-        values: Float64Array = _normed(looked_at, classes, (_checked_norm(p),))[0]
+        values: Float64Array = _compute_normalized_logits(selected, classes, (_check_exponent(p),))[0]
         return values
     if not preds.has_labels:
-        raise ConfidenceError("confidence 'max-logit-pnorm' needs labels to choose p; give p= or labeled predictions.")
-    fallback = _responses(looked_at, classes, chosen_temperature(preds, temperature, tune_on))
-    candidates: list[Float64Array] = [fallback, *_normed(looked_at, classes, NORMS)]
+        raise ConfidenceError("method 'max-logit-pnorm' needs labels to tune p; pass labeled predictions, or p=.")
+    fallback = _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature, tune_on))
+    candidates: list[Float64Array] = [fallback, *_compute_normalized_logits(selected, classes, NORM_EXPONENTS)]
     tuning = slice(None) if tune_on is None else resolve_positions(tune_on, preds.n_images)
     correct = preds.correct(predict_from=predict_from, top_k=top_k)[tuning]
-    detection = [error_detection(correct, values[tuning]) for values in candidates]
-    return candidates[int(np.argmax(detection))]
+    aurocs = [_compute_auroc(correct, values[tuning]) for values in candidates]
+    return candidates[int(np.argmax(aurocs))]
 
 
-def error_detection(correct: BoolArray, confidence: Float64Array) -> float:
-    """Probability that a right answer is surer than a wrong one, ties half (AUROC); 1/2 where one kind is missing."""
-    from scipy.stats import rankdata
-
-    n_right, n_wrong = int(correct.sum()), int((~correct).sum())
-    if not n_right or not n_wrong:
-        return 0.5
-    return float((rankdata(confidence)[correct].sum() - n_right * (n_right + 1) / 2) / (n_right * n_wrong))
+def _compute_response(preds: Predictions, seen: View, top_k: int, temperature: float | None) -> Float64Array:
+    """Return the sum of the k largest probabilities of one view. [N]"""
+    values = np.empty(preds.n_images)
+    for rows, block in iter_scaled_blocks(preds.select(views=[seen]), temperature):
+        values[rows] = top_class_mass(block[:, -1], top_k)
+    return values
 
 
-def _looked_at(preds: Predictions, on: On) -> Predictions:
+def _compute_mean_mass(preds: Predictions, classes: IntArray, temperature: float | None) -> Float64Array:
+    """Return the probability of the classes, averaged over the views. int64 [N, k] -> [N]"""
+    values = np.empty(preds.n_images)
+    for rows, block in iter_scaled_blocks(preds, temperature):
+        values[rows] = sum_over_classes(block.mean(axis=1), classes[rows])
+    return values
+
+
+def _select_views(preds: Predictions, on: ImageOrViews) -> Predictions:
     if on not in ("image", "views"):
-        raise ConfidenceError(f"on is {on!r}; expected 'x' (the image itself) or 'D' (the mean over all views).")
+        raise ConfidenceError(f"on is {on!r}; expected 'image' or 'views' (the mean over all views).")
     return preds.select(views="identity") if on == "image" else preds
 
 
-def _outputs(preds: Predictions, on: On, temperature: float | None) -> Iterator[tuple[slice, Float64Array]]:
-    """Yield (images, float64 [n, C]): s(x), or s(D)."""
-    for rows, block in tempered_blocks(_looked_at(preds, on), temperature):
+def _iter_outputs(
+    preds: Predictions, on: ImageOrViews, temperature: float | None
+) -> Iterator[tuple[slice, Float64Array]]:
+    """Yield blocks of images and their outputs s(x) or s(D), float64 [n, C]."""
+    for rows, block in iter_scaled_blocks(_select_views(preds, on), temperature):
         yield rows, block.mean(axis=1)
 
 
-def _responses(looked_at: Predictions, classes: IntArray, temperature: float | None) -> Float64Array:
-    values = np.empty(looked_at.n_images)
-    for rows, block in tempered_blocks(looked_at, temperature):
-        values[rows] = share(block.mean(axis=1), classes[rows])
-    return values
+def _iter_mean_logits(preds: Predictions) -> Iterator[tuple[slice, Float64Array]]:
+    """Yield blocks of images and their mean logits over members and views, float64 [n, C]."""
+    rows = block_rows(preds.n_views, preds.n_classes)
+    for blocks in zip(*(member.logit_blocks(rows) for member in list_members(preds)), strict=True):
+        yield blocks[0][0], np.mean([block.mean(axis=1) for _, block in blocks], axis=0)
 
 
-def _normed(looked_at: Predictions, classes: IntArray, norms: tuple[float, ...]) -> Float64Array:
-    """Return the predicted classes' part of the centerd logits for each norm, float64 [len(norms), N]."""
-    values = np.empty((len(norms), looked_at.n_images))
-    for rows, logits in mean_logit_blocks(looked_at):
+def _compute_normalized_logits(preds: Predictions, classes: IntArray, exponents: tuple[float, ...]) -> Float64Array:
+    """Return the centered logits of the classes over each norm of all logits, float64 [len(exponents), N]."""
+    values = np.empty((len(exponents), preds.n_images))
+    for rows, logits in _iter_mean_logits(preds):
         logits -= logits.mean(axis=1, keepdims=True)
-        for place, p in enumerate(norms):
-            values[place, rows] = share(logits / _norm(logits, p), classes[rows])
+        for index, p in enumerate(exponents):
+            values[index, rows] = sum_over_classes(logits / _compute_norm(logits, p), classes[rows])
     return values
 
 
-def _norm(values: Float64Array, p: float) -> Float64Array:
+def _compute_norm(values: Float64Array, p: float) -> Float64Array:
     """Return the p-norm of each row, 1 for a row of zeros; scaled, so that no power overflows. [n, C] -> [n, 1]"""
     largest: Array = np.abs(values).max(axis=1, keepdims=True)
     largest[largest == 0] = 1.0
@@ -179,7 +273,17 @@ def _norm(values: Float64Array, p: float) -> Float64Array:
     return np.where(norm > 0, norm, 1.0)
 
 
-def _checked_norm(p: object) -> float:
+def _check_exponent(p: object) -> float:
     if not isinstance(p, int | float) or not 0 < p < np.inf:
         raise ConfidenceError(f"p is {p!r}; expected the exponent of the norm, a number above 0.")
     return float(p)
+
+
+def _compute_auroc(correct: BoolArray, confidence: Float64Array) -> float:
+    """Return the AUROC of error detection; 1/2 if all predictions are correct or all are wrong."""
+    from scipy.stats import rankdata
+
+    n_correct, n_errors = int(correct.sum()), int((~correct).sum())
+    if not n_correct or not n_errors:
+        return 0.5
+    return float((rankdata(confidence)[correct].sum() - n_correct * (n_correct + 1) / 2) / (n_correct * n_errors))

@@ -1,25 +1,29 @@
-"""The bootstrap over views: the ranking BS(D), and an interval around each image's confidence."""
+"""The bootstrap over views: the ranking BS(D), and a confidence interval for each image."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.plurality import plurality_scores
-from secondlook.estimators.registry import method
-from secondlook.estimators.resampling import checked_resamplings, view_resampling_counts
-from secondlook.estimators.shares import other_class_mass, shares_of_views
+from secondlook.estimators.methods import check_arguments, method
+from secondlook.estimators.plurality import plurality_confidence
+from secondlook.estimators.probability_mass import other_class_mass, predicted_class_mass
 from secondlook.predictions import PredictFrom, Predictions
 
+MIN_RESAMPLINGS, MAX_RESAMPLINGS = 100, 1000
+RESAMPLED_FRACTION = 0.001
+"""The paper draws this fraction of all distinct resamplings, within the bounds above."""
+
 BLOCK_BYTES = 16 * 2**20
-"""About how much of the matrix of resampled confidences is held at once."""
+"""Approximate size of a block of bootstrapped confidences."""
 
 
 @method(
     "bootstrap",
     symbol="BS(D)",
-    summary="rank by bootstrapping the views and sliding-window plurality, spaced from 1 to 0",
+    summary="rank by bootstrapping the views and sliding-window plurality, evenly spaced from 1 to 0",
     needs=("two views",),
     is_rank=True,
 )
@@ -32,20 +36,20 @@ def bootstrap(
     window: int | None = None,
     seed: int = 0,
 ) -> Float64Array:
-    """Return each image's place in the ranking among these images: 1 for the surest, 0 for the last. [N]
+    """Return the rank of each image among these images: 1 for the most confident, 0 for the least. [N]
 
-    `resamplings` is N_BS (the paper's rule by default), `window` is W_BS (N_BS by default). What is sorted is the
-    doubt, the sum over all other classes: the complement of MSR(D) with all its digits where MSR(D) is near 1. Images
-    that nothing tells apart share the mean of their places.
+    `resamplings` is N_BS (by default the rule of the paper), `window` is W_BS (by default N_BS). Images are sorted by
+    the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
+    the mean of their ranks.
     """
-    counts, doubts = _counts(preds, resamplings, seed), other_class_mass(preds, predict_from, top_k)
-    return plurality_scores(doubts, counts, window)
+    counts = _draw_counts(preds, resamplings, seed)
+    return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
 
 
 @method(
     "bootstrap-lower",
     symbol="low(D)",
-    summary="lower end of the bootstrap interval; also works for one image alone",
+    summary="lower end of the bootstrap interval; needs no other images",
     needs=("two views",),
     is_probability=True,
 )
@@ -58,8 +62,8 @@ def bootstrap_lower(
     resamplings: int | None = None,
     seed: int = 0,
 ) -> Float64Array:
-    """Return the lower end of `interval`. [N]"""
-    return _interval(preds, level, seed, predict_from, top_k, resamplings)[0]
+    """Return the lower end of `confidence_interval`. [N]"""
+    return _compute_interval(preds, level, seed, predict_from, top_k, resamplings)[0]
 
 
 def confidence_interval(
@@ -71,14 +75,13 @@ def confidence_interval(
     top_k: int = 1,
     resamplings: int | None = None,
 ) -> tuple[Float64Array, Float64Array]:
-    """Return the lower and upper end of each image's confidence MSR(D), float64 [N] each.
+    """Return the lower and upper ends of a bootstrap interval of MSR(D) for each image, float64 [N] each.
 
-    Percentiles of the bootstrapped confidences: of all resamplings `level` lie within, and as many below as above.
+    The ends are percentiles of the confidences bootstrapped over the views: a fraction `level` of the resamplings lies
+    between them, the rest equally below and above.
     """
-    from secondlook.estimators.named_confidence import check_question
-
-    check_question(preds, predict_from, top_k)
-    return _interval(preds, level, seed, predict_from, top_k, resamplings)
+    check_arguments(preds, predict_from, top_k)
+    return _compute_interval(preds, level, seed, predict_from, top_k, resamplings)
 
 
 def bootstrap_confidences(
@@ -90,45 +93,70 @@ def bootstrap_confidences(
     resamplings: int | None = None,
     rows: int | None = None,
 ) -> Iterator[tuple[slice, Float64Array]]:
-    """Yield the bootstrapped confidences piece by piece: the images as a slice, and float64 [n, N_BS] for them."""
-    from secondlook.estimators.named_confidence import check_question
+    """Yield blocks of images, as slices, and their bootstrapped confidences MSR(D), float64 [n, N_BS].
 
-    check_question(preds, predict_from, top_k)
-    return _confidences(preds, seed, predict_from, top_k, resamplings, rows)
+    `rows` is the number of images in a block; by default a block takes about 16 MiB.
+    """
+    check_arguments(preds, predict_from, top_k)
+    return _iter_confidences(preds, seed, predict_from, top_k, resamplings, rows)
 
 
-def _interval(
+def default_resamplings(n_views: int, n_members: int = 1) -> int:
+    """Return N_BS = min(1000, max(100, 0.001 g)) of the paper, both bounds times the number of ensemble members.
+
+    g = (2n - 1)! / (n! (n - 1)!) is the number of distinct resamplings of n = members * views outputs.
+    """
+    n_outputs = n_members * n_views
+    distinct = math.comb(2 * n_outputs - 1, n_outputs)
+    # Compared before it is multiplied: g of many views is too large for a float.
+    if distinct >= n_members * MAX_RESAMPLINGS / RESAMPLED_FRACTION:
+        return n_members * MAX_RESAMPLINGS
+    return max(n_members * MIN_RESAMPLINGS, int(RESAMPLED_FRACTION * distinct))
+
+
+def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
+    """Return how often each resampling draws each output, int64 [n_outputs, resamplings]; columns sum to n_outputs."""
+    if seed < 0:
+        raise ConfidenceError(f"seed is {seed}; expected an integer of at least 0.")
+    generator = np.random.default_rng(seed)
+    return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamplings).T
+
+
+def _compute_interval(
     preds: Predictions, level: float, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None
 ) -> tuple[Float64Array, Float64Array]:
     if not 0 < level < 1:
-        raise ConfidenceError(f"level is {level!r}; expected the share of resamplings inside, between 0 and 1.")
+        raise ConfidenceError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
     ends = np.empty((2, preds.n_images))
-    for rows, block in _confidences(preds, seed, predict_from, top_k, resamplings, None):
+    for rows, block in _iter_confidences(preds, seed, predict_from, top_k, resamplings, None):
         ends[:, rows] = np.quantile(block, ((1 - level) / 2, (1 + level) / 2), axis=1, overwrite_input=True)
     return ends[0], ends[1]
 
 
-def _confidences(
+def _iter_confidences(
     preds: Predictions, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None, rows: int | None
 ) -> Iterator[tuple[slice, Float64Array]]:
-    from secondlook.estimators.sorting_kernels import resample_means
+    from secondlook.estimators.kernels import resample_means
 
-    counts = _counts(preds, resamplings, seed).astype(np.float64)
-    shares = shares_of_views(preds, predict_from, top_k)
+    counts = _draw_counts(preds, resamplings, seed).astype(np.float64)
+    mass = predicted_class_mass(preds, predict_from, top_k)
     step = max(1, BLOCK_BYTES // (8 * counts.shape[1])) if rows is None else rows
     if step < 1:
         raise ConfidenceError(f"rows is {rows}; expected the number of images in a block, at least 1.")
     for start in range(0, preds.n_images, step):
-        chosen = slice(start, min(start + step, preds.n_images))
-        block = np.empty((chosen.stop - chosen.start, counts.shape[1]))
-        resample_means(shares[chosen], counts, block)
-        yield chosen, block
+        images = slice(start, min(start + step, preds.n_images))
+        block = np.empty((images.stop - images.start, counts.shape[1]))
+        resample_means(mass[images], counts, block)
+        yield images, block
 
 
-def _counts(preds: Predictions, resamplings: int | None, seed: int) -> IntArray:
+def _draw_counts(preds: Predictions, resamplings: int | None, seed: int) -> IntArray:
     if preds.n_outputs < 2:
+        raise ConfidenceError("the bootstrap needs at least two views, got one; collect with more views.")
+    if resamplings is None:
+        resamplings = default_resamplings(preds.n_views, preds.n_members)
+    if resamplings < 1:
         raise ConfidenceError(
-            "the bootstrap needs at least two views, and these predictions have one; collect with more."
+            f"resamplings is {resamplings!r}; expected an integer of at least 1, or None for the rule of the paper."
         )
-    n_resamplings = checked_resamplings(resamplings, preds.n_views, preds.n_members)
-    return view_resampling_counts(preds.n_outputs, n_resamplings, seed)
+    return view_resampling_counts(preds.n_outputs, int(resamplings), seed)

@@ -1,12 +1,12 @@
-"""The sliding-window plurality ranking: from resampled doubts to the images in order, the surest first.
+"""The sliding-window plurality ranking: from resampled outputs to the images in order of confidence.
 
-All N x B resampled doubts are sorted into one list, the smallest first, each standing for its image. The image with
-most entries among the first W gets the next rank, and all its entries leave the list. Images with equally many
-entries are ranked in the order in which they first stand in the list; equal doubts stand in the order of the images.
+The other-class mass of all N images in all B resamplings is sorted into one list of N x B entries, smallest first. The
+image with most entries among the first W gets the next rank, and all its entries are removed. Images with equally many
+entries are ranked by their first entry; equal values are sorted by the position of the image.
 
-The list is never held whole. Doubts are sums over few views, so computing them twice costs less than keeping them: a
-first pass counts how many fall into each bin of float32 values, then one part of the list after the other is
-computed, sorted and led through the window.
+The list is never in memory as a whole. Each value is a sum over few views, so computing it twice is cheaper than
+storing it: a first pass counts the entries in each bin of float32 values, then one segment of the list after the other
+is computed, sorted and passed through the window.
 """
 
 import itertools
@@ -20,162 +20,155 @@ import numpy as np
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.errors import ConfidenceError
 
-Run = Callable[..., Iterable[Any]]
-"""How a function is run over several arguments: `map`, or that of a thread pool."""
+Map = Callable[..., Iterable[Any]]
+"""The built-in `map`, or that of a thread pool."""
 
-ENTRIES_PER_PART = 1 << 25
-"""Entries of the list held at a time, 8 bytes each (a bin is never split, so a bin of equal doubts may be larger)."""
+ENTRIES_PER_SEGMENT = 1 << 25
+"""Entries in memory at a time, 8 bytes each; a bin is never split, so one bin of equal values may be larger."""
 
 
 def plurality_order(
-    doubts: Float64Array, counts: Array, window: int | None = None, *, threads: int | None = None
+    other_mass: Float64Array, counts: Array, window: int | None = None, *, threads: int | None = None
 ) -> IntArray:
-    """Return the images in order, the surest first. doubts [N, V] >= 0, counts [V, B], window (B) -> int64 [N]
+    """Return the images in order, the most confident first. [N, V] >= 0, counts [V, B] -> int64 [N]
 
-    The resampled doubt of image n in resampling b is the float32 of sum_v doubts[n, v] * counts[v, b], added up in
-    float64. The result does not depend on the number of threads.
+    The value of image n in resampling b is the float32 of sum_v other_mass[n, v] * counts[v, b], summed in float64.
+    `window` is W, by default B. The result does not depend on the number of threads.
     """
-    from secondlook.estimators.window_kernels import open_window, rank_the_rest, slide
+    from secondlook.estimators.kernels import create_window, rank_remaining, slide_window
 
-    doubts, counts = _checked(doubts, counts)
+    other_mass, counts = _check_arrays(other_mass, counts)
     window = counts.shape[1] if window is None else window
     if window < 1:
-        raise ConfidenceError(f"the window of the ranking is {window} entries long; give window= of at least 1")
-    if len(doubts) == 0:
+        raise ConfidenceError(f"window is {window}; expected the number of entries in the window, at least 1.")
+    if len(other_mass) == 0:
         return np.empty(0, dtype=np.int64)
-    state = open_window(len(doubts), window)
-    for entries in sorted_entries(doubts, counts, threads or available_cores()):
-        slide(state, entries)
-    rank_the_rest(state)
+    state = create_window(len(other_mass), window)
+    for entries in _iter_sorted_segments(other_mass, counts, threads or _count_available_cores()):
+        slide_window(state, entries)
+    rank_remaining(state)
     return state.order
 
 
-def plurality_scores(doubts: Float64Array, counts: Array, window: int | None = None) -> Float64Array:
-    """Return the place of each image in that order as a score: 1 for the surest, 0 for the last. float64 [N]"""
-    return mean_over_equals(ranks_to_scores(plurality_order(doubts, counts, window)), doubts)
+def plurality_confidence(other_mass: Float64Array, counts: Array, window: int | None = None) -> Float64Array:
+    """Return the rank of each image as a confidence: 1 for the first in order, 0 for the last. float64 [N]"""
+    return _average_equal_images(_space_evenly(plurality_order(other_mass, counts, window)), other_mass)
 
 
-def ranks_to_scores(order: IntArray) -> Float64Array:
-    """Return scores evenly spaced from 1 (first in order) to 0 (last). int64 [N] -> float64 [N]; one image gets 1"""
-    scores = np.empty(len(order))
-    scores[order] = np.linspace(1.0, 0.0, len(order))
-    return scores
+def _space_evenly(order: IntArray) -> Float64Array:
+    """Return confidences evenly spaced from 1 (first in order) to 0 (last); 1 for a single image. int64 [N] -> [N]"""
+    confidences = np.empty(len(order))
+    confidences[order] = np.linspace(1.0, 0.0, len(order))
+    return confidences
 
 
-def mean_over_equals(scores: Float64Array, doubts: Float64Array) -> Float64Array:
-    """Return the scores [N], with one mean for all images whose doubts [N, V] are equal in every view.
+def _average_equal_images(confidences: Float64Array, other_mass: Float64Array) -> Float64Array:
+    """Return the confidences [N], averaged over images that are equal in every view.
 
-    The ranking puts such images in the order in which they happen to stand; their score must not depend on it.
+    The ranking leaves such images in their original order, on which the confidence must not depend.
     """
-    _, first_view = np.unique(doubts[:, 0], return_inverse=True)
+    _, first_view = np.unique(other_mass[:, 0], return_inverse=True)
     candidates = np.flatnonzero(np.bincount(first_view)[first_view] > 1)  # mostly none, and then nothing is sorted
     if len(candidates) == 0:
-        return scores
-    _, group = np.unique(doubts[candidates], axis=0, return_inverse=True)
+        return confidences
+    _, group = np.unique(other_mass[candidates], axis=0, return_inverse=True)
     group = group.reshape(-1)
-    shared = scores.copy()
-    shared[candidates] = (np.bincount(group, weights=scores[candidates]) / np.bincount(group))[group]
-    return shared
+    averaged = confidences.copy()
+    averaged[candidates] = (np.bincount(group, weights=confidences[candidates]) / np.bincount(group))[group]
+    return averaged
 
 
-def available_cores() -> int:
-    """Return the number of processor cores that this process may use."""
+def _count_available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def sorted_entries(doubts: Float64Array, counts: Float64Array, threads: int) -> Iterator[Array]:
-    """Yield the sorted list part by part: uint64 [n], the bits of the float32 doubt above those of the image.
-
-    Each part lies where the one before it lay.
-    """
-    shards = [Shard(start, doubts[start:stop]) for start, stop in _cuts(len(doubts), threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda shard: shard.count(counts), shards))
-        in_bin = np.array([shard.in_bin for shard in shards])
-        parts = list(_parts(in_bin.sum(axis=0)))
-        # One piece of memory serves all parts: fresh pages for each would cost as much as the sorting.
-        room = np.empty(max(in_bin[:, low:high].sum() for low, high in parts), dtype=np.uint64)
-        for low, high in parts:
-            yield _sorted_part(shards, counts, in_bin[:, low:high], low, room, pool.map)
-
-
 class Shard:
-    """The images of one thread, and where in the range of values their doubts lie."""
+    """The images of one thread, and the bins of their values."""
 
-    def __init__(self, first_image: int, doubts: Float64Array) -> None:
-        from secondlook.estimators.sorting_kernels import BINS
+    def __init__(self, first_image: int, other_mass: Float64Array) -> None:
+        from secondlook.estimators.kernels import N_BINS
 
         self.first_image = first_image
-        self.doubts = doubts
-        self.in_bin = np.zeros(BINS, dtype=np.int64)
-        self.first_bin = np.empty(len(doubts), dtype=np.int64)
-        self.last_bin = np.empty(len(doubts), dtype=np.int64)
+        self.other_mass = other_mass
+        self.bin_sizes = np.zeros(N_BINS, dtype=np.int64)
+        self.first_bin = np.empty(len(other_mass), dtype=np.int64)
+        self.last_bin = np.empty(len(other_mass), dtype=np.int64)
 
     def count(self, counts: Float64Array) -> None:
-        """Count the doubts in each bin."""
-        from secondlook.estimators.sorting_kernels import count_bins
+        """Count the values in each bin."""
+        from secondlook.estimators.kernels import count_bins
 
-        count_bins(self.doubts, counts, self.in_bin, self.first_bin, self.last_bin)
+        count_bins(self.other_mass, counts, self.bin_sizes, self.first_bin, self.last_bin)
 
     def scatter(self, counts: Float64Array, low: int, next_free: IntArray, entries: Array) -> None:
         """Write the entries of bins low, low + 1, ... to their places."""
-        from secondlook.estimators.sorting_kernels import scatter_entries
+        from secondlook.estimators.kernels import scatter_entries
 
         bins = (self.first_bin, self.last_bin, low, low + len(next_free))
-        scatter_entries(self.doubts, counts, self.first_image, *bins, next_free, entries)
+        scatter_entries(self.other_mass, counts, self.first_image, *bins, next_free, entries)
 
 
-def _sorted_part(
-    shards: list["Shard"], counts: Float64Array, in_bin: IntArray, low: int, room: Array, run: Run
+def _iter_sorted_segments(other_mass: Float64Array, counts: Float64Array, threads: int) -> Iterator[Array]:
+    """Yield the sorted list by segments: uint64 [n], the bits of the float32 value above those of the image.
+
+    All segments share one buffer.
+    """
+    shards = [Shard(start, other_mass[start:stop]) for start, stop in _split_images(len(other_mass), threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda shard: shard.count(counts), shards))
+        bin_sizes = np.array([shard.bin_sizes for shard in shards])
+        segments = list(_split_bins(bin_sizes.sum(axis=0)))
+        # Allocating new pages for each segment would take as long as sorting it.
+        buffer = np.empty(max(bin_sizes[:, low:high].sum() for low, high in segments), dtype=np.uint64)
+        for low, high in segments:
+            yield _sort_segment(shards, counts, bin_sizes[:, low:high], low, buffer, pool.map)
+
+
+def _sort_segment(
+    shards: list[Shard], counts: Float64Array, bin_sizes: IntArray, low: int, buffer: Array, run: Map
 ) -> Array:
-    """Compute and sort the entries of bins low, low + 1, ... in_bin [shards, bins] -> uint64 [n]"""
-    starts = np.concatenate([[0], np.cumsum(in_bin.sum(axis=0))])
-    entries: Array = room[: starts[-1]]
-    # In each bin the shards write one after the other, so that equal doubts stand in the order of the images.
-    next_free = starts[:-1] + np.cumsum(in_bin, axis=0) - in_bin
+    """Compute and sort the entries of bins low, low + 1, ... bin_sizes [shards, bins] -> uint64 [n]"""
+    from secondlook.estimators.kernels import sort_bins
+
+    starts = np.concatenate([[0], np.cumsum(bin_sizes.sum(axis=0))])
+    entries: Array = buffer[: starts[-1]]
+    # In each bin the shards write one after the other, so that equal values are in the order of the images.
+    next_free = starts[:-1] + np.cumsum(bin_sizes, axis=0) - bin_sizes
     list(run(lambda shard, places: shard.scatter(counts, low, places, entries), shards, next_free))
-    list(run(lambda bins: _sort(entries, bins), _equal_shares(starts, len(shards))))
+    list(run(lambda bins: sort_bins(entries, bins), _balance_bins(starts, len(shards))))
     return entries
 
 
-def _sort(entries: Array, starts: IntArray) -> None:
-    from secondlook.estimators.sorting_kernels import sort_bins
-
-    sort_bins(entries, starts)
-
-
-def _equal_shares(starts: IntArray, shares: int) -> list[IntArray]:
-    """Cut the bins into runs with about equally many entries. int64 [bins + 1] -> boundaries of each run"""
-    cuts = np.searchsorted(starts, np.linspace(0, starts[-1], shares + 1)[1:-1])
+def _balance_bins(starts: IntArray, threads: int) -> list[IntArray]:
+    """Divide the bins among threads, with about equally many entries each. int64 [bins + 1] -> starts for each"""
+    cuts = np.searchsorted(starts, np.linspace(0, starts[-1], threads + 1)[1:-1])
     edges = np.unique([0, *cuts, len(starts) - 1])
     return [starts[a : b + 1] for a, b in itertools.pairwise(edges)]
 
 
-def _parts(in_bin: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield (low, high) so that bins low..high-1 hold at most ENTRIES_PER_PART entries, or are a single bin."""
-    until = np.cumsum(in_bin)
+def _split_bins(bin_sizes: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield (low, high) so that bins low..high-1 hold at most ENTRIES_PER_SEGMENT entries, or are a single bin."""
+    cumulative = np.cumsum(bin_sizes)
     low, done = 0, 0
-    while done < until[-1]:
-        high = max(int(np.searchsorted(until, done + ENTRIES_PER_PART, side="right")), low + 1)
-        if until[high - 1] > done:
+    while done < cumulative[-1]:
+        high = max(int(np.searchsorted(cumulative, done + ENTRIES_PER_SEGMENT, side="right")), low + 1)
+        if cumulative[high - 1] > done:
             yield low, high
-        low, done = high, int(until[high - 1])
+        low, done = high, int(cumulative[high - 1])
 
 
-def _cuts(n_images: int, shards: int) -> Iterator[tuple[int, int]]:
-    return itertools.pairwise(np.unique(np.linspace(0, n_images, shards + 1).astype(int)).tolist())
+def _split_images(n_images: int, threads: int) -> Iterator[tuple[int, int]]:
+    return itertools.pairwise(np.unique(np.linspace(0, n_images, threads + 1).astype(int)).tolist())
 
 
-def _checked(doubts: Array, counts: Array) -> tuple[Float64Array, Float64Array]:
-    doubts = np.ascontiguousarray(doubts, dtype=np.float64)
+def _check_arrays(other_mass: Array, counts: Array) -> tuple[Float64Array, Float64Array]:
+    other_mass = np.ascontiguousarray(other_mass, dtype=np.float64)
     counts = np.ascontiguousarray(counts, dtype=np.float64)
-    if doubts.ndim != 2 or counts.ndim != 2 or doubts.shape[1] != counts.shape[0] or counts.size == 0:
+    if other_mass.ndim != 2 or counts.ndim != 2 or other_mass.shape[1] != counts.shape[0] or counts.size == 0:
         raise ConfidenceError(
-            f"doubts {list(doubts.shape)} and counts {list(counts.shape)} do not fit; "
+            f"other_mass has shape {list(other_mass.shape)} and counts {list(counts.shape)}; "
             "expected [images, views] and [views, resamplings]."
         )
-    if not (np.all(doubts >= 0) and np.all(counts >= 0) and np.isfinite(doubts.sum() + counts.sum())):
-        raise ConfidenceError(
-            "the doubts or counts of the ranking hold NaN, infinite or negative values; give values >= 0"
-        )
-    return doubts, counts
+    if not (np.all(other_mass >= 0) and np.all(counts >= 0) and np.isfinite(other_mass.sum() + counts.sum())):
+        raise ConfidenceError("other_mass or counts holds NaN, infinite or negative values; expected values >= 0.")
+    return other_mass, counts

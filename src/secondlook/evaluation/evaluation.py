@@ -1,17 +1,42 @@
-"""The result of `evaluate`: every method by every metric, on all images and on parts of them."""
+"""`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from secondlook.errors import MetricError
-from secondlook.evaluation.estimate import Estimate
-from secondlook.evaluation.parts import TELLING_APART
-from secondlook.evaluation.table import reasons_of, table_of
+import numpy as np
+from numpy.typing import ArrayLike
+
+from secondlook.arrays import BoolArray, Float64Array
+from secondlook.errors import MetricError, PredictionsError
+from secondlook.estimators import confidence, find_method
+from secondlook.evaluation.estimates import (
+    Estimate,
+    EstimateOptions,
+    describe_prediction,
+    estimate_metrics,
+    format_estimates,
+    tabulate_estimates,
+)
+from secondlook.evaluation.groups import OOD_DETECTION, Group, Groups, make_groups
+from secondlook.metrics import check_confidence, parse_metrics
+from secondlook.predictions import PredictFrom, Predictions, concatenate
+from secondlook.progress import progress_bar
 from secondlook.registry import did_you_mean
+from secondlook.tables import pandas_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
+
+_SETTINGS = ("baseline", "predict_from", "top_k", "views", "level", "resamples", "seed")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Estimates with the circumstances they were made under. `print` shows a table for each part."""
+    """The result of `evaluate`; `print` shows a table for each group of images."""
 
     rows: tuple[Estimate, ...]
     baseline: str
@@ -23,44 +48,177 @@ class Evaluation:
     seed: int
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts of the images that were evaluated; the first is all of them."""
-        return tuple(dict.fromkeys(one.part for one in self.rows))
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of images; the first is all images."""
+        return tuple(dict.fromkeys(one.group for one in self.rows))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that were compared."""
+        """Names of the methods."""
         return tuple(dict.fromkeys(one.method for one in self.rows))
 
-    def __getitem__(self, where: tuple[str, str] | tuple[str, str, str]) -> Estimate:
-        """Return the estimate of (method, metric), on all images or on the part named third."""
-        method, metric = where[:2]
-        part = where[2] if len(where) == 3 else self.parts[0]
+    def __getitem__(self, key: tuple[str, str] | tuple[str, str, str]) -> Estimate:
+        """Return the estimate of (method, metric) on all images, or of (method, metric, group)."""
+        method, metric = key[:2]
+        group = key[2] if len(key) == 3 else self.groups[0]
         for one in self.rows:
-            if (one.method, one.metric, one.part) == (method, metric, part):
+            if (one.method, one.metric, one.group) == (method, metric, group):
                 return one
-        known = [f"{one.method}, {one.metric}, {one.part}" for one in self.rows]
-        asked = f"{method}, {metric}, {part}"
-        raise MetricError(f"the evaluation has no number for {asked!r}.{did_you_mean(asked, known)}")
+        name = f"{method}, {metric}, {group}"
+        known = [f"{one.method}, {one.metric}, {one.group}" for one in self.rows]
+        raise MetricError(f"the evaluation has no estimate for {name!r}.{did_you_mean(name, known)}")
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it as JSON can hold it."""
-        names = ("baseline", "predict_from", "top_k", "views", "level", "resamples", "seed")
-        return {**{name: getattr(self, name) for name in names}, "rows": [one.to_dict() for one in self.rows]}
+        """Return the evaluation as plain values for JSON."""
+        return {**{name: getattr(self, name) for name in _SETTINGS}, "rows": [one.to_dict() for one in self.rows]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
+        """Return the evaluation that `to_dict` was called on; other keys are ignored."""
+        try:
+            rows = tuple(Estimate.from_dict(row) for row in values["rows"])
+            return cls(rows, **{name: values[name] for name in _SETTINGS})
+        except KeyError as error:
+            raise MetricError(
+                f"missing {error.args[0]!r} in the evaluation; expected what to_dict() returns."
+            ) from None
+
+    def to_arrow(self) -> "pa.Table":
+        """Return an Arrow table with a row per estimate."""
+        return tabulate_estimates(self.rows)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a pandas data frame with a row per estimate."""
+        return pandas_frame(self.to_arrow())
 
     def __str__(self) -> str:
-        return "\n\n".join(self._text_of(part) for part in self.parts)
+        return "\n\n".join(self._format_group(group) for group in self.groups)
 
-    def _text_of(self, part: str) -> str:
-        rows = [one for one in self.rows if one.part == part]
-        first = rows[0]
-        share = first.errors / first.images
-        kind = "from elsewhere" if part == TELLING_APART else "wrong"
-        lines = [f"{part}: {first.images:,} images, {first.errors:,} of them {kind} ({100 * share:.2f} %)"]
-        if part == self.parts[0]:
-            counted = "class" if self.top_k == 1 else f"{self.top_k} leading classes"
+    def _format_group(self, group: str) -> str:
+        rows = [one for one in self.rows if one.group == group]
+        images, errors = rows[0].images, rows[0].errors
+        kind = "out of distribution" if group == OOD_DETECTION else "wrong"
+        lines = [f"{group}: {images:,} images, {errors:,} of them {kind} ({100 * errors / images:.2f} %)"]
+        if group == self.groups[0]:
             lines.append(
-                f"{self.views} views, {counted} by {self.predict_from}; {100 * self.level:g} % intervals from "
-                f"{self.resamples:,} resamplings of the images"
+                f"{self.views} views, {describe_prediction(self.predict_from, self.top_k)}; "
+                f"{100 * self.level:g} % intervals ({self.resamples:,} resamplings)"
             )
-        return "\n".join([*lines, table_of(rows, self.baseline, self.level), *reasons_of(rows)])
+        return "\n".join([*lines, format_estimates(rows, self.baseline, self.level)])
+
+
+def evaluate(
+    preds: Predictions,
+    methods: Iterable[str] | Mapping[str, ArrayLike] | None = None,
+    metrics: Iterable[str] = DEFAULT_METRICS,
+    *,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    groups: Groups = None,
+    ood: Predictions | None = None,
+    baseline: str | None = None,
+    level: float = 0.95,
+    resamples: int = 500,
+    seed: int = 0,
+    progress: bool = True,
+) -> Evaluation:
+    """Evaluate methods by metrics, with intervals and the paired difference of each method to a baseline.
+
+    Parameters
+    ----------
+    preds
+        Labeled predictions.
+    methods
+        Names of methods, by default 'msr', 'mean' and, with at least two views, 'bootstrap'; or your own confidences by
+        name, float [N] each (with `ood`, the images of `preds` first).
+    metrics
+        Names such as 'auroc' or 'risk_at:0.8'.
+    predict_from
+        Whether the class is predicted from the 'image' itself or from the mean over 'views'.
+    top_k
+        A prediction is correct if the label is among the k most probable classes.
+    groups
+        "class" to also evaluate each class separately; or one label per image, or several such lists by name.
+    ood
+        Predictions for out-of-distribution images. All of them count as errors; the groups 'in distribution' and 'OOD
+        detection' report the metrics without them, and how well the confidence separates them from the others.
+    baseline
+        Method to compare with, by default 'msr' or else the first.
+    level
+        Confidence level of the intervals.
+    resamples
+        Number of resamplings of the images that the intervals are percentiles of; all methods share them.
+    seed
+        Random seed of the resamplings.
+    progress
+        Whether to show progress bars if standard error is a terminal.
+    """
+    if not preds.has_labels:
+        raise MetricError("evaluate needs labels, and these predictions have none; pass labels= to them.")
+    everything = preds if ood is None else _concatenate(preds, ood)
+    confidences = _compute_confidences(everything, methods, predict_from, top_k, progress=progress)
+    named = () if isinstance(methods, Mapping) else confidences
+    options = EstimateOptions(
+        metrics=parse_metrics(metrics),
+        scores=frozenset(name for name in named if not find_method(name).is_probability),
+        baseline=_find_baseline(baseline, confidences),
+        level=level,
+        resamples=resamples,
+        seed=seed,
+    )
+    correct = preds.correct(predict_from=predict_from, top_k=top_k)
+    made = make_groups(preds, correct, groups, everything.n_images - preds.n_images)
+    with progress_bar("intervals", len(made) * resamples, "resamplings", enabled=progress) as advance:
+        rows = tuple(
+            row
+            for group in made
+            for row in estimate_metrics(group.name, _select_entries(group, confidences), options, advance)
+        )
+    return Evaluation(rows, options.baseline, predict_from, top_k, preds.n_views, level, resamples, seed)
+
+
+def _concatenate(preds: Predictions, ood: Predictions) -> Predictions:
+    try:
+        return concatenate(preds, ood)
+    except PredictionsError as error:
+        raise MetricError(f"ood= does not match the predictions: {error}") from None
+
+
+def _compute_confidences(
+    preds: Predictions,
+    methods: Iterable[str] | Mapping[str, ArrayLike] | None,
+    predict_from: PredictFrom,
+    top_k: int,
+    *,
+    progress: bool,
+) -> dict[str, Float64Array]:
+    """Return the confidence of each method. float64 [N] each"""
+    if isinstance(methods, Mapping):
+        confidences = {name: np.asarray(values, dtype=np.float64) for name, values in methods.items()}
+    else:
+        default = ("msr", "mean", "bootstrap") if preds.n_outputs > 1 else ("msr",)
+        names = dict.fromkeys(default if methods is None else [methods] if isinstance(methods, str) else methods)
+        with preds.show_progress("confidences", len(names) + 1, enabled=progress) as watched:
+            confidences = {name: confidence(watched, name, predict_from=predict_from, top_k=top_k) for name in names}
+    if not confidences:
+        raise MetricError("methods is empty; pass at least one method, such as 'mean'.")
+    for name, values in confidences.items():
+        if len(values) != preds.n_images:
+            raise MetricError(
+                f"method {name!r} has {len(values)} values for {preds.n_images} images; expected one per image."
+            )
+        check_confidence(np.ones(len(values), dtype=np.bool_), values)
+    return confidences
+
+
+def _find_baseline(baseline: str | None, confidences: Mapping[str, Float64Array]) -> str:
+    if baseline is None:
+        return "msr" if "msr" in confidences else next(iter(confidences))
+    if baseline not in confidences:
+        known = ", ".join(confidences)
+        raise MetricError(f"baseline {baseline!r} is not among the methods {known}; add it to methods=.")
+    return baseline
+
+
+def _select_entries(group: Group, confidences: Mapping[str, Float64Array]) -> dict[str, tuple[BoolArray, Float64Array]]:
+    return {name: (group.correct, values[group.images]) for name, values in confidences.items()}

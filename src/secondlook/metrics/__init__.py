@@ -1,36 +1,46 @@
-"""How good a confidence is: curves and numbers from `correct` (bool [N]) and `confidence` (float64 [N])."""
+"""Metrics: how good a confidence is, as numbers and curves of `correct` (bool [N]) and `confidence` (float [N])."""
 
-from secondlook.metrics.calibration import brier, ece, nll
-from secondlook.metrics.curves import (
+from secondlook.metrics.calibration import ReliabilityCurve, brier, ece, nll, reliability, reliability_of_ranking
+from secondlook.metrics.error_detection import (
     PrecisionRecallCurve,
-    ReliabilityCurve,
-    RiskCurve,
     RocCurve,
-    joint_risk_coverage,
+    accuracy,
+    aupr,
+    auroc,
     precision_recall,
-    reliability,
-    reliability_of_ranking,
-    risk_coverage,
     roc,
 )
-from secondlook.metrics.ranking import Ranking, check_confidence, rank, steps
-from secondlook.metrics.ranks import accuracy, aorc_joint, augrc, aupr, auroc, eaurc_joint
-from secondlook.metrics.registry import BoundMetric, Metric, known_metrics, metric, parse_metric, parse_metrics
-from secondlook.metrics.resampled import (
-    Entries,
+from secondlook.metrics.intervals import (
     Interval,
+    NamedConfidences,
     SortedImages,
     image_resampling_counts,
     percentile_interval,
     resample_metrics,
 )
-from secondlook.metrics.selective_risk import aorc, aurc, count_for_coverage, coverage_at, eaurc, risk_at
+from secondlook.metrics.ranking import Ranking, check_confidence, rank
+from secondlook.metrics.registry import METRICS, BoundMetric, Metric, metric, parse_metric, parse_metrics
+from secondlook.metrics.selective_risk import (
+    RiskCurve,
+    aorc,
+    aorc_joint,
+    augrc,
+    aurc,
+    count_for_coverage,
+    coverage_at,
+    eaurc,
+    eaurc_joint,
+    joint_risk_coverage,
+    risk_at,
+    risk_coverage,
+)
 
 __all__ = [
+    "METRICS",
     "BoundMetric",
-    "Entries",
     "Interval",
     "Metric",
+    "NamedConfidences",
     "PrecisionRecallCurve",
     "Ranking",
     "ReliabilityCurve",
@@ -53,7 +63,6 @@ __all__ = [
     "ece",
     "image_resampling_counts",
     "joint_risk_coverage",
-    "known_metrics",
     "metric",
     "nll",
     "parse_metric",
@@ -67,5 +76,4 @@ __all__ = [
     "risk_at",
     "risk_coverage",
     "roc",
-    "steps",
 ]

@@ -1,4 +1,4 @@
-"""The state every metric shares: images sorted by confidence once, as blocks of equal confidence."""
+"""`Ranking`: images sorted by confidence once, the common input of all metrics."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,23 +8,22 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
-from secondlook.metrics.harmonic import harmonic_sums
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Images from the surest down, as B blocks of equal confidence.
+    """Images sorted by decreasing confidence, as T ties: sets of images with equal confidence, mostly of one image.
 
-    Within a block the order is unknown, so all that can matter is how many images and how many errors it holds. Two
-    data sets that differ only in the order of their images have the same ranking, to the last bit.
+    The order within a tie is arbitrary, so a metric may only depend on the size and the number of errors of each tie.
+    The same images in another order have the same ranking, bit for bit.
     """
 
     confidences: Float64Array
-    """The distinct confidences, falling. float64 [B]"""
+    """Distinct confidences, decreasing. float64 [T]"""
     accepted: IntArray
-    """How many images are at least that sure. int64 [B], rising, ends with the number of images."""
+    """Number of images with at least this confidence; the last is the number of images. int64 [T]"""
     errors: IntArray
-    """How many of those are wrong. int64 [B], ends with the number of errors."""
+    """Number of errors among them; the last is the number of errors. int64 [T]"""
 
     @property
     def n_images(self) -> int:
@@ -33,114 +32,163 @@ class Ranking:
 
     @property
     def n_errors(self) -> int:
-        """Number of wrong images."""
+        """Number of wrong predictions."""
         return int(self.errors[-1])
 
     @property
     def n_correct(self) -> int:
-        """Number of right images."""
+        """Number of correct predictions."""
         return self.n_images - self.n_errors
 
     @cached_property
-    def block_sizes(self) -> IntArray:
-        """Images in each block. int64 [B]"""
-        return steps(self.accepted)
+    def tie_sizes(self) -> IntArray:
+        """Number of images in each tie. int64 [T]"""
+        return count_increments(self.accepted)
 
     @cached_property
-    def block_errors(self) -> IntArray:
-        """Errors in each block. int64 [B]"""
-        return steps(self.errors)
+    def tie_errors(self) -> IntArray:
+        """Number of errors in each tie. int64 [T]"""
+        return count_increments(self.errors)
 
     @cached_property
     def mean_selective_risk(self) -> float:
-        """Mean over n of the error rate among the n surest images, expected over random orders within blocks."""
-        above = self.accepted - self.block_sizes
-        # Block of m with j errors: sum of (E + i j/m) / (n + i) over i = 1..m is j + (E - n j/m) * sum of 1/(n + i).
-        excess = self.errors - self.block_errors - above * (self.block_errors / self.block_sizes)
-        above_average = float(np.dot(excess, harmonic_sums(above, self.block_sizes)))
+        """Mean over n of the error rate among the n most confident images, in expectation over the order of ties."""
+        above = self.accepted - self.tie_sizes
+        # Tie of m with j errors: sum of (E + i j/m) / (n + i) over i = 1..m is j + (E - n j/m) * sum of 1/(n + i).
+        excess = self.errors - self.tie_errors - above * (self.tie_errors / self.tie_sizes)
+        above_average = float(np.dot(excess, harmonic_sums(above, self.tie_sizes)))
         return (self.n_errors + above_average) / self.n_images
 
     def perfect(self) -> "Ranking":
-        """Return the best ranking of the same images: every right one before every wrong one."""
-        return _two_blocks(self.n_correct, 0, self.n_images, self.n_errors)
+        """Return the best ranking of the same images: all correct predictions before all errors."""
+        return _rank_two_ties(self.n_correct, 0, self.n_images, self.n_errors)
 
     def worst(self) -> "Ranking":
-        """Return the worst ranking of the same images: every wrong one before every right one."""
-        return _two_blocks(self.n_errors, self.n_errors, self.n_images, self.n_errors)
+        """Return the worst ranking of the same images: all errors before all correct predictions."""
+        return _rank_two_ties(self.n_errors, self.n_errors, self.n_images, self.n_errors)
 
     def expected_errors(self) -> Float64Array:
-        """Count the errors among the n surest images, n = 1 .. N, expected over random orders within blocks. [N]"""
-        sizes, errors = self.block_sizes, self.block_errors
-        block = np.repeat(np.arange(len(sizes)), sizes)
-        into_block = np.arange(1, self.n_images + 1) - (self.accepted - sizes)[block]
-        return (self.errors - errors)[block] + into_block * errors[block] / sizes[block]
+        """Return the number of errors among the n most confident images, n = 1 .. N, in expectation over ties. [N]"""
+        sizes, errors = self.tie_sizes, self.tie_errors
+        tie = np.repeat(np.arange(len(sizes)), sizes)
+        position_in_tie = np.arange(1, self.n_images + 1) - (self.accepted - sizes)[tie]
+        return (self.errors - errors)[tie] + position_in_tie * errors[tie] / sizes[tie]
 
-    def need_right_and_wrong(self, name: str) -> None:
-        """Say that `name` has no meaning where all images are right or all are wrong."""
+    def check_both_outcomes(self, name: str) -> None:
+        """Raise `MetricError` if all predictions are correct or all are wrong, where metric `name` is undefined."""
         if self.n_errors == 0 or self.n_correct == 0:
-            kind = "wrong" if self.n_errors == 0 else "right"
-            raise MetricError(f"{name} has no meaning for these {self.n_images} images: none of them is {kind}.")
+            outcome = "correct" if self.n_errors == 0 else "wrong"
+            raise MetricError(
+                f"{name} is undefined: all {self.n_images} predictions are {outcome}; "
+                "expected at least one correct and one wrong prediction."
+            )
 
-    def need_probabilities(self, name: str) -> None:
-        """Say that `name` has no meaning where a confidence is no probability."""
+    def check_any_error(self, name: str) -> None:
+        """Raise `MetricError` if all predictions are correct, where metric `name` is undefined."""
+        if self.n_errors == 0:
+            raise MetricError(
+                f"{name} is undefined: all {self.n_images} predictions are correct; expected at least one error."
+            )
+
+    def check_probabilities(self, name: str) -> None:
+        """Raise `MetricError` if a confidence is outside [0, 1], which metric `name` requires."""
         for value in (self.confidences[0], self.confidences[-1]):
             if not 0 <= value <= 1:
                 raise MetricError(
-                    f"{name} got confidence {float(value)!r}, expected probabilities in [0, 1]: "
-                    "choose a method that gives probabilities, such as 'mean'."
+                    f"{name} got confidence {float(value)!r}, expected probabilities in [0, 1]; "
+                    "use a method that returns probabilities, such as 'mean'."
                 )
 
 
-def steps(counts: IntArray) -> IntArray:
-    """Return by how much running counts grow from 0 on, int64 [B]; np.diff does so too, but slowly for a few blocks."""
-    grown = counts.copy()
-    grown[1:] -= counts[:-1]
-    return grown
-
-
-def _two_blocks(accepted: int, errors: int, n_images: int, n_errors: int) -> Ranking:
-    """Make the ranking of a first block and the rest; a block of one kind only is the same in any order."""
-    blocks = [(accepted, errors), (n_images, n_errors)] if 0 < accepted < n_images else [(n_images, n_errors)]
-    counts = np.array(blocks, dtype=np.int64)
-    return Ranking(np.arange(len(blocks), 0, -1, dtype=np.float64), counts[:, 0], counts[:, 1])
-
-
 def rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
-    """Sort images by confidence into blocks of equal confidence. bool [N], float [N] -> Ranking
+    """Sort images by confidence. bool [N], float [N] -> Ranking
 
-    Sorting values and counting errors by bisection costs less than half of one argsort and needs no gather.
+    Sorting values and counting errors by bisection takes less than half the time of one argsort.
     """
-    right, sure = check_confidence(correct, confidence)
-    ascending = np.sort(sure)
+    is_correct, values = check_confidence(correct, confidence)
+    ascending = np.sort(values)
     is_first = np.append(True, ascending[1:] != ascending[:-1])
     if is_first.all():
-        # Without ties, the usual case, two gathers are saved.
+        # Without ties, the common case, two gathers are saved.
         distinct, accepted = ascending, np.arange(1, len(ascending) + 1)
     else:
         first = np.flatnonzero(is_first)
         distinct, accepted = ascending[first], len(ascending) - first[::-1]
-    errors_in_block = np.bincount(np.searchsorted(distinct, np.sort(sure[~right])), minlength=len(distinct))
-    return Ranking(distinct[::-1], accepted, np.cumsum(errors_in_block[::-1]))
+    tie_errors = np.bincount(np.searchsorted(distinct, np.sort(values[~is_correct])), minlength=len(distinct))
+    return Ranking(distinct[::-1], accepted, np.cumsum(tie_errors[::-1]))
 
 
 def check_confidence(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArray, Float64Array]:
-    """Return both as arrays, or say what is wrong with them. bool [N], float64 [N]"""
-    right, sure = np.asarray(correct), np.asarray(confidence)
-    if right.dtype != np.bool_:
+    """Return both as arrays bool [N] and float64 [N], or raise `MetricError`."""
+    is_correct, values = np.asarray(correct), np.asarray(confidence)
+    if is_correct.dtype != np.bool_:
+        raise MetricError(f"correct has dtype {is_correct.dtype}, expected bool; pass predicted == labels.")
+    if is_correct.ndim != 1 or is_correct.shape != values.shape:
         raise MetricError(
-            f"correct has dtype {right.dtype}, expected bool: one truth value per image, such as predicted == labels."
+            f"correct has shape {list(is_correct.shape)} and confidence {list(values.shape)}, expected [N] and [N]; "
+            "pass one value per image in each."
         )
-    if right.ndim != 1 or right.shape != sure.shape:
+    if not np.issubdtype(values.dtype, np.floating) and not np.issubdtype(values.dtype, np.integer):
+        raise MetricError(f"confidence has dtype {values.dtype}, expected real numbers; convert it to float64.")
+    if len(is_correct) == 0:
         raise MetricError(
-            f"correct has shape {right.shape} and confidence {sure.shape}, expected one value per image in each: "
-            "[N] and [N]."
+            "correct and confidence are empty, expected at least one image; check how they were selected."
         )
-    if not np.issubdtype(sure.dtype, np.floating) and not np.issubdtype(sure.dtype, np.integer):
-        raise MetricError(f"confidence has dtype {sure.dtype}, expected real numbers: convert it to float64.")
-    if len(right) == 0:
-        raise MetricError("correct and confidence are empty, expected at least one image: check the selection.")
-    sure = sure.astype(np.float64, copy=False)
-    if np.isnan(np.min(sure)):
-        index = int(np.flatnonzero(np.isnan(sure))[0])
-        raise MetricError(f"confidence is NaN at index {index}, expected a number: repair the score or leave it out.")
-    return right, sure
+    values = values.astype(np.float64, copy=False)
+    if np.isnan(np.min(values)):
+        index = int(np.flatnonzero(np.isnan(values))[0])
+        raise MetricError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
+    return is_correct, values
+
+
+def count_increments(cumulative: IntArray) -> IntArray:
+    """Return the increments of cumulative counts that start at 0. int64 [T]; faster than np.diff for few counts"""
+    increments = cumulative.copy()
+    increments[1:] -= cumulative[:-1]
+    return increments
+
+
+def _rank_two_ties(accepted: int, errors: int, n_images: int, n_errors: int) -> Ranking:
+    """Return the ranking of a first tie and the rest; the order within a tie of one outcome does not matter."""
+    ties = [(accepted, errors), (n_images, n_errors)] if 0 < accepted < n_images else [(n_images, n_errors)]
+    counts = np.array(ties, dtype=np.int64)
+    return Ranking(np.arange(len(ties), 0, -1, dtype=np.float64), counts[:, 0], counts[:, 1])
+
+
+MAX_EXACT_TERM = 32
+"""Terms of a harmonic sum up to this one are added one by one; beyond it the asymptotic series is exact in float64."""
+
+_EXACT_SUMS = np.array(
+    [
+        [sum(1.0 / n for n in range(before + 1, last + 1)) for last in range(MAX_EXACT_TERM + 1)]
+        for before in range(MAX_EXACT_TERM)
+    ]
+)
+"""Sum of 1/n over n = before + 1 .. last. float64 [before, last]"""
+
+
+def harmonic_sums(before: IntArray, sizes: IntArray) -> Float64Array:
+    """Sum 1/n over n = before + 1 .. before + size, for each tie. int64 [T], int64 [T] -> float64 [T]
+
+    The difference of two harmonic numbers would lose precision for small ties far down the ranking.
+    """
+    sums: Float64Array = 1.0 / (before + sizes)
+    tied = np.flatnonzero(sizes > 1)
+    if len(tied):
+        sums[tied] = _sum_large_ties(before[tied], sizes[tied])
+    return sums
+
+
+def _sum_large_ties(before: IntArray, sizes: IntArray) -> Float64Array:
+    start = np.maximum(before, MAX_EXACT_TERM)
+    low, high = start + 0.5, np.maximum(before + sizes, MAX_EXACT_TERM) + 0.5
+    sums: Float64Array = np.log1p((high - low) / low) + (_harmonic_remainder(high) - _harmonic_remainder(low))
+    near = np.flatnonzero(before < MAX_EXACT_TERM)
+    sums[near] += _EXACT_SUMS[before[near], np.minimum(before[near] + sizes[near], MAX_EXACT_TERM)]
+    return sums
+
+
+def _harmonic_remainder(x: Float64Array) -> Float64Array:
+    """Return H(x - 1/2) - log(x) - Euler's constant, H being the harmonic numbers."""
+    inverse = 1.0 / (x * x)
+    return inverse * (1 / 24 - inverse * (7 / 960 - inverse * (31 / 8064)))

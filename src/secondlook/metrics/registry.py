@@ -1,118 +1,119 @@
-"""The table of metrics: what each is called, which way is better, and what it needs."""
+"""`METRICS`: the registry of metrics, and how texts such as 'auroc' or 'risk_at:0.8' are parsed."""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Concatenate, Generic, Literal, ParamSpec
+from typing import Literal, TypeVar
 
 from numpy.typing import ArrayLike
 
 from secondlook.errors import MetricError
 from secondlook.metrics.ranking import Ranking, rank
-from secondlook.registry import did_you_mean
+from secondlook.registry import Registry
 
-P = ParamSpec("P")
+MetricFunction = TypeVar("MetricFunction", bound=Callable[..., float])
 
 
 @dataclass(frozen=True)
-class Metric(Generic[P]):
-    """One metric. It is called as a function of `correct` (bool [N]) and `confidence` (float64 [N])."""
+class Metric:
+    """A registered metric.
+
+    Evaluation ranks the images once and computes many metrics with `ranked`; `function` is the public function.
+    """
 
     name: str
+    summary: str
     better: Literal["higher", "lower"]
     bounds: tuple[float, float]
     reads: Literal["order", "values"]
-    """'order': only the order of the confidences matters; 'values': they must be probabilities of being right."""
+    """'order' if only the order of the confidences matters, 'values' if they must be probabilities."""
     parameter: str | None
-    """The name of the one parameter that a text such as 'risk_at:0.8' gives, where there is one."""
-    says: str
-    of: Callable[Concatenate[Ranking, P], float]
-    """The same number from images that are already ranked, so that several metrics share one sort."""
+    """Name of the required parameter, given after a colon as in 'risk_at:0.8'; None for most metrics."""
+    function: Callable[..., float]
+    """`function(correct, confidence, ...)` with bool [N] and float [N]."""
+    ranked: Callable[..., float]
+    """`ranked(ranking, ...)`, the same number for ranked images."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "__doc__", self.of.__doc__)
-        object.__setattr__(self, "__name__", self.name)
-
-    def __call__(self, correct: ArrayLike, confidence: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> float:
-        """Return the number for images in any order."""
-        return self.of(rank(correct, confidence), *args, **kwargs)
+    @property
+    def form(self) -> str:
+        """The name with a placeholder for the parameter, such as 'risk_at:COVERAGE'."""
+        return f"{self.name}:{self.parameter.upper()}" if self.parameter else self.name
 
 
-@dataclass(frozen=True)
-class BoundMetric:
-    """A metric with its parameter, as a text names it: 'auroc', 'risk_at:0.8'."""
-
-    text: str
-    metric: Metric[...]
-    arguments: tuple[float, ...]
-
-    def of(self, ranking: Ranking) -> float:
-        """Return the number for ranked images."""
-        return self.metric.of(ranking, *self.arguments)
-
-
-_METRICS: dict[str, Metric[...]] = {}
-_ONE_RIGHT_ONE_WRONG = rank([True, False], [0.75, 0.25])
-"""Images for which every metric has a meaning."""
+METRICS: Registry[Metric] = Registry("metric", MetricError)
+"""All metrics by name."""
 
 
 def metric(
     name: str,
     *,
+    summary: str,
     better: Literal["higher", "lower"],
-    says: str,
+    ranked: Callable[..., float],
     bounds: tuple[float, float] = (0.0, 1.0),
     reads: Literal["order", "values"] = "order",
     parameter: str | None = None,
-) -> Callable[[Callable[Concatenate[Ranking, P], float]], Metric[P]]:
-    """Register a function of a ranking as a metric; the name is then that of the record."""
+) -> Callable[[MetricFunction], MetricFunction]:
+    """Register the decorated function of `correct` and `confidence` as a metric."""
 
-    def register(of: Callable[Concatenate[Ranking, P], float]) -> Metric[P]:
-        if name in _METRICS:
-            raise MetricError(f"a metric named {name!r} is registered already; choose another name for the second one.")
-        record = Metric(name, better, bounds, reads, parameter, says, of)
-        _METRICS[name] = record
-        return record
+    def register(function: MetricFunction) -> MetricFunction:
+        METRICS.add(Metric(name, summary, better, bounds, reads, parameter, function, ranked))
+        return function
 
     return register
 
 
-def known_metrics() -> tuple[Metric[...], ...]:
-    """Return every registered metric, in the order of registration."""
-    return tuple(_METRICS.values())
+@dataclass(frozen=True)
+class BoundMetric:
+    """A metric with its parameter, parsed from a text such as 'auroc' or 'risk_at:0.8'."""
+
+    text: str
+    metric: Metric
+    arguments: tuple[float, ...]
+
+    def __call__(self, correct: ArrayLike, confidence: ArrayLike) -> float:
+        """Return the metric for images in any order. bool [N], float [N]"""
+        return self.compute(rank(correct, confidence))
+
+    def compute(self, ranking: Ranking) -> float:
+        """Return the metric for ranked images."""
+        return self.metric.ranked(ranking, *self.arguments)
+
+
+_BOTH_OUTCOMES = rank([True, False], [0.75, 0.25])
+"""Two images for which every metric is defined."""
 
 
 def parse_metric(text: str) -> BoundMetric:
-    """Read 'auroc' or 'risk_at:0.8' into a metric with its parameter."""
+    """Parse a metric such as 'auroc' or 'risk_at:0.8'."""
     name, colon, argument = text.partition(":")
-    if name not in _METRICS:
-        known = ", ".join(_METRICS)
-        raise MetricError(f"unknown metric {name!r}; known metrics: {known}.{did_you_mean(name, _METRICS)}")
-    record = _METRICS[name]
+    record = METRICS.find(name)
     if record.parameter is None:
         if colon:
-            raise MetricError(f"metric {name!r} has no parameter, but {text!r} gives one: write {name!r}.")
+            raise MetricError(f"metric {name!r} has no parameter, got {text!r}; write {name!r}.")
         return BoundMetric(text, record, ())
-    read = BoundMetric(text, record, (_number(argument, text, record.parameter),))
-    read.of(_ONE_RIGHT_ONE_WRONG)  # says what is wrong with the parameter, where something is
-    return read
+    bound = BoundMetric(text, record, (_parse_number(argument, text, record),))
+    bound.compute(_BOTH_OUTCOMES)  # raises if the parameter is out of range
+    return bound
 
 
-def parse_metrics(texts: Iterable[str]) -> tuple[BoundMetric, ...]:
-    """Read several metrics, or a single one; naming one twice is an error."""
-    read = tuple(parse_metric(text) for text in ([texts] if isinstance(texts, str) else texts))
-    for index, one in enumerate(read):
-        if one in read[:index]:
-            raise MetricError(f"metric {one.text!r} is named twice; name each once.")
-    return read
+def parse_metrics(texts: str | Iterable[str]) -> tuple[BoundMetric, ...]:
+    """Parse one or more metrics; duplicates are an error."""
+    parsed = tuple(parse_metric(text) for text in ([texts] if isinstance(texts, str) else texts))
+    for index, one in enumerate(parsed):
+        if one in parsed[:index]:
+            raise MetricError(f"duplicate metric {one.text!r}; list each metric once.")
+    return parsed
 
 
-def _number(argument: str, text: str, parameter: str) -> float:
+def _parse_number(argument: str, text: str, record: Metric) -> float:
     try:
         number = float(argument)
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        name = text.partition(":")[0]
-        raise MetricError(f"metric {text!r} lacks its {parameter}, expected a number as in '{name}:0.8'.")
+        raise MetricError(
+            f"metric {text!r} needs a number as its {record.parameter}, got {argument!r}; "
+            f"write {record.form!r}, such as '{record.name}:0.8'."
+        )
     return number

@@ -1,63 +1,208 @@
-"""How many errors are left among the accepted: areas and points of the curve of selective risk."""
+"""Selective prediction: risk (the error rate among accepted images) against coverage (the fraction accepted).
+
+Selective risk divides the errors among accepted images by the accepted images, joint risk by all images. The metrics on
+joint risk, named `*_joint`, reproduce the tables of the paper.
+"""
+
+from __future__ import annotations  # help() then shows 'ArrayLike' instead of a long union
+
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from secondlook.arrays import Float64Array
 from secondlook.errors import MetricError
-from secondlook.metrics.ranking import Ranking
+from secondlook.metrics.ranking import Ranking, rank
 from secondlook.metrics.registry import metric
 
+Order = Literal["given", "perfect", "worst"]
+"""The given order of the images, or the best or worst possible one."""
 
-@metric("aurc", better="lower", says="mean selective risk over all coverages")
-def aurc(ranking: Ranking) -> float:
-    """Mean over n of the error rate among the n surest images, expected over the order of equal confidences."""
+
+def _aurc(ranking: Ranking) -> float:
     return ranking.mean_selective_risk
 
 
-@metric("eaurc", better="lower", says="selective-risk area above the perfect one (Geifman's E-AURC)")
-def eaurc(ranking: Ranking) -> float:
-    """`aurc` less that of the perfect order of the same images."""
-    # A perfect order may miss zero by a rounding error on either side.
-    return max(0.0, aurc.of(ranking) - aurc.of(ranking.perfect()))
+@metric("aurc", better="lower", ranked=_aurc, summary="mean selective risk over all coverages")
+def aurc(correct: ArrayLike, confidence: ArrayLike) -> float:
+    """Compute the area under the risk-coverage curve: (1/N) * sum over n of e(n) / n.
+
+    e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
+    """
+    return _aurc(rank(correct, confidence))
 
 
-@metric("aorc", better="higher", says="AORC on selective risk, as the paper's text defines it")
-def aorc(ranking: Ranking) -> float:
-    """Area from the worst curve of selective risk down to this one, over the area down to the perfect one."""
-    ranking.need_right_and_wrong("aorc")
-    worst, perfect = aurc.of(ranking.worst()), aurc.of(ranking.perfect())
-    return min(1.0, max(0.0, (worst - aurc.of(ranking)) / (worst - perfect)))
+def _eaurc(ranking: Ranking) -> float:
+    # The value of a perfect order may differ from zero by a rounding error of either sign.
+    return max(0.0, _aurc(ranking) - _aurc(ranking.perfect()))
 
 
-@metric("risk_at", better="lower", says="error rate among the surest share of images", parameter="coverage")
-def risk_at(ranking: Ranking, coverage: float) -> float:
-    """Error rate among the surest images, as many as reach the coverage, expected over the order of ties."""
+@metric("eaurc", better="lower", ranked=_eaurc, summary="AURC in excess of the perfect order (Geifman's E-AURC)")
+def eaurc(correct: ArrayLike, confidence: ArrayLike) -> float:
+    """Compute the excess AURC of Geifman et al.: `aurc` minus the `aurc` of the perfect order of the same images."""
+    return _eaurc(rank(correct, confidence))
+
+
+def _aorc(ranking: Ranking) -> float:
+    ranking.check_both_outcomes("aorc")
+    worst, perfect = _aurc(ranking.worst()), _aurc(ranking.perfect())
+    return min(1.0, max(0.0, (worst - _aurc(ranking)) / (worst - perfect)))
+
+
+@metric("aorc", better="higher", ranked=_aorc, summary="AORC on selective risk, as defined in the text of the paper")
+def aorc(correct: ArrayLike, confidence: ArrayLike) -> float:
+    """Compute AORC on selective risk: (worst - given) / (worst - perfect), each term an `aurc` of the same images.
+
+    Raises `MetricError` if all predictions are correct or all are wrong.
+    """
+    return _aorc(rank(correct, confidence))
+
+
+def _risk_at(ranking: Ranking, coverage: float) -> float:
     if not 0 < coverage <= 1:
-        raise MetricError(f"risk_at got coverage {coverage}, expected a share in (0, 1] such as 0.8.")
+        raise MetricError(f"risk_at got coverage {coverage}, expected a fraction in (0, 1] such as 0.8.")
     accepted = count_for_coverage(coverage, ranking.n_images)
-    block = int(np.searchsorted(ranking.accepted, accepted))
-    size, errors = int(ranking.block_sizes[block]), int(ranking.block_errors[block])
-    taken = accepted - (int(ranking.accepted[block]) - size)
-    return (int(ranking.errors[block]) - errors + taken * errors / size) / accepted
+    tie = int(np.searchsorted(ranking.accepted, accepted))
+    size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
+    accepted_in_tie = accepted - (int(ranking.accepted[tie]) - size)
+    return (int(ranking.errors[tie]) - errors + accepted_in_tie * errors / size) / accepted
 
 
-@metric("coverage_at", better="higher", says="largest coverage with at most this selective risk", parameter="risk")
-def coverage_at(ranking: Ranking, risk: float) -> float:
-    """Largest coverage at which the expected error rate among the accepted is at most `risk`; 0 where none is."""
+@metric(
+    "risk_at",
+    better="lower",
+    ranked=_risk_at,
+    parameter="coverage",
+    summary="error rate among the most confident images at a coverage",
+)
+def risk_at(correct: ArrayLike, confidence: ArrayLike, coverage: float) -> float:
+    """Compute the selective risk at a coverage in (0, 1]: e(n) / n with n = ceil(coverage * N).
+
+    e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
+    """
+    return _risk_at(rank(correct, confidence), coverage)
+
+
+def _coverage_at(ranking: Ranking, risk: float) -> float:
     if not 0 <= risk <= 1:
-        raise MetricError(f"coverage_at got risk {risk}, expected a share in [0, 1] such as 0.01.")
-    # What exceeds the risk by rounding alone (0.29 * 100 is 28.999999999999996) does not exceed it.
+        raise MetricError(f"coverage_at got risk {risk}, expected an error rate in [0, 1] such as 0.01.")
+    # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
     risk *= 1 + 1e-12
-    kept = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
-    whole_blocks = int(kept[-1]) + 1 if len(kept) else 0
-    if whole_blocks == len(ranking.accepted):
+    within = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
+    whole_ties = int(within[-1]) + 1 if len(within) else 0
+    if whole_ties == len(ranking.accepted):
         return 1.0
-    accepted, errors = (int(ranking.accepted[kept[-1]]), int(ranking.errors[kept[-1]])) if len(kept) else (0, 0)
-    # In the block that leads above the risk, expected errors grow by a constant for each image.
-    growth = int(ranking.block_errors[whole_blocks]) / int(ranking.block_sizes[whole_blocks])
+    accepted, errors = (int(ranking.accepted[within[-1]]), int(ranking.errors[within[-1]])) if len(within) else (0, 0)
+    # In the tie that exceeds the risk, the expected errors grow linearly with the number of accepted images.
+    growth = int(ranking.tie_errors[whole_ties]) / int(ranking.tie_sizes[whole_ties])
     return (accepted + int((risk * accepted - errors) / (growth - risk))) / ranking.n_images
 
 
+@metric(
+    "coverage_at",
+    better="higher",
+    ranked=_coverage_at,
+    parameter="risk",
+    summary="largest coverage with at most this selective risk",
+)
+def coverage_at(correct: ArrayLike, confidence: ArrayLike, risk: float) -> float:
+    """Compute the largest coverage n / N with a selective risk e(n) / n of at most `risk` in [0, 1]; 0 if none.
+
+    This describes the given images and guarantees nothing about others; see `secondlook.certify`.
+    """
+    return _coverage_at(rank(correct, confidence), risk)
+
+
+def _augrc(ranking: Ranking) -> float:
+    return (_compute_twice_joint_area(ranking) - ranking.n_errors) / (2 * ranking.n_images**2)
+
+
+@metric("augrc", better="lower", ranked=_augrc, bounds=(0.0, 0.5), summary="area under the joint risk-coverage curve")
+def augrc(correct: ArrayLike, confidence: ArrayLike) -> float:
+    """Compute the area under the generalized (joint) risk-coverage curve e(n) / N, by trapezoids; exact in integers.
+
+    With the error rate r = n_errors / N it equals r^2 / 2 + r * (1 - r) * (1 - auroc).
+    """
+    return _augrc(rank(correct, confidence))
+
+
+def _eaurc_joint(ranking: Ranking) -> float:
+    excess = _compute_twice_joint_area(ranking) - _compute_twice_joint_area(ranking.perfect())
+    return excess / (2 * ranking.n_images**2)
+
+
+@metric(
+    "eaurc_joint",
+    better="lower",
+    ranked=_eaurc_joint,
+    summary="joint-risk area in excess of the perfect order, as in the tables of the paper",
+)
+def eaurc_joint(correct: ArrayLike, confidence: ArrayLike) -> float:
+    """Compute the area under the joint risk e(n) / N minus that of the perfect order.
+
+    It equals (1 - auroc) * accuracy * (1 - accuracy).
+    """
+    return _eaurc_joint(rank(correct, confidence))
+
+
+def _aorc_joint(ranking: Ranking) -> float:
+    ranking.check_both_outcomes("aorc_joint")
+    worst = _compute_twice_joint_area(ranking.worst())
+    return (worst - _compute_twice_joint_area(ranking)) / (worst - _compute_twice_joint_area(ranking.perfect()))
+
+
+@metric(
+    "aorc_joint",
+    better="higher",
+    ranked=_aorc_joint,
+    summary="AORC on joint risk, as in the tables of the paper; equals auroc",
+)
+def aorc_joint(correct: ArrayLike, confidence: ArrayLike) -> float:
+    """Compute AORC on joint risk: (worst - given) / (worst - perfect), each term an area under e(n) / N.
+
+    It equals `auroc` exactly. Raises `MetricError` if all predictions are correct or all are wrong.
+    """
+    return _aorc_joint(rank(correct, confidence))
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCurve:
+    """Risk against coverage, one point for each number of accepted images from 1 to N."""
+
+    coverage: Float64Array
+    risk: Float64Array
+
+
+def risk_coverage(correct: ArrayLike, confidence: ArrayLike, *, order: Order = "given") -> RiskCurve:
+    """Return selective risk against coverage, or that of the perfect or worst order. bool [N], float [N] -> N points"""
+    ranking = _reorder(rank(correct, confidence), order)
+    accepted = np.arange(1, ranking.n_images + 1)
+    return RiskCurve(accepted / ranking.n_images, ranking.expected_errors() / accepted)
+
+
+def joint_risk_coverage(correct: ArrayLike, confidence: ArrayLike, *, order: Order = "given") -> RiskCurve:
+    """Return joint risk against coverage, or that of the perfect or worst order. bool [N], float [N] -> N points"""
+    ranking = _reorder(rank(correct, confidence), order)
+    accepted = np.arange(1, ranking.n_images + 1)
+    return RiskCurve(accepted / ranking.n_images, ranking.expected_errors() / ranking.n_images)
+
+
 def count_for_coverage(coverage: float, n_images: int) -> int:
-    """Return the smallest number of images whose share of all is at least the coverage."""
-    # 0.07 * 100 is 7.000000000000001: what differs from an integer by rounding alone is that integer.
+    """Return the smallest number of images that reaches the coverage, at least 1."""
+    # 0.07 * 100 is 7.000000000000001: a number that differs from an integer by rounding alone is that integer.
     return max(1, min(n_images, int(np.ceil(coverage * n_images * (1 - 1e-12)))))
+
+
+def _reorder(ranking: Ranking, order: Order) -> Ranking:
+    if order not in ("given", "perfect", "worst"):
+        raise MetricError(f"unknown order {order!r} of a risk curve; expected 'given', 'perfect' or 'worst'.")
+    return {"given": lambda: ranking, "perfect": ranking.perfect, "worst": ranking.worst}[order]()
+
+
+def _compute_twice_joint_area(ranking: Ranking) -> int:
+    """Return twice the sum over n of the expected errors among the n most confident images, an integer."""
+    errors_above = ranking.errors - ranking.tie_errors
+    sizes = ranking.tie_sizes
+    return int(np.sum(2 * sizes * errors_above + ranking.tie_errors * (sizes + 1)))

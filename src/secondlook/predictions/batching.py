@@ -1,6 +1,7 @@
-"""Batches that fit: how many images at once, and what to do when memory runs out."""
+"""How many images to process at once: batches for the classifier, chunks of a store, blocks read into memory."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,8 +12,12 @@ from secondlook.errors import PredictionsError
 BatchSize = int | Literal["auto"]
 
 PIXELS_PER_BATCH = 2**22
-PART_BYTES = 64 * 2**20
-_WORDS_OF_FAILED_ALLOCATION = (
+CHUNK_BYTES = 64 * 2**20
+"""Approximate size of the decoded images of one chunk."""
+_BLOCK_BYTES = 32 * 2**20
+"""Approximate size of one block of outputs in float64."""
+
+_OUT_OF_MEMORY_MESSAGES = (
     "failed to allocate memory",
     "out of memory",
     "bfcarena",
@@ -22,63 +27,85 @@ _WORDS_OF_FAILED_ALLOCATION = (
 
 
 def choose_batch_size(batch_size: BatchSize, image: Array) -> int:
-    """Return the number of images per batch; 'auto' goes by the pixels of one [H, W, C], from 8 to 256."""
+    """Return the number of images per batch; 'auto' chooses 8 to 256 from the size of an input image [H, W, C]."""
     if batch_size == "auto":
-        return min(256, max(8, _power_of_two_up_to(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
-    if type(batch_size) is not int or batch_size < 1:  # True is an int, but no number of images
-        raise PredictionsError(f"batch_size is {batch_size!r}; expected 'auto' or a number of images, at least 1.")
+        return min(256, max(8, _round_down_to_power_of_two(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
+    if type(batch_size) is not int or batch_size < 1:  # True is an int, but not a batch size
+        raise PredictionsError(f"batch_size is {batch_size!r}; expected 'auto' or a positive integer.")
     return batch_size
 
 
 def chunk_rows(image: Array) -> int:
-    """Return how many images make one part: their pixels, [H, W, C] each, are held in memory together."""
-    return min(1024, max(16, _power_of_two_up_to(PART_BYTES // image.nbytes)))
+    """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together."""
+    return min(1024, max(16, _round_down_to_power_of_two(CHUNK_BYTES // image.nbytes)))
 
 
-def _power_of_two_up_to(number: int) -> int:
+def block_rows(views: int, classes: int, rows_per_read: int = 1) -> int:
+    """Return the number of images per block: a power of two, so that blocks end where stored row groups end."""
+    return max(rows_per_read, _round_down_to_power_of_two(_BLOCK_BYTES // (8 * views * classes)))
+
+
+def _round_down_to_power_of_two(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
+@dataclass(frozen=True)
+class Chunking:
+    """Division of `images` images into chunks of `rows` images; the last chunk may be smaller."""
+
+    images: int
+    rows: int
+
+    @property
+    def numbers(self) -> range:
+        """The chunk numbers."""
+        return range(-(-self.images // self.rows))
+
+    def indices_of(self, number: int) -> range:
+        """Return the source indices of the images in a chunk."""
+        return range(number * self.rows, min((number + 1) * self.rows, self.images))
+
+
 class HalvingBatches:
-    """A classifier that is given smaller batches for good once a batch did not fit in memory."""
+    """Calls a classifier in batches, and halves the batch size for good when a batch does not fit in memory."""
 
     def __init__(self, classify: Callable[[Array], Float32Array], batch_size: int) -> None:
         self._classify = classify
         self.batch_size = batch_size
 
     def __call__(self, images: Array) -> Float32Array:
-        """Return the answers float32 [n, C] to images [n, H, W, C]."""
-        answers: list[Float32Array] = []
+        """Classify images. [n, H, W, C] -> float32 [n, classes]"""
+        outputs: list[Float32Array] = []
         done = 0
         while done < len(images):
             batch = images[done : done + self.batch_size]
             try:
-                answers.append(self._classify(batch))
+                outputs.append(self._classify(batch))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 self._halve(len(batch), error)
             else:
                 done += len(batch)
-        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
-    def _halve(self, tried: int, error: Exception) -> None:
-        if tried == 1:
+    def _halve(self, failed_size: int, error: Exception) -> None:
+        if failed_size == 1:
             raise PredictionsError(
                 f"the classifier ran out of memory on a single image ({_first_line(error)}); "
                 "use a smaller input size, a smaller classifier or a machine with more memory."
             ) from error
-        self.batch_size = tried // 2
+        self.batch_size = failed_size // 2
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or the one that caused it, says that memory ran out, in whatever way its library says so."""
+    """Whether an error, or its cause, is an out-of-memory error of any library."""
     if error is None:
         return False
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     message = str(error).lower()
-    return any(words in message for words in _WORDS_OF_FAILED_ALLOCATION) or is_out_of_memory(error.__cause__)
+    return any(text in message for text in _OUT_OF_MEMORY_MESSAGES) or is_out_of_memory(error.__cause__)
 
 
 def _first_line(error: Exception) -> str:

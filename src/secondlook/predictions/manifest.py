@@ -1,38 +1,40 @@
-"""The manifest of a run: how its predictions came about, validated whenever it is read."""
-
-from __future__ import annotations
+"""Manifests of a store: which classifier, data and views an entry holds, validated whenever they are read."""
 
 import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+import secondlook
 from secondlook.arrays import Output
+from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
-from secondlook.files import describe_invalid, write_atomically
-
-if TYPE_CHECKING:
-    from secondlook.classifiers import Classifier
-    from secondlook.predictions.flow import CollectJob
-    from secondlook.sources import Source
+from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
+from secondlook.sources import Source
+from secondlook.views import ViewSet
 
 FORMAT_VERSION: Literal[1] = 1
-RUN_FILE = "manifest.json"
+ENTRY_FILE = "manifest.json"
 ENSEMBLE_FILE = "ensemble.json"
 
 
-class Record(BaseModel):
-    """A value of a manifest: nothing missing, nothing unknown, nothing changed later."""
+class StoredRecord(FrozenRecord):
+    """A frozen record whose fields may have another name in the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(populate_by_name=True)
 
 
-class ClassifierRecord(Record):
-    """Which classifier answered, and how images became its input."""
+def _stored_as(name: str, **constraints: Any) -> Any:
+    """Return a field with a stored name, kept so that existing stores can be read."""
+    return Field(validation_alias=name, serialization_alias=name, **constraints)
+
+
+class ClassifierRecord(StoredRecord):
+    """The classifier, and how images become its input."""
 
     name: str
     digest: str
@@ -40,83 +42,83 @@ class ClassifierRecord(Record):
     preprocessing: dict[str, object]
 
 
-class DataRecord(Record):
-    """Which images were looked at; the spec also holds the part, the fraction and the seed that chose them."""
+class DataRecord(StoredRecord):
+    """The images; the spec includes the subset, its fraction and the random seed."""
 
     spec: str
     digest: str
     images: int = Field(gt=0)
-    labelled: bool
+    labeled: bool = _stored_as("labelled")
     class_names: tuple[str, ...] | None
 
 
-class SkippedImage(Record):
-    """An image that could not be read, and why."""
+class SkippedImage(StoredRecord):
+    """An image that could not be read, and the reason."""
 
     index: int
     id: str
     reason: str
 
 
-class Manifest(Record):
-    """One run: a classifier, its data, the views asked for so far. No times: the same run gives the same bytes."""
+class Manifest(StoredRecord):
+    """One entry: a classifier, its data and the views collected so far.
+
+    It holds no timestamps, so that collecting the same outputs again writes the same bytes.
+    """
 
     version: Literal[1] = FORMAT_VERSION
     classifier: ClassifierRecord
     data: DataRecord
     views: tuple[str, ...]
-    rows_per_part: int = Field(gt=0)
+    rows_per_chunk: int = _stored_as("rows_per_part", gt=0)
     classes: int | None = None
     skipped: tuple[SkippedImage, ...] = ()
     versions: dict[str, str]
 
     @model_validator(mode="after")
-    def _skipped_images_exist(self) -> Self:
+    def _check_skipped(self) -> Self:
         for image in self.skipped:
             if not 0 <= image.index < self.data.images:
                 raise ValueError(f"skipped image {image.index} is not among the {self.data.images} images")
         return self
 
+    @classmethod
+    def create(cls, classifier: Classifier, source: Source, views: ViewSet, rows_per_chunk: int) -> Self:
+        """Return the manifest of a new entry."""
+        return cls(
+            classifier=ClassifierRecord(
+                name=classifier.name,
+                digest=classifier.digest,
+                output=classifier.output,
+                preprocessing=classifier.preprocessing.to_dict(),
+            ),
+            data=DataRecord(
+                spec=source.spec,
+                digest=source.digest,
+                images=len(source),
+                labeled=source.labels is not None,
+                class_names=source.class_names,
+            ),
+            views=views.texts,
+            rows_per_chunk=rows_per_chunk,
+            versions=_package_versions(),
+        )
+
     def with_views(self, views: tuple[str, ...]) -> Self:
-        """Return the manifest with views added behind those it has."""
+        """Return the manifest with new views appended to those it has."""
         new = tuple(view for view in views if view not in self.views)
         return self.model_copy(update={"views": self.views + new})
 
 
-class EnsembleManifest(Record):
-    """An ensemble: the names of its members' runs, in order."""
+class EnsembleManifest(StoredRecord):
+    """An ensemble: the entry names of its members, in order."""
 
     version: Literal[1] = FORMAT_VERSION
     members: tuple[str, ...] = Field(min_length=1)
 
 
-def manifest_of(job: CollectJob) -> Manifest:
-    """Return the manifest of a run that begins."""
-    classifier, source = job.classifier, job.source
-    return Manifest(
-        classifier=ClassifierRecord(
-            name=classifier.name,
-            digest=classifier.digest,
-            output=classifier.output,
-            preprocessing=classifier.preprocessing.to_dict(),
-        ),
-        data=DataRecord(
-            spec=source.spec,
-            digest=source.digest,
-            images=len(source),
-            labelled=source.labels is not None,
-            class_names=source.class_names,
-        ),
-        views=job.views.texts,
-        rows_per_part=job.division.rows,
-        versions=_versions(),
-    )
-
-
-def _versions() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     import pyarrow
-
-    import secondlook
 
     return {
         "secondlook": secondlook.__version__,
@@ -127,34 +129,34 @@ def _versions() -> dict[str, str]:
 
 
 def entry_key(classifier: Classifier, source: Source) -> str:
-    """Return the name of a run: equal only where classifier, preprocessing, output and data are."""
+    """Return the name of an entry, a digest of the classifier, its preprocessing and output, and the data."""
     return _digest(
         [classifier.digest, classifier.output, classifier.preprocessing.to_dict(), source.digest, FORMAT_VERSION]
     )
 
 
 def ensemble_key(members: tuple[str, ...]) -> str:
-    """Return the name of an ensemble, made from the names of its members' runs."""
+    """Return the name of an ensemble, a digest of the entry names of its members."""
     return _digest(["ensemble", *members, FORMAT_VERSION])
 
 
-def view_name(view: str) -> str:
-    """Return the name of a view's folder: its text may hold what a file system does not allow."""
+def view_key(view: str) -> str:
+    """Return the folder name of a view, a digest because its text may contain characters that paths do not allow."""
     return _digest(["view", view])
 
 
-def _digest(parts: list[object]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(values: list[object]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 AnyManifest = TypeVar("AnyManifest", Manifest, EnsembleManifest)
 
 
 def write_manifest(path: Path, manifest: Manifest | EnsembleManifest) -> None:
-    """Write a manifest whole, unless the file already says the same."""
-    text = manifest.model_dump_json(indent=2).encode() + b"\n"
-    if not path.is_file() or path.read_bytes() != text:
-        write_atomically(path, lambda file: file.write(text))
+    """Write a manifest atomically; a file with the same content is left alone."""
+    content = manifest.model_dump_json(indent=2, by_alias=True).encode() + b"\n"
+    if not path.is_file() or path.read_bytes() != content:
+        write_bytes_atomically(path, content)
 
 
 def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
@@ -162,8 +164,8 @@ def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
     try:
         return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        why = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
+        reason = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
         raise PredictionsError(
-            f"the manifest {str(path)!r} cannot be used ({why}); remove its folder and collect again, "
+            f"the manifest {str(path)!r} is invalid ({reason}); delete its folder and collect again, "
             "or open the store with the version of secondlook that wrote it."
         ) from None

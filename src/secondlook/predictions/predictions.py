@@ -1,58 +1,130 @@
-"""`Predictions`: what a classifier answers to every view of every image, with the labels where they are known."""
+"""`Predictions`: the outputs of a classifier for every view of every image, with labels if known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray, Output, softmax
 from secondlook.errors import PredictionsError
-from secondlook.predictions.asked_views import positions_of
-from secondlook.predictions.checks import (
-    check_class_names,
-    check_ids,
-    check_labels,
-    check_members_agree,
-    check_outputs,
+from secondlook.predictions.batching import block_rows
+from secondlook.predictions.chunks import read_images_file
+from secondlook.predictions.store import StoredTable, StoreEntry, find_entry, open_members
+from secondlook.predictions.validation import (
+    as_class_names,
+    as_ids,
+    as_labels,
+    as_outputs,
+    check_members_match,
     check_predict_from,
     check_top_k,
     resolve_positions,
+    resolve_views,
 )
-from secondlook.predictions.leading import top_classes
-from secondlook.predictions.table import ArrayTable, Table, block_rows
 from secondlook.progress import Advance, progress_bar, unwatched
+from secondlook.tables import arrow_table, pandas_frame
 from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
 PredictFrom = Literal["image", "views"]
+"""Whether the predicted class is derived from the image itself or from the mean over all views."""
+
+
+class Table(Protocol):
+    """Outputs [N, V, C] in memory or on disk, read in blocks."""
+
+    @property
+    def kind(self) -> Output:
+        """Whether the outputs are logits or probabilities."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of images, views and classes."""
+
+    @property
+    def rows_per_read(self) -> int:
+        """Number of consecutive images that are read as a unit."""
+
+    def read(self, images: IntArray, views: IntArray) -> Array:
+        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array."""
+
+
+class ArrayTable:
+    """Outputs in memory, one array [N, V, C] of float32 or float64."""
+
+    rows_per_read = 1
+
+    def __init__(self, values: Array, kind: Output) -> None:
+        self.values = _freeze(values.view())
+        self.kind: Output = kind
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of images, views and classes."""
+        images, views, classes = self.values.shape
+        return images, views, classes
+
+    def read(self, images: IntArray, views: IntArray) -> Array:
+        """Copy the outputs of some images and views, [len(images), len(views), C]."""
+        rows: Array = self.values[images]
+        if len(views) == self.shape[1] and np.array_equal(views, np.arange(len(views))):
+            return rows
+        return rows[:, views]
 
 
 class Predictions:
-    """The answers [N images, V views, C classes] of one classifier, or of each member of an ensemble.
+    """Outputs [N images, V views, C classes] of a classifier, or of each member of an ensemble.
 
-    View 0 is the identity. A value never changes: `select` gives another one. Nothing is read from a store before it
-    is asked for, and `blocks` reads it piece by piece.
+    View 0 is the identity, the image itself. Predictions are immutable; `select` returns new ones. Stored predictions
+    are read on demand, and `blocks` reads them in bounded memory.
+
+    Parameters
+    ----------
+    probabilities, logits
+        Outputs, float [N, V, C], not copied. Pass exactly one of `probabilities`, `logits` and `members`.
+    views
+        The views, in the order of the second axis.
+    labels
+        True class of each image, int [N].
+    ids
+        Unique id of each image; zero-padded positions by default.
+    class_names
+        Name of each class.
+    members
+        Predictions of the members of an ensemble for the same views and images. Labels, ids, class names and skipped
+        images of the first member are the defaults for the ensemble.
+    skipped
+        Id and reason of each image that could not be read.
 
     Attributes
     ----------
     members
-        The predictions of each member of an ensemble; empty otherwise.
+        Predictions of each member of an ensemble; empty otherwise.
     views, ids, class_names
-        What the axes stand for; `class_names` is None where the classes have no names.
+        Views, image ids and class names; `class_names` is None if unknown.
     skipped
-        The id of each image that could not be read and is not among these, with the reason.
+        Id and reason of each image that could not be read and so is not included.
     """
 
     members: tuple[Predictions, ...]
     views: ViewSet
-    ids: Sequence[str]
+    ids: tuple[str, ...]
     class_names: tuple[str, ...] | None
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...]
+    _table: Table | None
     _labels: IntArray | None
-    _advance: Advance = staticmethod(unwatched)
+    _n_classes: int
+    _image_positions: IntArray
+    _view_positions: IntArray
+    _advance: Advance
+    _predicted: dict[tuple[PredictFrom, int], IntArray]
 
     def __init__(
         self,
@@ -64,20 +136,24 @@ class Predictions:
         ids: Iterable[str] | None = None,
         class_names: Iterable[str] | None = None,
         members: Iterable[Predictions] = (),
+        skipped: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Wrap arrays [N, V, C]: exactly one of `probabilities` and `logits`, or the `members` of an ensemble."""
-        given_members = tuple(members)
-        if (probabilities is not None) + (logits is not None) + bool(given_members) != 1:
-            raise PredictionsError(
-                "Predictions needs exactly one of probabilities=, logits= and members=; give the one you have."
-            )
+        members = tuple(members)
+        if (probabilities is not None) + (logits is not None) + bool(members) != 1:
+            raise PredictionsError("Predictions takes exactly one of probabilities=, logits= and members=.")
         view_set = as_view_set(views)
         table: Table | None = None
-        if not given_members:
+        if members:
+            check_members_match(members, view_set)
+            labels = members[0]._labels if labels is None else labels
+            ids = members[0].ids if ids is None else ids
+            class_names = members[0].class_names if class_names is None else class_names
+            skipped = tuple(skipped) or members[0].skipped
+        else:
             kind: Output = "logits" if logits is not None else "probabilities"
             values = logits if logits is not None else probabilities
-            table = ArrayTable(check_outputs(values, kind, view_set.texts), kind)
-        self._set(table, given_members, view_set, labels, ids, class_names)
+            table = ArrayTable(as_outputs(values, kind, view_set.texts), kind)
+        self._initialize(table, members, view_set, labels, ids, class_names, skipped)
 
     @classmethod
     def from_table(
@@ -88,29 +164,34 @@ class Predictions:
         labels: object = None,
         ids: Iterable[str] | None = None,
         class_names: Iterable[str] | None = None,
+        skipped: Iterable[tuple[str, str]] = (),
     ) -> Self:
-        """Wrap a table that was checked when it was made, such as one kept in a store."""
-        made = cls.__new__(cls)
-        made._set(table, (), views, labels, ids, class_names)
-        return made
+        """Wrap a table of validated outputs, such as that of a store, without reading it."""
+        preds = cls.__new__(cls)
+        preds._initialize(table, (), views, labels, ids, class_names, skipped)
+        return preds
 
     @classmethod
-    def open(
-        cls,
-        store: str | Path,
-        *,
-        run: str | None = None,
-        views: ViewsLike | None = None,
-    ) -> Predictions:
-        """Open what `collect` kept in `store`, without a classifier and without reading the table.
+    def open(cls, store: str | Path, *, entry: str | None = None, views: ViewsLike | None = None) -> Predictions:
+        """Open predictions that `collect` stored; the outputs are read on demand, and no classifier is needed.
 
-        `run` is the beginning of a run's name where the store holds several; `views` takes only some of the views.
+        Parameters
+        ----------
+        store
+            The folder passed to `collect`, or that of one entry.
+        entry
+            Start of the name of the entry to open, if the store has several.
+        views
+            The views to open; all by default.
         """
-        from secondlook.predictions.opening import open_predictions
+        view_set = None if views is None else as_view_set(views)
+        folder = find_entry(Path(store), entry)
+        members = [open_entry(member, view_set) for member in open_members(folder)]
+        if members:
+            return Predictions(members=members, views=members[0].views)
+        return open_entry(StoreEntry.open(folder), view_set)
 
-        return open_predictions(Path(store), run, None if views is None else as_view_set(views))
-
-    def _set(
+    def _initialize(
         self,
         table: Table | None,
         members: tuple[Predictions, ...],
@@ -118,196 +199,236 @@ class Predictions:
         labels: object,
         ids: Iterable[str] | None,
         class_names: Iterable[str] | None,
+        skipped: Iterable[tuple[str, str]],
     ) -> None:
-        if members:
-            check_members_agree(members, views)
-            labels = members[0]._labels if labels is None else labels
-            ids = members[0].ids if ids is None else ids
-            class_names = members[0].class_names if class_names is None else class_names
-        shape = table.shape if table is not None else members[0].shape
-        self.members = members
-        self.views = views
-        self.ids = check_ids(ids, shape[0])
-        self.class_names = check_class_names(class_names, shape[2])
-        self._labels = None if labels is None else check_labels(labels, shape[0], shape[2])
-        self._table = table
-        self._image_positions: IntArray = np.arange(shape[0])
-        self._view_positions: IntArray = np.arange(shape[1])
-        self._n_classes = shape[2]
-        self._predicted: dict[tuple[str, int], IntArray] = {}
+        n_images, n_views, n_classes = members[0].shape if table is None else table.shape
+        self.__dict__.update(
+            members=members,
+            views=views,
+            ids=as_ids(ids, n_images),
+            class_names=as_class_names(class_names, n_classes),
+            skipped=tuple(skipped),
+            _table=table,
+            _labels=None if labels is None else _freeze(as_labels(labels, n_images, n_classes)),
+            _n_classes=n_classes,
+            _image_positions=np.arange(n_images),
+            _view_positions=np.arange(n_views),
+            _advance=unwatched,
+            _predicted={},
+        )
+
+    def _replace(self, **changes: Any) -> Predictions:
+        """Return a copy with some attributes replaced by valid values."""
+        copy = Predictions.__new__(Predictions)
+        copy.__dict__.update(self.__dict__, **changes)
+        return copy
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"cannot set {name!r}: Predictions are immutable; create new ones, or use select().")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"cannot delete {name!r}: Predictions are immutable.")
 
     @property
     def n_images(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         return len(self._image_positions)
 
     @property
     def n_views(self) -> int:
-        """How many views of each image there are, the identity included."""
+        """Number of views, including the identity."""
         return len(self._view_positions)
 
     @property
     def n_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return self._n_classes
 
     @property
     def n_members(self) -> int:
-        """How many classifiers answered: the members of an ensemble, or one."""
+        """Number of classifiers: the members of an ensemble, or one."""
         return max(1, len(self.members))
 
     @property
     def n_outputs(self) -> int:
-        """How many answers there are to each image: one for each view of each member."""
+        """Number of outputs per image: one for each view and member."""
         return self.n_members * self.n_views
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Images, views, classes."""
+        """Number of images, views and classes."""
         return self.n_images, self.n_views, self.n_classes
 
     @property
     def has_labels(self) -> bool:
-        """Whether the right classes are known."""
+        """Whether the images are labeled."""
         return self._labels is not None
 
     @property
     def has_logits(self) -> bool:
-        """Whether the classifier gave logits (an ensemble is a mean of probabilities and has none)."""
+        """Whether the outputs are logits; never those of an ensemble, which is a mean of probabilities."""
         return self._table is not None and self._table.kind == "logits"
 
     @property
     def labels(self) -> IntArray:
-        """The right class of each image, int64 [N]."""
+        """True class of each image, int64 [N], read-only."""
         if self._labels is None:
-            raise PredictionsError("these predictions have no labels; give them as labels= where they are made.")
+            raise PredictionsError("these predictions have no labels; pass labels= when creating or collecting them.")
         return self._labels
 
     @property
     def probabilities(self) -> Float32Array:
-        """All probabilities at once, float32 [N, V, C]; `blocks` gives them piece by piece and in float64."""
-        return self._filled(self.blocks())
+        """All probabilities, float32 [N, V, C]; `blocks` yields them block by block in float64."""
+        return self._join(self.blocks())
 
     @property
     def logits(self) -> Float32Array:
-        """All logits at once, float32 [N, V, C]."""
-        return self._filled(self.logit_blocks())
+        """All logits, float32 [N, V, C]."""
+        return self._join(self.logit_blocks())
 
-    def _filled(self, blocks: Iterator[tuple[slice, Float64Array]]) -> Float32Array:
-        whole: Float32Array | None = None
+    def _join(self, blocks: Iterator[tuple[slice, Float64Array]]) -> Float32Array:
+        joined: Float32Array | None = None
         for rows, block in blocks:
-            whole = np.empty(self.shape, dtype=np.float32) if whole is None else whole
-            whole[rows] = block
-        assert whole is not None, "there is always at least one image"
-        return whole
+            joined = np.empty(self.shape, dtype=np.float32) if joined is None else joined
+            joined[rows] = block
+        assert joined is not None, "there is always at least one image"
+        return joined
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Float64Array]]:
-        """Give the probabilities piece by piece: the images as a slice, and float64 [n, V, C] for them.
+        """Yield the probabilities block by block: a slice of images, and their probabilities float64 [n, V, C].
 
-        Logits become probabilities in float64; the members of an ensemble are averaged.
+        Logits are converted in float64; the members of an ensemble are averaged. `rows` is the number of images per
+        block, chosen to bound memory by default. The blocks may be modified.
         """
-        for chosen in self._slices(rows):
-            yield chosen, self._probabilities_of(chosen)
+        for images in self._block_slices(rows):
+            yield images, self._read_probabilities(images)
 
     def logit_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Float64Array]]:
-        """Give the logits piece by piece: the images as a slice, and float64 [n, V, C] for them."""
+        """Yield the logits block by block, as `blocks` does the probabilities."""
         if not self.has_logits:
-            gives = "is an ensemble, a mean of probabilities" if self.members else "gave probabilities"
-            raise PredictionsError(f"these predictions have no logits: the classifier {gives}; use probabilities.")
-        for chosen in self._slices(rows):
-            yield chosen, self._read(chosen).astype(np.float64, copy=False)
+            reason = (
+                "an ensemble is a mean of probabilities" if self.members else "the classifier outputs probabilities"
+            )
+            raise PredictionsError(f"these predictions have no logits: {reason}; use .probabilities or .blocks().")
+        for images in self._block_slices(rows):
+            yield images, self._read(images).astype(np.float64, copy=False)
 
-    def _slices(self, rows: int | None) -> Iterator[slice]:
-        rows = self._rows_per_block() if rows is None else rows
+    def _block_slices(self, rows: int | None) -> Iterator[slice]:
+        rows = self._default_block_rows() if rows is None else rows
         if rows < 1:
-            raise PredictionsError(f"rows is {rows}; expected the number of images in a block, at least 1.")
+            raise PredictionsError(f"rows is {rows}; expected the number of images per block, at least 1.")
         for start in range(0, self.n_images, rows):
             stop = min(start + rows, self.n_images)
             yield slice(start, stop)
             self._advance(stop - start)
 
-    @contextmanager
-    def read_with_bar(self, description: str, times: int, *, enabled: bool = True) -> Iterator[Predictions]:
-        """Give the same predictions, drawing a progress bar as they are read about so many times."""
-        total = times * self.n_images * self.n_members
-        with progress_bar(description, total, "images", enabled=enabled) as advance:
-            yield self._telling(advance)
-
-    def _telling(self, advance: Advance) -> Predictions:
-        telling = self.select()
-        telling._predicted = self._predicted
-        telling.members = tuple(member._telling(advance) for member in self.members)
-        telling._advance = advance
-        return telling
-
-    def _rows_per_block(self) -> int:
+    def _default_block_rows(self) -> int:
         if self._table is None:
-            return max(member._rows_per_block() for member in self.members)
-        return block_rows(self.n_views, self.n_classes, self._table.rows_read_together)
+            return max(member._default_block_rows() for member in self.members)
+        return block_rows(self.n_views, self.n_classes, self._table.rows_per_read)
 
-    def _read(self, chosen: slice) -> Array:
+    def _read(self, images: slice | IntArray, views: slice | IntArray = slice(None)) -> Array:
         assert self._table is not None, "an ensemble is read through its members"
-        return self._table.read(self._image_positions[chosen], self._view_positions)
+        return self._table.read(self._image_positions[images], self._view_positions[views])
 
-    def _probabilities_of(self, chosen: slice) -> Float64Array:
+    def _read_probabilities(self, images: slice) -> Float64Array:
         if self._table is None:
-            total = self.members[0]._probabilities_of(chosen)
+            total = self.members[0]._read_probabilities(images)
             for member in self.members[1:]:
-                total += member._probabilities_of(chosen)
+                total += member._read_probabilities(images)
             total /= len(self.members)
             return total
-        answers = self._read(chosen)
-        return softmax(answers) if self._table.kind == "logits" else answers.astype(np.float64, copy=False)
+        outputs = self._read(images)
+        return softmax(outputs) if self._table.kind == "logits" else outputs.astype(np.float64, copy=False)
+
+    @contextmanager
+    def show_progress(self, description: str, passes: int, *, enabled: bool = True) -> Iterator[Predictions]:
+        """Yield the same predictions, with a progress bar that expects all images to be read `passes` times."""
+        total = passes * self.n_images * self.n_members
+        with progress_bar(description, total, "images", enabled=enabled) as advance:
+            yield self._with_advance(advance)
+
+    def _with_advance(self, advance: Advance) -> Predictions:
+        return self._replace(members=tuple(member._with_advance(advance) for member in self.members), _advance=advance)
 
     def predicted(self, predict_from: PredictFrom = "image", top_k: int = 1) -> IntArray:
-        """Return the predicted class, int64 [N], or for k > 1 the k leading ones, [N, k], best first.
+        """Return the predicted class, int64 [N], or the top k classes, int64 [N, k], best first; read-only.
 
-        `predict_from="image"` takes it from the image itself, `predict_from="views"` from the mean over all views. Ties go to the lower class.
+        `predict_from="image"` uses the image itself, `predict_from="views"` the mean over all views. Ties go to the
+        lower class.
         """
         check_predict_from(predict_from)
         check_top_k(top_k, self.n_classes)
         if (predict_from, top_k) not in self._predicted:
-            self._predicted[predict_from, top_k] = self._leading(predict_from, top_k)
-        leading = self._predicted[predict_from, top_k]
-        return leading[:, 0] if top_k == 1 else leading
+            self._predicted[predict_from, top_k] = _freeze(self._predict(predict_from, top_k))
+        classes = self._predicted[predict_from, top_k]
+        return classes[:, 0] if top_k == 1 else classes
 
-    def _leading(self, predict_from: PredictFrom, top_k: int) -> IntArray:
-        looked_at = self.select(views="identity") if predict_from == "image" else self
-        leading = np.empty((self.n_images, top_k), dtype=np.int64)
-        for rows, block in looked_at.blocks():
-            leading[rows] = top_classes(block.mean(axis=1), top_k)
-        leading.flags.writeable = False
-        return leading
+    def _predict(self, predict_from: PredictFrom, top_k: int) -> IntArray:
+        preds = self.select(views="identity") if predict_from == "image" else self
+        classes = np.empty((self.n_images, top_k), dtype=np.int64)
+        for images, block in preds.blocks():
+            classes[images] = top_classes(block.mean(axis=1), top_k)
+        return classes
 
     def correct(self, predict_from: PredictFrom = "image", top_k: int = 1) -> BoolArray:
-        """Return whether the predicted class (for k > 1: any of the k leading ones) is right, bool [N]."""
+        """Return whether the label is the predicted class, or among the top k classes, bool [N]."""
         labels = self.labels
         predicted = self.predicted(predict_from, top_k).reshape(self.n_images, top_k)
         correct: BoolArray = (predicted == labels[:, None]).any(axis=1)
         return correct
 
     def select(self, *, views: ViewsLike | None = None, images: object = None) -> Predictions:
-        """Return the predictions of some views and images only; nothing is read or copied yet.
+        """Return the predictions for some views and images; nothing is read or copied.
 
-        `views` in the order given, the identity first in any case; `images` are positions or a mask bool [N].
+        `views` are in the given order, with the identity always first; `images` are positions or a mask bool [N].
         """
         view_set = self.views if views is None else as_view_set_with_identity(views)
-        kept_views = positions_of(view_set, self.views.texts)
-        kept_images = np.arange(self.n_images) if images is None else resolve_positions(images, self.n_images)
-        selected = Predictions.__new__(Predictions)
-        selected.members = tuple(member.select(views=view_set, images=images) for member in self.members)
-        selected.views = view_set
-        selected.ids = self.ids if images is None else tuple(self.ids[position] for position in kept_images)
-        selected.class_names = self.class_names
-        selected._labels = None if self._labels is None else self._labels[kept_images]
-        selected._table = self._table
-        selected._image_positions = self._image_positions[kept_images]
-        selected._view_positions = self._view_positions[kept_views]
-        selected._n_classes = self._n_classes
-        selected.skipped = self.skipped
-        selected._advance = self._advance
-        selected._predicted = {}
-        return selected
+        view_positions = resolve_views(view_set, self.views.texts)
+        positions = np.arange(self.n_images) if images is None else resolve_positions(images, self.n_images)
+        return self._replace(
+            members=tuple(member.select(views=view_set, images=images) for member in self.members),
+            views=view_set,
+            ids=self.ids if images is None else tuple(self.ids[position] for position in positions),
+            _labels=None if self._labels is None else _freeze(self._labels[positions]),
+            _image_positions=self._image_positions[positions],
+            _view_positions=self._view_positions[view_positions],
+            _predicted={},
+        )
+
+    def to_arrow(self, *, probabilities: bool = False) -> pa.Table:
+        """Return an Arrow table with one row per image.
+
+        The columns are `id`, `label`, `predicted_image`, `predicted_views`, `correct_image` and `correct_views`. Each
+        column of class indices is followed by one of class names, such as `label_name`, if these are known; `label`
+        and `correct_...` require labels. With `probabilities=True` there is also a column for each view, such as
+        `probabilities:hflip`, with a list of C float32.
+        """
+        columns: dict[str, Any] = {"id": list(self.ids)}
+        classes = {"label": self._labels} if self._labels is not None else {}
+        classes |= {"predicted_image": self.predicted("image"), "predicted_views": self.predicted("views")}
+        for name, values in classes.items():
+            columns[name] = values
+            if self.class_names is not None:
+                columns[f"{name}_name"] = [self.class_names[value] for value in values]
+        if self.has_labels:
+            columns |= {"correct_image": self.correct("image"), "correct_views": self.correct("views")}
+        if probabilities:
+            columns |= self._probability_columns()
+        return arrow_table(columns)
+
+    def _probability_columns(self) -> dict[str, Any]:
+        import pyarrow as pa
+
+        values = self.probabilities
+        return {
+            f"probabilities:{text}": pa.FixedSizeListArray.from_arrays(values[:, view].reshape(-1), self.n_classes)
+            for view, text in enumerate(self.views.texts)
+        }
+
+    def to_frame(self, *, probabilities: bool = False) -> pd.DataFrame:
+        """Return the table of `to_arrow` as a pandas data frame; pandas is an optional dependency."""
+        return pandas_frame(self.to_arrow(probabilities=probabilities))
 
     def __len__(self) -> int:
         return self.n_images
@@ -317,3 +438,97 @@ class Predictions:
         labeled = "labeled" if self.has_labels else "unlabeled"
         shape = f"{self.n_images} images x {self.n_views} views x {self.n_classes} classes"
         return f"<Predictions: {shape}, {kind}, {labeled}>"
+
+
+def _freeze(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+def top_classes(values: Float64Array, top_k: int) -> IntArray:
+    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]
+
+    k passes of `argmax` are faster than a sort, since k is small, and `argmax` returns the first of equal values.
+    """
+    remaining = values if top_k == 1 else values.copy()
+    classes = np.empty((len(values), top_k), dtype=np.int64)
+    for place in range(top_k):
+        best = remaining.argmax(axis=1)
+        classes[:, place] = best
+        if place < top_k - 1:
+            np.put_along_axis(remaining, best[:, None], -np.inf, axis=1)
+    return classes
+
+
+def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
+    """Open an entry of a store for some of its views; all by default."""
+    view_set = ViewSet(entry.manifest.views) if views is None else views
+    resolve_views(view_set, entry.manifest.views)
+    entry.check_complete(view_set.texts)
+    ids, labels = read_images_file(entry.folder)
+    indices = entry.readable_indices()
+    return Predictions.from_table(
+        StoredTable(entry, view_set.texts),
+        view_set,
+        labels=None if labels is None else labels[indices],
+        ids=[ids[index] for index in indices],
+        class_names=entry.manifest.data.class_names,
+        skipped=[(image.id, image.reason) for image in entry.manifest.skipped],
+    )
+
+
+class _ConcatenatedTable:
+    """The outputs of two predictions, one after the other; a `Table`."""
+
+    rows_per_read = 1
+
+    def __init__(self, first: Predictions, second: Predictions) -> None:
+        self._predictions = (first, second)
+        self.kind: Output = "logits" if first.has_logits else "probabilities"
+        self.shape = (first.n_images + second.n_images, first.n_views, first.n_classes)
+
+    def read(self, images: IntArray, views: IntArray) -> Float64Array:
+        """Read outputs, float64 [len(images), len(views), C]."""
+        outputs = np.empty((len(images), len(views), self.shape[2]))
+        start = 0
+        for preds in self._predictions:
+            places = np.flatnonzero((images >= start) & (images < start + preds.n_images))
+            if len(places):
+                outputs[places] = preds._read(images[places] - start, views)
+            start += preds.n_images
+        return outputs
+
+
+def concatenate(
+    first: Predictions, second: Predictions, *, labels: object = None, ids: Iterable[str] | None = None
+) -> Predictions:
+    """Return the predictions for the images of `first` followed by those of `second`; the outputs are read on demand.
+
+    Both must have the same views and classes and come from the same classifier. `labels`, int [N], and `ids` are for
+    all images; by default the result is unlabeled, with zero-padded positions as ids.
+    """
+    for name, expected, found in (
+        ("views", ", ".join(first.views.texts), ", ".join(second.views.texts)),
+        ("number of classes", first.n_classes, second.n_classes),
+        ("number of ensemble members", len(first.members), len(second.members)),
+        ("output", _describe_output(first), _describe_output(second)),
+    ):
+        if found != expected:
+            raise PredictionsError(
+                f"cannot concatenate predictions with different {name}: {expected} and {found}; "
+                "collect both with the same classifier and views."
+            )
+    ids = None if ids is None else tuple(ids)
+    skipped = first.skipped + second.skipped
+    if first.members:
+        pairs = zip(first.members, second.members, strict=True)
+        members = [concatenate(one, other, labels=labels, ids=ids) for one, other in pairs]
+        return Predictions(members=members, views=first.views, class_names=first.class_names, skipped=skipped)
+    table = _ConcatenatedTable(first, second)
+    return Predictions.from_table(
+        table, first.views, labels=labels, ids=ids, class_names=first.class_names, skipped=skipped
+    )
+
+
+def _describe_output(preds: Predictions) -> Output:
+    return "logits" if preds.has_logits else "probabilities"

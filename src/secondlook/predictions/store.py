@@ -1,153 +1,285 @@
-"""The folder of one run: its manifest, its images, and its parts, one folder per view."""
-
-from __future__ import annotations
+"""Stores: folders of predictions. Each entry is one classifier on one source, with a folder of chunks per view."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import Array, Float32Array, IntArray, Output
 from secondlook.errors import PredictionsError
 from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
-from secondlook.predictions.division import Chunking
-from secondlook.predictions.manifest import RUN_FILE, Manifest, SkippedImage, read_manifest, view_name, write_manifest
-from secondlook.predictions.part import (
+from secondlook.predictions.batching import Chunking
+from secondlook.predictions.chunks import (
     Chunk,
     ChunkFile,
-    ChunkPlace,
+    ChunkKey,
     DamagedChunkError,
     DamagedChunkWarning,
+    group_rows,
     write_chunk,
 )
-from secondlook.sources import HOW_TO_SKIP
+from secondlook.predictions.manifest import (
+    ENSEMBLE_FILE,
+    ENTRY_FILE,
+    EnsembleManifest,
+    Manifest,
+    SkippedImage,
+    read_manifest,
+    view_key,
+    write_manifest,
+)
+
+_MANIFEST_LOCK = "manifest.lock"
+_WRITERS_LOCK = "collecting.lock"
 
 
 class StoreEntry:
-    """One run in a store. Its parts are its state: whatever the manifest does not say can be found in them."""
+    """One entry of a store. Its chunks are the ground truth: the manifest holds only what they imply, or settings."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
 
     @classmethod
-    def open(cls, folder: Path) -> StoreEntry:
-        """Open a run that is there."""
-        return cls(folder, read_manifest(folder / RUN_FILE, Manifest))
+    def open(cls, folder: Path) -> Self:
+        """Open an existing entry."""
+        return cls(folder, read_manifest(folder / ENTRY_FILE, Manifest))
 
     @classmethod
-    def begin(cls, folder: Path, manifest: Manifest) -> StoreEntry:
-        """Open the run of `manifest`, making it where it is not there yet, with the views of both."""
+    def open_or_create(cls, folder: Path, manifest: Manifest) -> Self:
+        """Open the entry and add the views of `manifest` to it, or create it with `manifest`."""
         folder.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(folder / "manifest.lock"):
-            known = folder / RUN_FILE
-            merged = read_manifest(known, Manifest).with_views(manifest.views) if known.is_file() else manifest
-            write_manifest(known, merged)
+        with exclusive_lock(folder / _MANIFEST_LOCK):
+            path = folder / ENTRY_FILE
+            merged = read_manifest(path, Manifest).with_views(manifest.views) if path.is_file() else manifest
+            write_manifest(path, merged)
         return cls(folder, merged)
 
     @contextmanager
-    def being_collected(self) -> Iterator[None]:
-        """Hold the run while parts are written, and clear away first what killed processes left."""
-        with shared_lock(self.folder / "collecting.lock") as nobody_else_writes:
-            if nobody_else_writes:
-                with exclusive_lock(
-                    self.folder / "manifest.lock"
-                ):  # another process may be writing its manifest just now
+    def lock_for_writing(self) -> Iterator[None]:
+        """Hold the entry while chunks are written, after removing the temporary files of killed processes."""
+        with shared_lock(self.folder / _WRITERS_LOCK) as is_only_writer:
+            if is_only_writer:
+                # A process that is just opening the entry writes the manifest without the writers' lock.
+                with exclusive_lock(self.folder / _MANIFEST_LOCK):
                     remove_temporary_files(self.folder)
             yield
 
     @property
-    def division(self) -> Chunking:
-        """Which images each part is about."""
-        return Chunking(self.manifest.data.images, self.manifest.rows_per_part)
+    def chunking(self) -> Chunking:
+        """Division of the images into chunks."""
+        return Chunking(self.manifest.data.images, self.manifest.rows_per_chunk)
 
-    def path_of(self, view: str, number: int) -> Path:
-        """Return the file of a part."""
-        return self.folder / view_name(view) / f"part-{number:06d}.parquet"
+    def chunk_path(self, view: str, number: int) -> Path:
+        """Return the path of a chunk."""
+        return self.folder / view_key(view) / f"part-{number:06d}.parquet"  # stored name
 
-    def has(self, view: str, number: int) -> bool:
-        """Whether a part is there; it is there whole."""
-        return self.path_of(view, number).is_file()
+    def has_chunk(self, view: str, number: int) -> bool:
+        """Whether a chunk exists; chunks are written atomically."""
+        return self.chunk_path(view, number).is_file()
 
-    def part_file(self, view: str, number: int) -> ChunkFile:
-        """Open a part for reading."""
-        place = ChunkPlace(self.folder.name, view, number)
-        return ChunkFile(self.path_of(view, number), place, self.manifest.classifier.output)
+    def open_chunk(self, view: str, number: int) -> ChunkFile:
+        """Open a chunk for reading."""
+        key = ChunkKey(self.folder.name, view, number)
+        return ChunkFile(self.chunk_path(view, number), key, self.manifest.classifier.output)
 
-    def keep(self, view: str, number: int, part: Chunk) -> None:
-        """Write a part."""
-        path = self.path_of(view, number)
+    def write_chunk(self, view: str, number: int, chunk: Chunk) -> None:
+        """Write a chunk."""
+        path = self.chunk_path(view, number)
         path.parent.mkdir(exist_ok=True)
-        write_chunk(path, ChunkPlace(self.folder.name, view, number), self.manifest.classifier.output, part)
+        write_chunk(path, ChunkKey(self.folder.name, view, number), self.manifest.classifier.output, chunk)
 
-    def remove_damaged_parts(self, views: tuple[str, ...]) -> None:
-        """Read all parts of the views that are there; say which are damaged, and remove them."""
-        for number in self.division.numbers:
-            present = [view for view in views if self.has(view, number)]
-            read = {view: indices for view in present if (indices := self._indices_read(view, number)) is not None}
-            if len({indices.tobytes() for indices in read.values()}) > 1:
-                # An image that one view was made of could not be read for another: the views must be of the same.
-                for view in read:
-                    self.path_of(view, number).unlink(missing_ok=True)
+    def missing_chunks(self, views: Sequence[str]) -> list[tuple[str, int]]:
+        """Return the view and number of each chunk that does not exist."""
+        return [
+            (view, number) for view in views for number in self.chunking.numbers if not self.has_chunk(view, number)
+        ]
 
-    def remove_parts_about(self, images: Iterable[int]) -> None:
-        """Remove the parts that images were left out of which can be read by now."""
-        for number in {image // self.manifest.rows_per_part for image in images}:
+    def remove_damaged_chunks(self, views: Sequence[str]) -> None:
+        """Read all existing chunks of the views, and remove damaged ones with a warning."""
+        for number in self.chunking.numbers:
+            existing = [view for view in views if self.has_chunk(view, number)]
+            indices = {view: found for view in existing if (found := self._verify_chunk(view, number)) is not None}
+            if len({found.tobytes() for found in indices.values()}) > 1:
+                # An image was readable for one view only, but all views must have the same images.
+                for view in indices:
+                    self.chunk_path(view, number).unlink(missing_ok=True)
+
+    def remove_chunks_with(self, images: Iterable[int]) -> None:
+        """Remove the chunks, of all views, that contain any of the images."""
+        for number in {image // self.manifest.rows_per_chunk for image in images}:
             for view in self.manifest.views:
-                self.path_of(view, number).unlink(missing_ok=True)
+                self.chunk_path(view, number).unlink(missing_ok=True)
 
-    def _indices_read(self, view: str, number: int) -> IntArray | None:
-        """Return the images that a part has answers for, or remove it where it is damaged. int64 [n]"""
+    def _verify_chunk(self, view: str, number: int) -> IntArray | None:
+        """Return the image indices of a chunk, int64 [n]; None if it is damaged, after removing it."""
+        path = self.chunk_path(view, number)
         try:
-            part = self.part_file(view, number).read()
-            self._check_indices(view, number, part)
+            chunk = self.open_chunk(view, number).read()
+            self._check_indices(path, number, chunk)
         except DamagedChunkError as error:
-            warnings.warn(f"computing again: {error}", DamagedChunkWarning, stacklevel=2)
-            self.path_of(view, number).unlink(missing_ok=True)
+            warnings.warn(f"recomputing a chunk: {error}", DamagedChunkWarning, stacklevel=2)
+            path.unlink(missing_ok=True)
             return None
-        return part.indices
+        return chunk.indices
 
-    def _check_indices(self, view: str, number: int, part: Chunk) -> None:
-        skipped = np.array([image.index for image in part.skipped], dtype=np.int64)
-        if not np.array_equal(np.union1d(part.indices, skipped), self.division.indices_of(number)):
-            raise DamagedChunkError(
-                f"the stored part {str(self.path_of(view, number))!r} holds other images than it should."
-            )
+    def _check_indices(self, path: Path, number: int, chunk: Chunk) -> None:
+        skipped = np.array([image.index for image in chunk.skipped], dtype=np.int64)
+        if not np.array_equal(np.union1d(chunk.indices, skipped), self.chunking.indices_of(number)):
+            raise DamagedChunkError(f"the stored chunk {str(path)!r} does not contain the images it should.")
 
-    def finish(self) -> None:
-        """Write into the manifest what is known only when all images have been read."""
+    def finalize(self) -> None:
+        """Write the number of classes and the skipped images, known once all chunks exist, to the manifest."""
         skipped: tuple[SkippedImage, ...] = ()
         classes = 0
-        for number in self.division.numbers:  # one after the other: a process may hold only so many files open
-            file = self.part_file(self.manifest.views[0], number)
+        for number in self.chunking.numbers:  # one at a time: the number of open files is limited
+            file = self.open_chunk(self.manifest.views[0], number)
             skipped += file.skipped
             classes = classes or (file.classes if file.rows else 0)
         if len(skipped) == self.manifest.data.images:
             raise PredictionsError(
                 f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
-                f"the first, {skipped[0].id!r}: {skipped[0].reason}"
+                f"the first is {skipped[0].id!r}: {skipped[0].reason}"
             )
-        with exclusive_lock(self.folder / "manifest.lock"):
-            newest = read_manifest(self.folder / RUN_FILE, Manifest)
-            self.manifest = newest.model_copy(update={"classes": classes, "skipped": skipped})
-            write_manifest(self.folder / RUN_FILE, self.manifest)
+        with exclusive_lock(self.folder / _MANIFEST_LOCK):
+            latest = read_manifest(self.folder / ENTRY_FILE, Manifest)
+            self.manifest = latest.model_copy(update={"classes": classes, "skipped": skipped})
+            write_manifest(self.folder / ENTRY_FILE, self.manifest)
 
-    def skipped_sentence(self) -> str:
-        """Say that images are missing from the run, and how to go on."""
-        first = self.manifest.skipped[0]
-        return (
-            f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read; the first is "
-            f"{first.id!r}: {first.reason}; repair or remove them, or {HOW_TO_SKIP}."
-        )
+    def check_complete(self, views: Sequence[str]) -> None:
+        """Raise an error if chunks of the views are missing."""
+        missing = self.missing_chunks(views)
+        if missing or self.manifest.classes is None:
+            raise PredictionsError(
+                f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of "
+                f"{len(views) * len(self.chunking.numbers)} chunks are missing, in {len({view for view, _ in missing})}"
+                f" of {len(views)} views; collect into the same store to resume, or open other views with views=."
+            )
 
-    def missing_parts(self, views: tuple[str, ...]) -> list[tuple[str, int]]:
-        """Return the parts of the views that are not there."""
-        return [(view, number) for view in views for number in self.division.numbers if not self.has(view, number)]
+    def check_none_skipped(self) -> None:
+        """Raise an error if the entry has skipped images."""
+        if self.manifest.skipped:
+            first = self.manifest.skipped[0]
+            raise PredictionsError(
+                f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read; the first is "
+                f"{first.id!r}: {first.reason}; repair or remove them, or pass on_error='skip'."
+            )
 
-    def read_indices(self) -> IntArray:
-        """Return the indices in the source of the images that could be read, int64 [N]."""
-        kept = np.ones(self.manifest.data.images, dtype=np.bool_)
-        kept[[image.index for image in self.manifest.skipped]] = False
-        return np.flatnonzero(kept)
+    def readable_indices(self) -> IntArray:
+        """Return the source indices of the images that could be read, int64 [N]."""
+        readable = np.ones(self.manifest.data.images, dtype=np.bool_)
+        readable[[image.index for image in self.manifest.skipped]] = False
+        return np.flatnonzero(readable)
+
+
+class StoredTable:
+    """Outputs [N, V, C] of a complete entry for some views, read from disk and verified on demand."""
+
+    def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
+        assert entry.manifest.classes is not None, "the entry is complete"
+        self._entry = entry
+        self._views = views
+        self._classes = entry.manifest.classes
+        self._indices = entry.readable_indices()
+        self._chunk_of = self._indices // entry.manifest.rows_per_chunk
+        # Skipped images leave no gap in a chunk: the row is the rank among the readable images of the chunk.
+        self._row_of = np.arange(len(self._indices)) - np.searchsorted(self._chunk_of, self._chunk_of)
+
+    @property
+    def kind(self) -> Output:
+        """Whether the outputs are logits or probabilities."""
+        return self._entry.manifest.classifier.output
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of images, views and classes."""
+        return len(self._indices), len(self._views), self._classes
+
+    @property
+    def rows_per_read(self) -> int:
+        """Number of consecutive images that are read as a unit."""
+        return group_rows(self._classes)
+
+    def read(self, images: IntArray, views: IntArray) -> Float32Array:
+        """Read outputs, float32 [len(images), len(views), C]."""
+        outputs = np.empty((len(images), len(views), self._classes), dtype=np.float32)
+        chunks = self._chunk_of[images]
+        for number in np.unique(chunks):
+            places = np.flatnonzero(chunks == number)
+            for column, view in enumerate(views):
+                outputs[places, column] = self._read_chunk(self._views[view], int(number), images[places])
+        return outputs
+
+    def _read_chunk(self, view: str, number: int, images: IntArray) -> Array:
+        rows = self._row_of[images]
+        groups, group_of_row = np.unique(rows // self.rows_per_read, return_inverse=True)
+        chunk = self._entry.open_chunk(view, number).read_groups(groups.tolist())
+        # All row groups of a chunk but the last are full, so each starts where the full ones before it end.
+        places = group_of_row * self.rows_per_read + rows % self.rows_per_read
+        if len(chunk.indices) <= places.max() or not np.array_equal(chunk.indices[places], self._indices[images]):
+            raise DamagedChunkError(
+                f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r} has other images than "
+                f"that of view {self._entry.manifest.views[0]!r}; collect into the same store to recompute it."
+            )
+        outputs: Array = chunk.outputs[places]
+        return outputs
+
+
+def find_entry(store: Path, name: str | None) -> Path:
+    """Return the folder of the only entry or ensemble of a store, or of the one whose name starts with `name`.
+
+    If `store` is itself the folder of an entry, it is returned.
+    """
+    if _is_entry(store):
+        return store
+    if not store.is_dir():
+        raise PredictionsError(f"store {str(store)!r} does not exist; expected a folder written by collect(store=...).")
+    folders = sorted(folder for folder in store.iterdir() if folder.is_dir() and _is_entry(folder))
+    matches = [folder for folder in folders if folder.name.startswith(name or "")]
+    if name is None:
+        matches = _exclude_members(matches)
+    if len(matches) != 1:
+        raise PredictionsError(_describe_ambiguity(store, name, matches or folders))
+    return matches[0]
+
+
+def open_members(folder: Path) -> list[StoreEntry]:
+    """Open the entries of an ensemble's members; empty if the folder is not that of an ensemble."""
+    if not (folder / ENSEMBLE_FILE).is_file():
+        return []
+    return [StoreEntry.open(folder.parent / name) for name in _read_member_names(folder)]
+
+
+def _is_entry(folder: Path) -> bool:
+    return (folder / ENTRY_FILE).is_file() or (folder / ENSEMBLE_FILE).is_file()
+
+
+def _read_member_names(ensemble: Path) -> tuple[str, ...]:
+    return read_manifest(ensemble / ENSEMBLE_FILE, EnsembleManifest).members
+
+
+def _exclude_members(folders: Sequence[Path]) -> list[Path]:
+    """Exclude the members of ensembles in the same store: the ensemble is what was collected."""
+    ensembles = [folder for folder in folders if (folder / ENSEMBLE_FILE).is_file()]
+    members = {name for ensemble in ensembles for name in _read_member_names(ensemble)}
+    return [folder for folder in folders if folder.name not in members]
+
+
+def _describe_ambiguity(store: Path, name: str | None, folders: Sequence[Path]) -> str:
+    if not folders:
+        return f"store {str(store)!r} is empty; expected a folder written by collect(store=...)."
+    problem = f"has {len(folders)} entries" if name is None else f"has no unique entry starting with {name!r}"
+    return f"store {str(store)!r} {problem}; choose one with entry=: {'; '.join(map(_describe_entry, folders))}."
+
+
+def _describe_entry(folder: Path) -> str:
+    if (folder / ENSEMBLE_FILE).is_file():
+        return f"{folder.name} (ensemble of {len(_read_member_names(folder))})"
+    manifest = read_manifest(folder / ENTRY_FILE, Manifest)
+    return (
+        f"{folder.name} ({manifest.classifier.name} on {manifest.data.spec}: "
+        f"{manifest.data.images} images, {len(manifest.views)} views)"
+    )

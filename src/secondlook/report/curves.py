@@ -1,4 +1,4 @@
-"""The drawn curves: risk over coverage with its band, and confidence as histograms and as reliability."""
+"""The curves of a report: risk over coverage with its band, histograms of the confidence, and reliability."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from secondlook.metrics import Ranking, ReliabilityCurve, reliability_of_ranking
 from secondlook.progress import progress_bar
 from secondlook.report.study import Study, is_probability
 
-POINTS_OF_A_CURVE = 1000
-POINTS_OF_A_BAND = 100
-RESAMPLINGS = 200
-BINS = 40
+CURVE_POINTS = 1000
+BAND_POINTS = 100
+BAND_RESAMPLES = 200
+HISTOGRAM_BINS = 40
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnCurve:
-    """Risk among the n surest images for some n, and the interval of it over resamplings of the images."""
+class RiskBand:
+    """Risk among the n most confident images for some n, with its interval over resamplings of the images."""
 
     accepted: IntArray
     risk: Float64Array
@@ -28,63 +28,63 @@ class DrawnCurve:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How many right and wrong answers have a confidence in each bin. float64 [B + 1], int64 [B], int64 [B]"""
+    """Number of correct and of wrong predictions per bin of the confidence. float64 [B + 1], int64 [B], int64 [B]"""
 
     edges: Float64Array
-    right: IntArray
+    correct: IntArray
     wrong: IntArray
 
 
-def drawn_curves(study: Study, level: float) -> dict[str, DrawnCurve]:
-    """Return the curve of each method."""
-    accepted = spread_counts(study.n_images, POINTS_OF_A_CURVE)
-    shares = spread_counts(study.n_images, POINTS_OF_A_BAND) / study.n_images
-    bands = _bands(study, shares, level)
+def risk_bands(study: Study, level: float) -> dict[str, RiskBand]:
+    """Return the risk-coverage curve of each method, with bands at this confidence level."""
+    accepted = spread_counts(study.n_images, CURVE_POINTS)
+    coverage = spread_counts(study.n_images, BAND_POINTS) / study.n_images
+    bands = _resample_bands(study, coverage, level)
     return {
-        name: DrawnCurve(accepted, risk_among(ranking, accepted), shares, *bands[name])
+        name: RiskBand(accepted, interpolate_risk(ranking, accepted), coverage, *bands[name])
         for name, ranking in study.rankings.items()
     }
 
 
-def spread_counts(n_images: int, most: int) -> IntArray:
-    """Return numbers of accepted images from 1 to N, at most so many: half of them even, half dense at the start."""
-    if n_images <= most:
+def spread_counts(n_images: int, max_counts: int) -> IntArray:
+    """Return at most this many numbers from 1 to N: half of them spaced evenly, half geometrically."""
+    if n_images <= max_counts:
         return np.arange(1, n_images + 1)
-    even, dense = np.linspace(1, n_images, most // 2), np.geomspace(1, n_images, most // 2)
-    return np.unique(np.rint(np.concatenate([even, dense])).astype(np.int64))
+    even, geometric = np.linspace(1, n_images, max_counts // 2), np.geomspace(1, n_images, max_counts // 2)
+    return np.unique(np.rint(np.concatenate([even, geometric])).astype(np.int64))
 
 
-def risk_among(ranking: Ranking, accepted: IntArray | Float64Array) -> Float64Array:
-    """Return the error rate among the n surest images, expected over the order of equal confidences. [P] -> [P]"""
+def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Float64Array:
+    """Return the expected error rate among the n most confident images, ties in random order. [P] -> [P]"""
     errors = np.interp(accepted, np.append(0, ranking.accepted), np.append(0, ranking.errors))
     risk: Float64Array = errors / accepted
     return risk
 
 
-def histogram_of(study: Study, method: str) -> Histogram:
-    """Count right and wrong answers by confidence, over [0, 1] where all lie in it."""
-    sure = study.confidences[method]
-    low, high = float(sure.min()), float(sure.max())
+def confidence_histogram(study: Study, method: str) -> Histogram:
+    """Count correct and wrong predictions by confidence, over [0, 1] if all values lie in it."""
+    confidence = study.confidences[method]
+    low, high = float(confidence.min()), float(confidence.max())
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     elif low == high:
         low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, BINS + 1)
-    right, wrong = (np.histogram(sure[chosen], edges)[0] for chosen in (study.correct, ~study.correct))
-    return Histogram(edges, right.astype(np.int64), wrong.astype(np.int64))
+    edges = np.linspace(low, high, HISTOGRAM_BINS + 1)
+    correct, wrong = (np.histogram(confidence[chosen], edges)[0] for chosen in (study.correct, ~study.correct))
+    return Histogram(edges, correct.astype(np.int64), wrong.astype(np.int64))
 
 
-def reliability_by(study: Study, method: str) -> ReliabilityCurve | None:
-    """Return accuracy against confidence, or None where the confidence is no probability."""
+def reliability_curve(study: Study, method: str) -> ReliabilityCurve | None:
+    """Return accuracy against confidence, or None if the confidence is not a probability."""
     return reliability_of_ranking(study.rankings[method]) if is_probability(method) else None
 
 
-def _bands(study: Study, shares: Float64Array, level: float) -> dict[str, tuple[Float64Array, Float64Array]]:
+def _resample_bands(study: Study, coverage: Float64Array, level: float) -> dict[str, tuple[Float64Array, Float64Array]]:
     entries = {name: (study.correct, values) for name, values in study.confidences.items()}
-    accepted = shares * study.n_images
-    with progress_bar("bands", RESAMPLINGS, "resamplings", enabled=study.progress) as advance:
-        drawn = resample_metrics(
-            entries, lambda _, ranking: risk_among(ranking, accepted), RESAMPLINGS, study.seed, advance
+    accepted = coverage * study.n_images
+    with progress_bar("bands", BAND_RESAMPLES, "resamplings", enabled=study.progress) as advance:
+        resampled = resample_metrics(
+            entries, lambda _, ranking: interpolate_risk(ranking, accepted), BAND_RESAMPLES, study.seed, advance
         )
     ends = ((1 - level) / 2, (1 + level) / 2)
-    return {name: tuple(np.quantile(values, ends, axis=0)) for name, values in drawn.items()}
+    return {name: tuple(np.quantile(values, ends, axis=0)) for name, values in resampled.items()}

@@ -1,81 +1,130 @@
-"""Everything that a report shows, computed once: the page, the tables and the plots are drawn from it."""
+"""The results of a report: all numbers that the page, the tables and the plots show, and the headline about them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ReportError
-from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
-from secondlook.metrics import ReliabilityCurve
-from secondlook.report.class_risks import ClassRisk, class_risks
-from secondlook.report.curves import DrawnCurve, Histogram, drawn_curves, histogram_of, reliability_by
-from secondlook.report.galleries import Gallery, galleries_of
-from secondlook.report.headline import Headline, coverage_metric, headline
-from secondlook.report.operating_points import Guarantees, guarantees_of, risks_to_choose_from, telling_risk
+from secondlook.evaluation import DEFAULT_METRICS, Estimate, Evaluation, evaluate
+from secondlook.metrics import Interval, ReliabilityCurve
+from secondlook.report.breakdowns import ClassRisk, ViewContribution, class_risks, view_contributions
+from secondlook.report.curves import Histogram, RiskBand, confidence_histogram, reliability_curve, risk_bands
+from secondlook.report.galleries import Gallery, choose_galleries
+from secondlook.report.operating_points import (
+    CertifiedPoints,
+    certify_points,
+    choose_headline_risk,
+    format_percent,
+    point_at_risk,
+    slider_risks,
+)
 from secondlook.report.study import Study
-from secondlook.report.view_contributions import ViewContribution, view_contributions
+
+MAX_DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The result in one sentence, and whether the second look is better than the baseline."""
+
+    sentence: str
+    verdict: Literal["better", "worse", "unclear", "none"]
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What was found about the predictions of a study."""
+    """The results for the predictions of a study."""
 
     study: Study
     evaluation: Evaluation
     headline: Headline
     risk: float
-    """The tolerated risk that the result is told at."""
+    """The tolerated risk of the headline."""
     delta: float
+    """Failure probability of the guarantees."""
     risks: Float64Array
-    """The tolerated risks to choose from. float64 [R]"""
-    guarantees: Mapping[str, Guarantees | str]
-    curves: Mapping[str, DrawnCurve]
+    """The tolerated risks of the slider. float64 [R]"""
+    certified: Mapping[str, CertifiedPoints | str]
+    """By method: the certified point for each tolerated risk, or the reason why there is none."""
+    curves: Mapping[str, RiskBand]
     histograms: Mapping[str, Histogram]
     reliability: Mapping[str, ReliabilityCurve]
-    """For the methods that can be read as probabilities."""
+    """For the methods whose confidence is a probability."""
     classes: list[ClassRisk]
     views: list[ViewContribution]
     galleries: list[Gallery]
 
 
-def found(
+def compute_findings(
     study: Study,
-    evaluation: Evaluation | None,
-    risk: float | None,
-    delta: float,
     *,
+    risk: float | None = None,
+    delta: float,
     metrics: Sequence[str] = DEFAULT_METRICS,
     level: float = 0.95,
     resamples: int = 500,
 ) -> Findings:
-    """Compute all of it; an evaluation that was made before is taken over as it is."""
+    """Compute the results of a study; `risk` is chosen from the error rate by default."""
     if not 0 < delta < 1:
-        raise ReportError(f"delta is {delta}, expected a number between 0 and 1, such as 0.001 for 99.9 % certainty.")
-    told = telling_risk(study.error_rate) if risk is None else risk
-    risks = risks_to_choose_from(study.error_rate, told)
-    if evaluation is None:
-        asked = dict.fromkeys([*metrics, coverage_metric(told)])
-        evaluation = _evaluated(study, tuple(asked), level, resamples)
-    _check_same_images(study, evaluation)
-    curves = {name: reliability_by(study, name) for name in study.confidences}
+        raise ReportError(
+            f"delta is {delta}, expected a failure probability between 0 and 1, such as 0.001 for 99.9 % confidence."
+        )
+    headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
+    risks = slider_risks(study.error_rate, headline_risk)
+    evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, coverage_metric(headline_risk)])), level, resamples)
+    with_auroc = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",), level, resamples)
+    curves = {name: reliability_curve(study, name) for name in study.confidences}
     return Findings(
         study=study,
         evaluation=evaluation,
-        headline=headline(study, _numbers_to_tell(study, evaluation), told),
-        risk=told,
+        headline=write_headline(study, with_auroc, headline_risk),
+        risk=headline_risk,
         delta=delta,
         risks=risks,
-        guarantees={name: guarantees_of(study, name, risks, delta) for name in study.confidences},
-        curves=drawn_curves(study, evaluation.level),
-        histograms={name: histogram_of(study, name) for name in study.confidences},
+        certified={name: certify_points(study, name, risks, delta) for name in study.confidences},
+        curves=risk_bands(study, level),
+        histograms={name: confidence_histogram(study, name) for name in study.confidences},
         reliability={name: curve for name, curve in curves.items() if curve is not None},
-        classes=class_risks(study, told),
-        views=view_contributions(study, evaluation.level),
-        galleries=galleries_of(study, told),
+        classes=class_risks(study, headline_risk),
+        views=view_contributions(study, level),
+        galleries=choose_galleries(study, headline_risk),
     )
 
 
-def _evaluated(study: Study, metrics: tuple[str, ...], level: float, resamples: int) -> Evaluation:
+def coverage_metric(risk: float) -> str:
+    """Return the name of the metric for the coverage at this risk."""
+    return f"coverage_at:{risk:.12g}"
+
+
+def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headline:
+    """Describe in one sentence whether the second look detects the errors of this classifier better.
+
+    `evaluation` must include 'auroc' for the baseline and the second look.
+    """
+    if not study.has_correct_and_wrong:
+        return Headline(_describe_missing_contrast(study), "none")
+    if study.second_look is None:
+        return Headline(_describe_baseline(study, evaluation, risk), "none")
+    auroc = evaluation[study.second_look, "auroc"]
+    before = evaluation[study.baseline, "auroc"]
+    pair = _format_pair(auroc.value or 0.0, before.value or 0.0, 1)
+    detects = f"it detects errors with AUROC {pair}"
+    end = f"{_describe_coverage(study, study.second_look, risk, auroc)}."
+    match auroc.verdict:
+        case "better":
+            return Headline(f"A second look detects errors with AUROC {pair}; {end}", "better")
+        case "worse":
+            return Headline(f"A second look does not help here: {detects}; {end}", "worse")
+        case "unclear":
+            difference = _format_difference(auroc, evaluation.level)
+            return Headline(f"A second look makes no clear difference here: {detects} ({difference}); {end}", "unclear")
+        case None:
+            chance = f"which may be chance with only {_describe_rarer(study)}"
+            return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
+
+
+def _evaluate(study: Study, metrics: tuple[str, ...], level: float, resamples: int) -> Evaluation:
     return evaluate(
         study.preds,
         study.confidences,
@@ -90,23 +139,67 @@ def _evaluated(study: Study, metrics: tuple[str, ...], level: float, resamples: 
     )
 
 
-def _numbers_to_tell(study: Study, evaluation: Evaluation) -> Evaluation:
-    """Return the evaluation where it holds what the sentence says, or another one that does."""
-    held = {(row.method, row.metric) for row in evaluation.rows if row.part == evaluation.parts[0]}
-    methods = [name for name in (study.baseline, study.second_look) if name]
-    complete = all((method, "auroc") in held for method in methods)
-    same = evaluation.baseline == study.baseline and evaluation.rows[0].images == study.n_images
-    return evaluation if complete and same else _evaluated(study, ("auroc",), evaluation.level, evaluation.resamples)
+def _describe_missing_contrast(study: Study) -> str:
+    images = _pluralize(study.n_images, "image")
+    if study.n_errors == 0:
+        return f"The classifier is correct on all {images}: there are no errors to detect."
+    return f"The classifier is wrong on all {images}: there are no correct predictions to tell from errors."
 
 
-def _check_same_images(study: Study, evaluation: Evaluation) -> None:
-    if (evaluation.predict_from, evaluation.top_k) != (study.predict_from, study.top_k):
-        raise ReportError(
-            f"the evaluation is about predict_from={evaluation.predict_from!r}, top_k={evaluation.top_k} and the report about predict_from={study.predict_from!r}, "
-            f"top_k={study.top_k}; give both the same."
-        )
-    if (study.n_images, study.n_errors) not in {(row.images, row.errors) for row in evaluation.rows}:
-        raise ReportError(
-            f"the evaluation has no part with the {study.n_images} images and {study.n_errors} errors of these "
-            "predictions; make it from the same predictions."
-        )
+def _describe_baseline(study: Study, evaluation: Evaluation, risk: float) -> str:
+    auroc = evaluation[study.baseline, "auroc"].value or 0.0
+    return (
+        f"Without a second look, {study.baseline} detects errors with AUROC {100 * auroc:.1f}; at "
+        f"{format_percent(risk, 4)} risk it accepts {format_percent(_coverage(study, study.baseline, risk), 1)} of the "
+        "images."
+    )
+
+
+def _describe_coverage(study: Study, second_look: str, risk: float, auroc: Estimate) -> str:
+    """Describe the coverage at the risk, with 'but' if it changes in the other direction than the AUROC."""
+    after, before = _coverage(study, second_look, risk), _coverage(study, study.baseline, risk)
+    if after == before:
+        return f"at {format_percent(risk, 4)} risk both accept {format_percent(after, 1)} of the images"
+    opposed = (auroc.difference or 0.0) * (after - before) < 0
+    accepts = f"at {format_percent(risk, 4)} risk it accepts {_format_pair(after, before, 0, ' %')} of the images"
+    return f"but {accepts}" if opposed else accepts
+
+
+def _coverage(study: Study, method: str, risk: float) -> float:
+    """Return the coverage of a threshold at the risk, which accepts or rejects equal confidences together."""
+    return point_at_risk(study.rankings[method], risk).accepted / study.n_images
+
+
+def _describe_rarer(study: Study) -> str:
+    n_correct = study.n_images - study.n_errors
+    if study.n_errors <= n_correct:
+        return _pluralize(study.n_errors, "error")
+    return _pluralize(n_correct, "correct prediction")
+
+
+def _pluralize(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _format_pair(after: float, before: float, decimals: int, unit: str = "") -> str:
+    """Return 'a instead of b' in percent, with enough decimals to tell the two apart and from 0 and 100."""
+    values = [100 * after, 100 * before]
+    if values[0] == values[1]:
+        return f"{values[0]:.{decimals}f}{unit}, as before"
+    while decimals < MAX_DECIMALS and _is_ambiguous(values, decimals):
+        decimals += 1
+    return f"{values[0]:.{decimals}f}{unit} instead of {values[1]:.{decimals}f}{unit}"
+
+
+def _is_ambiguous(values: list[float], decimals: int) -> bool:
+    rounded = [round(value, decimals) for value in values]
+    at_an_end = any(short in (0, 100) and short != value for short, value in zip(rounded, values, strict=True))
+    return rounded[0] == rounded[1] or at_an_end
+
+
+def _format_difference(estimate: Estimate, level: float) -> str:
+    ends = estimate.difference_interval or Interval(0.0, 0.0)
+    return (
+        f"difference {100 * (estimate.difference or 0.0):+.2f}, {format_percent(level)} interval "
+        f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}"
+    )

@@ -1,6 +1,6 @@
-"""Where the threshold may stand: what is accepted there, how many errors that holds, and what can be guaranteed.
+"""Operating points: what a threshold accepts, how many errors that includes, and what can be guaranteed.
 
-The page's sliders do the same in the browser from the same numbers; tests hold the two together.
+The sliders of the page compute the same in the browser from the same numbers; tests compare the two.
 """
 
 import math
@@ -14,14 +14,14 @@ from secondlook.metrics import Ranking, count_for_coverage
 from secondlook.report.study import Study
 from secondlook.selective import check_threshold_transfers, largest_certified_count
 
-MOST_RISKS = 100
+MAX_RISK_STEPS = 100
 ROUNDING = 1e-12
-"""What exceeds a tolerated risk by less than this share of it does so by rounding alone."""
+"""A risk that exceeds the tolerated risk by less than this fraction of it does so because of rounding."""
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Accept where confidence >= threshold: how many images that are, and how many of them are wrong."""
+    """Accept images with confidence >= threshold: how many these are, and how many of them are wrong."""
 
     threshold: float
     accepted: int
@@ -32,65 +32,78 @@ NOTHING_ACCEPTED = OperatingPoint(math.inf, 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Guarantees:
-    """The certified rule for each tolerated risk; 0 accepted where nothing can be guaranteed. [R] each"""
+class CertifiedPoints:
+    """The certified operating point for each of R tolerated risks; 0 accepted if nothing can be guaranteed. [R] each"""
 
     thresholds: Float64Array
     accepted: IntArray
     errors: IntArray
 
-
-def telling_risk(error_rate: float) -> float:
-    """Return the risk to tell the result at: the largest of 1, 2, 5 x 10^n up to a quarter of the error rate."""
-    return _round_number(error_rate / 4, up=False) if error_rate > 0 else 0.01
+    def __getitem__(self, index: int) -> OperatingPoint:
+        return OperatingPoint(float(self.thresholds[index]), int(self.accepted[index]), int(self.errors[index]))
 
 
-def risks_to_choose_from(error_rate: float, told: float) -> Float64Array:
-    """Return the tolerated risks that the slider offers: even steps from 0 to the error rate, and the one told."""
-    if not 0 < told < 1:
-        raise ReportError(f"risk is {told}, expected a share of errors between 0 and 1, such as 0.01 for 1 %.")
+def choose_headline_risk(error_rate: float) -> float:
+    """Return the largest of 1, 2, 5 x 10^n that is at most a quarter of the error rate; 0.01 if there are no errors."""
+    return _round_to_125(error_rate / 4, up=False) if error_rate > 0 else 0.01
+
+
+def slider_risks(error_rate: float, headline_risk: float) -> Float64Array:
+    """Return the tolerated risks of the slider: even steps from 0 to the error rate, and the risk of the headline."""
+    if not 0 < headline_risk < 1:
+        raise ReportError(f"risk is {headline_risk}, expected an error rate between 0 and 1, such as 0.01 for 1 %.")
     highest = max(error_rate, 0.01)
-    step = _round_number(highest / MOST_RISKS, up=True)
-    # Rounded so that a step reads as the decimal it is: 3 * 0.1 is 0.30000000000000004.
+    step = _round_to_125(highest / MAX_RISK_STEPS, up=True)
+    # Rounded so that a step is the float nearest to its decimal: 3 * 0.1 is 0.30000000000000004.
     even = np.round(np.arange(math.ceil(highest / step - ROUNDING) + 1) * step, 12)
-    return np.unique(np.append(np.minimum(even, 1.0), told))
+    return np.unique(np.append(np.minimum(even, 1.0), headline_risk))
 
 
 def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
-    """Return the threshold that accepts most while at most `risk` of the accepted are wrong on these images."""
-    kept = np.flatnonzero(ranking.errors <= risk * (1 + ROUNDING) * ranking.accepted)
-    return _point(ranking, int(kept[-1])) if len(kept) else NOTHING_ACCEPTED
+    """Return the point with the highest coverage at which at most `risk` of the accepted images are wrong."""
+    tolerated = np.flatnonzero(ranking.errors <= risk * (1 + ROUNDING) * ranking.accepted)
+    return _point_of_block(ranking, int(tolerated[-1])) if len(tolerated) else NOTHING_ACCEPTED
 
 
 def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
-    """Return the threshold that accepts at least this share of the images; equal confidences go together."""
-    return _point(ranking, int(np.searchsorted(ranking.accepted, count_for_coverage(coverage, ranking.n_images))))
+    """Return the highest threshold that accepts at least this fraction; equal confidences are accepted together."""
+    count = count_for_coverage(coverage, ranking.n_images)
+    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, count)))
 
 
 def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoint:
-    """Return the rule that `certify` finds, or one that accepts nothing."""
+    """Return the point that `certify` finds; it accepts nothing if nothing can be guaranteed."""
     accepted = largest_certified_count(ranking, risk, delta) if 0 < risk < 1 else None
-    return _point(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
+    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
-def guarantees_of(study: Study, method: str, risks: Float64Array, delta: float) -> Guarantees | str:
-    """Return what can be guaranteed at each risk, or why a threshold on this method guarantees nothing."""
+def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> CertifiedPoints | str:
+    """Return the certified point for each risk, or the reason why thresholds on this method carry no guarantee."""
     try:
         check_threshold_transfers(method, {})
     except DecisionError as error:
         return str(error)
     points = [certified_point(study.rankings[method], float(risk), delta) for risk in risks]
-    return Guarantees(
+    return CertifiedPoints(
         np.array([point.threshold for point in points]),
         np.array([point.accepted for point in points], dtype=np.int64),
         np.array([point.errors for point in points], dtype=np.int64),
     )
 
 
-def shortest_threshold(ranking: Ranking, point: OperatingPoint) -> str:
+def thin_ranking(ranking: Ranking, max_thresholds: int) -> Ranking:
+    """Return the ranking with at most this many thresholds, spread evenly over the ranks, with exact counts."""
+    if len(ranking.accepted) <= max_thresholds:
+        return ranking
+    targets = np.linspace(0, ranking.n_images, max_thresholds + 1)[1:]
+    kept = np.unique(np.searchsorted(ranking.accepted, targets))
+    return Ranking(ranking.confidences[kept], ranking.accepted[kept], ranking.errors[kept])
+
+
+def format_threshold(ranking: Ranking, point: OperatingPoint) -> str:
     """Return the shortest decimal that accepts exactly the images of the point."""
     if point.accepted == 0:
-        return "nothing"
+        return "none"
     block = int(np.searchsorted(ranking.accepted, point.accepted)) + 1
     below = float(ranking.confidences[block]) if block < len(ranking.confidences) else -math.inf
     for decimals in range(1, 17):
@@ -100,22 +113,20 @@ def shortest_threshold(ranking: Ranking, point: OperatingPoint) -> str:
     return repr(point.threshold)
 
 
-def thinned(ranking: Ranking, most: int) -> Ranking:
-    """Return at most so many of the possible thresholds, evenly over the ranks, each with its exact counts."""
-    if len(ranking.accepted) <= most:
-        return ranking
-    wanted = np.linspace(0, ranking.n_images, most + 1)[1:]
-    kept = np.unique(np.searchsorted(ranking.accepted, wanted))
-    return Ranking(ranking.confidences[kept], ranking.accepted[kept], ranking.errors[kept])
+def format_percent(fraction: float, decimals: int = 2) -> str:
+    """Return a fraction in percent with at most this many decimals: '1 %', '0.25 %'."""
+    text = f"{100 * fraction:.{decimals}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
-def _point(ranking: Ranking, block: int) -> OperatingPoint:
+def _point_of_block(ranking: Ranking, block: int) -> OperatingPoint:
     return OperatingPoint(float(ranking.confidences[block]), int(ranking.accepted[block]), int(ranking.errors[block]))
 
 
-def _round_number(value: float, *, up: bool) -> float:
-    """Return the nearest of 1, 2, 5 x 10^n on that side of a positive value, as the decimal it is."""
+def _round_to_125(value: float, *, up: bool) -> float:
+    """Round a positive value up or down to 1, 2 or 5 x 10^n, as the float nearest to that decimal."""
     power = math.floor(math.log10(value))
     candidates = [float(f"{digit}e{power + shift}") for shift in (0, 1) for digit in (1, 2, 5)]
-    near = [one for one in candidates if (one >= value * (1 - ROUNDING) if up else one <= value * (1 + ROUNDING))]
-    return min(near) if up else max(near)
+    if up:
+        return min(one for one in candidates if one >= value * (1 - ROUNDING))
+    return max(one for one in candidates if one <= value * (1 + ROUNDING))

@@ -1,48 +1,57 @@
-"""The page itself: one HTML file with its style, its script, its data and its pictures inside."""
+"""The page: one HTML file that includes its style, its script, its data and its pictures."""
 
 import base64
+import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
+from secondlook.arrays import Array
 from secondlook.evaluation import ARROWS
 from secondlook.metrics import Interval, parse_metric
+from secondlook.report.curves import RiskBand
 from secondlook.report.findings import Findings
-from secondlook.report.headline import percent
-from secondlook.report.operating_points import Guarantees, OperatingPoint, shortest_threshold
-from secondlook.report.page_data import page_data
-from secondlook.report.pictures import PicturedImage
-from secondlook.report.study import summary_of, symbol_of
+from secondlook.report.galleries import Gallery, GalleryImage
+from secondlook.report.operating_points import (
+    CertifiedPoints,
+    OperatingPoint,
+    format_percent,
+    format_threshold,
+    thin_ranking,
+)
+from secondlook.report.study import method_summary, method_symbol
 
 SCRIPTS = (
     "arrays.js",
-    "elements.js",
     "chart.js",
     "risk_plot.js",
     "confidence_plots.js",
     "thresholds.js",
-    "operating.js",
-    "tables.js",
+    "operating_point.js",
     "galleries.js",
-    "start.js",
+    "page.js",
 )
-"""In this order they are one script; each knows the ones before it."""
-MOST_SKIPPED_SHOWN = 200
+"""Concatenated in this order; the last one starts the others."""
+MAX_SKIPPED_ROWS = 200
+MAX_THRESHOLDS = 200_000
+"""Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
 
 
-def page(
+def render_page(
     findings: Findings,
     *,
     title: str,
-    pictures: Mapping[int, PicturedImage],
+    images: Mapping[int, GalleryImage],
     facts: Mapping[str, str],
     notes: Sequence[str],
-    skipped: Sequence[tuple[str, str]],
     command: str | None,
-    artefacts: str | None,
+    artifacts: str | None,
 ) -> str:
-    """Return the HTML; `artefacts` is the name of the folder with tables and plots, where there is one."""
+    """Return the HTML of a report; `artifacts` is the name of the folder of tables and plots, if there is one."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -53,43 +62,119 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": _percent, "share": _share, "ends": _ends, "count": _count, "unbroken": _unbroken}
-    style, script = _file("report.css"), _script()
-    study, told_guarantee = findings.study, _told_guarantee(findings)
+    environment.filters |= {
+        "percent": _format_percent,
+        "scaled": _format_scaled,
+        "ends": _format_ends,
+        "count": _format_count,
+        "unbroken": _use_unbroken_spaces,
+    }
+    style, script = _read_template("report.css"), _join_scripts()
+    study, guarantee = findings.study, _certified_headline_point(findings)
     return environment.get_template("report.html").render(
         title=title,
         style=Markup(style),
         script=Markup(script),
-        data=Markup(page_data(findings, pictures)),
-        # Only this script and style may run, and nothing may be fetched, whatever stands in the data.
+        data=Markup(encode_page_data(findings, images)),
+        # Only this script and this style may run, and nothing may be fetched, whatever the data contain.
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         findings=findings,
         study=study,
-        told_guarantee=told_guarantee,
-        told_threshold=told_guarantee and shortest_threshold(study.rankings[study.shown], told_guarantee),
-        accuracy={
-            predict_from: study.preds.correct(predict_from=predict_from, top_k=study.top_k).mean()
-            for predict_from in ("image", "views")
-        },
-        metrics=_metrics(findings),
-        symbol_of=symbol_of,
-        summary_of=summary_of,
-        pictures=pictures,
+        guarantee=guarantee,
+        guarantee_threshold=guarantee and format_threshold(study.rankings[study.main_method], guarantee),
+        image_accuracy=study.preds.correct(predict_from="image", top_k=study.top_k).mean(),
+        views_accuracy=study.preds.correct(predict_from="views", top_k=study.top_k).mean(),
+        metrics=_metric_columns(findings),
+        method_symbol=method_symbol,
+        method_summary=method_summary,
+        images=images,
         facts=facts,
         notes=notes,
-        skipped=skipped,
-        most_skipped=MOST_SKIPPED_SHOWN,
+        skipped=study.preds.skipped,
+        max_skipped_rows=MAX_SKIPPED_ROWS,
         command=command,
-        artefacts=artefacts,
+        artifacts=artifacts,
     )
 
 
-def _file(name: str) -> str:
+def encode_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> str:
+    """Return the numbers that the script reads, as JSON that is safe inside a script element."""
+    study = findings.study
+    data = {
+        "images": study.n_images,
+        "errors": study.n_errors,
+        "delta": findings.delta,
+        "level": findings.evaluation.level,
+        "compared": [name for name in (study.baseline, study.second_look) if name],
+        "risk": findings.risk,
+        "risks": pack_array(findings.risks),
+        "methods": [_method_data(findings, name) for name in study.confidences],
+        "galleries": [_gallery_data(gallery) for gallery in findings.galleries] if images else [],
+        "pictures": {str(index): dataclasses.asdict(image) for index, image in images.items()},
+    }
+    # A class named "</script>" must not end the script element.
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def pack_array(values: Array) -> dict[str, str]:
+    """Return an array as base64 text: little-endian, counts in the smallest sufficient type, floats as they are."""
+    if np.issubdtype(values.dtype, np.integer):
+        largest = int(values.max()) if len(values) else 0
+        kind = "u1" if largest < 2**8 else "u2" if largest < 2**16 else "u4"
+    else:
+        kind = "f4" if values.dtype == np.float32 else "f8"
+    encoded = base64.b64encode(values.astype(f"<{kind}").tobytes()).decode("ascii")
+    return {"type": kind, "data": encoded}
+
+
+def _method_data(findings: Findings, name: str) -> dict[str, object]:
+    study, certified = findings.study, findings.certified[name]
+    ranking = thin_ranking(study.rankings[name], MAX_THRESHOLDS // len(study.rankings))
+    reliability = findings.reliability.get(name)
+    return {
+        "name": name,
+        "symbol": method_symbol(name),
+        "summary": method_summary(name),
+        "complete": len(ranking.accepted) == len(study.rankings[name].accepted),
+        "thresholds": pack_array(ranking.confidences),
+        "sizes": pack_array(ranking.tie_sizes),
+        "wrong": pack_array(ranking.tie_errors),
+        "curve": _curve_data(findings.curves[name]),
+        "histogram": _pack_fields(findings.histograms[name], "edges", "correct", "wrong"),
+        "reliability": None if reliability is None else _pack_fields(reliability, "confidence", "accuracy", "images"),
+        "certified": (
+            None if isinstance(certified, str) else _pack_fields(certified, "thresholds", "accepted", "errors")
+        ),
+        "no_guarantee": certified if isinstance(certified, str) else None,
+    }
+
+
+def _pack_fields(record: object, *names: str) -> dict[str, dict[str, str]]:
+    return {name: pack_array(getattr(record, name)) for name in names}
+
+
+def _curve_data(curve: RiskBand) -> dict[str, dict[str, str]]:
+    """Return the curve in float32, which is exact to less than a thousandth of a pixel."""
+    drawn = {name: getattr(curve, name).astype(np.float32) for name in ("risk", "band_coverage", "low", "high")}
+    return {"accepted": pack_array(curve.accepted), **{name: pack_array(values) for name, values in drawn.items()}}
+
+
+def _gallery_data(gallery: Gallery) -> dict[str, object]:
+    changes, accepted = gallery.rank_changes, gallery.now_accepted
+    return {
+        "name": gallery.name,
+        "images": gallery.images.tolist(),
+        "rank_changes": None if changes is None else changes.tolist(),
+        "now_accepted": None if accepted is None else accepted.tolist(),
+    }
+
+
+def _read_template(name: str) -> str:
     return files("secondlook.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _script() -> str:
-    body = "\n".join(_file(name) for name in SCRIPTS)
+def _join_scripts() -> str:
+    body = "\n".join(_read_template(name) for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{body}\n}})();\n'
 
 
@@ -97,48 +182,43 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def _told_guarantee(findings: Findings) -> OperatingPoint | None:
-    """Return the certified rule at the told risk, None where nothing is guaranteed."""
-    guarantees = findings.guarantees[findings.study.shown]
-    if not isinstance(guarantees, Guarantees):
+def _certified_headline_point(findings: Findings) -> OperatingPoint | None:
+    """Return the certified point at the risk of the headline, or None if nothing can be guaranteed."""
+    certified = findings.certified[findings.study.main_method]
+    if not isinstance(certified, CertifiedPoints):
         return None
-    place = int(findings.risks.searchsorted(findings.risk))
-    accepted = int(guarantees.accepted[place])
-    return (
-        OperatingPoint(float(guarantees.thresholds[place]), accepted, int(guarantees.errors[place]))
-        if accepted
-        else None
-    )
+    point = certified[int(findings.risks.searchsorted(findings.risk))]
+    return point if point.accepted else None
 
 
-def _metrics(findings: Findings) -> list[dict[str, Any]]:
-    """Return the columns of the methods' table: name, meaning, direction, and whether it reads in per cent."""
+def _metric_columns(findings: Findings) -> list[dict[str, Any]]:
+    """Return the columns of the table of methods: name, summary, direction, and 100 if shown in percent."""
     texts = dict.fromkeys(row.metric for row in findings.evaluation.rows)
     records = [(text, parse_metric(text).metric) for text in texts]
     return [
-        {"text": text, "says": one.says, "arrow": ARROWS[one.better], "scale": 100 if one.bounds[1] <= 1 else 1}
+        {"text": text, "summary": one.summary, "arrow": ARROWS[one.better], "scale": 100 if one.bounds[1] <= 1 else 1}
         for text, one in records
     ]
 
 
-def _percent(share: float, decimals: int = 2) -> str:
-    return _unbroken(percent(share, decimals))
+def _format_percent(fraction: float, decimals: int = 2) -> str:
+    return _use_unbroken_spaces(format_percent(fraction, decimals))
 
 
-def _unbroken(text: str) -> str:
-    """Keep a number and its sign on one line."""
+def _use_unbroken_spaces(text: str) -> str:
+    """Keep a number and its percent sign on one line."""
     return text.replace(" %", "\u00a0%")
 
 
-def _share(value: float | None, scale: float = 100, form: str = ".2f") -> str:
-    return "–" if value is None else format(scale * value, form)
+def _format_scaled(value: float | None, scale: float = 100, spec: str = ".2f") -> str:
+    return "–" if value is None else format(scale * value, spec)
 
 
-def _ends(interval: Interval | None, scale: float = 100, form: str = ".2f") -> str:
+def _format_ends(interval: Interval | None, scale: float = 100, spec: str = ".2f") -> str:
     if interval is None:
         return ""
-    return f"{format(scale * interval.low, form)} to {format(scale * interval.high, form)}"
+    return f"{format(scale * interval.low, spec)} to {format(scale * interval.high, spec)}"
 
 
-def _count(value: int) -> str:
+def _format_count(value: int) -> str:
     return f"{value:,}"

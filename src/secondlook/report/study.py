@@ -1,4 +1,4 @@
-"""What every section of a report is drawn from: confidences, who is right, and the images in order of confidence."""
+"""The numbers that a report is about: correctness, confidences and rankings of the same labeled images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ReportError
 from secondlook.estimators import METHODS, find_method
-from secondlook.estimators import confidence as confidence_of
+from secondlook.estimators import confidence as compute_confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions import PredictFrom, Predictions
 
 BASELINE = "msr"
-SECOND_LOOKS = ("mean", "bootstrap", "bootstrap-lower", "mean-logit")
-"""What may stand for the second look in the result's sentence, in this order, whichever turns out best."""
-ONE_VIEW = ("msr",)
-SEVERAL_VIEWS = ("msr", "mean", "bootstrap", "bootstrap-lower")
+SECOND_LOOK_METHODS = ("mean", "bootstrap", "bootstrap-lower", "mean-logit")
+"""The first of these that is reported is compared with the baseline, whichever has the best numbers."""
+SINGLE_VIEW_METHODS = ("msr",)
+MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "bootstrap-lower")
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Labeled predictions with the confidences to compare."""
+    """Labeled predictions and the confidences to compare."""
 
     preds: Predictions
     predict_from: PredictFrom
@@ -27,15 +27,15 @@ class Study:
     seed: int
     class_names: tuple[str, ...]
     correct: BoolArray
-    """Whether each answer is right. bool [N]"""
+    """Whether each prediction is correct. bool [N]"""
     confidences: Mapping[str, Float64Array]
-    """How sure each answer is, by each method. float64 [N] each"""
+    """Confidence per image, by method. float64 [N] each"""
     rankings: Mapping[str, Ranking]
     baseline: str
     second_look: str | None
-    """The method that stands for the second look; None where there is none beside the baseline."""
+    """The method that is compared with the baseline; None if there is no such method or only one view."""
     progress: bool
-    """Whether to draw progress bars."""
+    """Whether to show progress bars."""
 
     @property
     def n_images(self) -> int:
@@ -44,89 +44,79 @@ class Study:
 
     @property
     def n_errors(self) -> int:
-        """Number of wrong answers."""
+        """Number of wrong predictions."""
         return self.rankings[self.baseline].n_errors
 
     @property
     def error_rate(self) -> float:
-        """Share of wrong answers."""
+        """Fraction of wrong predictions."""
         return self.n_errors / self.n_images
 
     @property
-    def has_right_and_wrong(self) -> bool:
-        """Whether there is something to tell apart."""
+    def has_correct_and_wrong(self) -> bool:
+        """Whether there are both correct and wrong predictions, as ranking metrics require."""
         return 0 < self.n_errors < self.n_images
 
     @property
-    def shown(self) -> str:
-        """The method that the page opens with."""
+    def main_method(self) -> str:
+        """The method that the page selects at first and that its tables are about."""
         return self.second_look or self.baseline
 
 
-def studied(
+def build_study(
     preds: Predictions,
-    methods: Sequence[str] | None,
+    methods: Sequence[str] | None = None,
     *,
-    predict_from: PredictFrom,
-    top_k: int,
-    seed: int,
-    class_names: Sequence[str] | None,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    seed: int = 0,
     progress: bool = True,
 ) -> Study:
-    """Compute what a report needs of the predictions, or say why there can be none."""
+    """Compute correctness, confidences and rankings of labeled predictions."""
     if not preds.has_labels:
-        raise ReportError(
-            "a report is about right and wrong answers, and these predictions have no labels; give labels= where they "
-            "are made."
-        )
-    several = preds.n_outputs > 1
-    names = tuple(dict.fromkeys((SEVERAL_VIEWS if several else ONE_VIEW) if methods is None else methods))
+        raise ReportError("a report needs labels, and these predictions have none; pass labels= when collecting them.")
+    multiple_outputs = preds.n_outputs > 1
+    default = MULTI_VIEW_METHODS if multiple_outputs else SINGLE_VIEW_METHODS
+    names = tuple(dict.fromkeys(default if methods is None else methods))
     if not names:
-        raise ReportError("there is no method to report on; name at least one, such as 'mean'.")
-    with preds.read_with_bar("confidences", len(names) + 1, enabled=progress) as seen:
-        correct = seen.correct(predict_from=predict_from, top_k=top_k)
-        confidences = {name: _confidence(seen, name, predict_from, top_k, seed) for name in names}
+        raise ReportError("methods= is empty; name at least one method, such as 'mean'.")
+    with preds.show_progress("confidences", len(names) + 1, enabled=progress) as table:
+        correct = table.correct(predict_from=predict_from, top_k=top_k)
+        confidences = {name: _compute_confidence(table, name, predict_from, top_k, seed) for name in names}
     baseline = BASELINE if BASELINE in names else names[0]
-    others = [name for name in (*SECOND_LOOKS, *names) if name in names and name != baseline]
+    others = [name for name in (*SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
     return Study(
         preds=preds,
         predict_from=predict_from,
         top_k=top_k,
         seed=seed,
-        class_names=_class_names(preds, class_names),
+        class_names=preds.class_names or tuple(f"class {index}" for index in range(preds.n_classes)),
         correct=correct,
         confidences=confidences,
         rankings={name: rank(correct, values) for name, values in confidences.items()},
         baseline=baseline,
-        second_look=others[0] if others and several else None,
+        second_look=others[0] if others and multiple_outputs else None,
         progress=progress,
     )
 
 
 def is_probability(method: str) -> bool:
-    """Whether a method's values can be read as probabilities of being right."""
-    return find_method(method)[0].is_probability
+    """Return whether the values of a method can be read as the probability of being correct."""
+    return find_method(method).is_probability
 
 
-def symbol_of(method: str) -> str:
-    """Return the paper's symbol of a method."""
+def method_symbol(method: str) -> str:
+    """Return the symbol of a method, such as 'MSR(D)'."""
     return METHODS[method.partition(":")[0]].symbol
 
 
-def summary_of(method: str) -> str:
-    """Return what a method is, in one line."""
+def method_summary(method: str) -> str:
+    """Return the one-line description of a method."""
     return METHODS[method.partition(":")[0]].summary
 
 
-def _confidence(preds: Predictions, name: str, predict_from: PredictFrom, top_k: int, seed: int) -> Float64Array:
-    takes_seed = "seed" in find_method(name)[0].options
-    return confidence_of(preds, name, predict_from=predict_from, top_k=top_k, **({"seed": seed} if takes_seed else {}))
-
-
-def _class_names(preds: Predictions, given: Sequence[str] | None) -> tuple[str, ...]:
-    names = preds.class_names if given is None else tuple(given)
-    if names is None:
-        return tuple(f"class {index}" for index in range(preds.n_classes))
-    if len(names) != preds.n_classes:
-        raise ReportError(f"class_names has {len(names)} names for {preds.n_classes} classes; give one for each.")
-    return names
+def _compute_confidence(
+    preds: Predictions, method: str, predict_from: PredictFrom, top_k: int, seed: int
+) -> Float64Array:
+    options = {"seed": seed} if "seed" in find_method(method).options else {}
+    return compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)

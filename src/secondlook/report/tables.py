@@ -1,4 +1,4 @@
-"""The tables and curves of a report as CSV, with all digits."""
+"""The tables and curves of a report as CSV files, at full precision."""
 
 import csv
 import io
@@ -6,33 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from secondlook.metrics import Interval
 from secondlook.report.findings import Findings
-from secondlook.report.operating_points import Guarantees, point_at_risk
+from secondlook.report.operating_points import CertifiedPoints, point_at_risk
 
 Rows = Iterable[Sequence[object]]
 
-
-def csv_tables(
-    findings: Findings, facts: Mapping[str, str], skipped: Sequence[tuple[str, str]]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the bytes of each table."""
-    for name, header, rows in (
-        ("facts", ("fact", "value"), facts.items()),
-        ("methods", EVALUATION_COLUMNS, _evaluation(findings)),
-        ("risk-coverage", ("method", "accepted", "coverage", "risk"), _curves(findings)),
-        ("risk-coverage-bands", ("method", "coverage", "low", "high"), _bands(findings)),
-        ("operating-points", OPERATING_COLUMNS, _operating_points(findings)),
-        ("histograms", ("method", "from", "to", "right", "wrong"), _histograms(findings)),
-        ("reliability", ("method", "confidence", "accuracy", "images"), _reliability(findings)),
-        ("classes", CLASS_COLUMNS, _classes(findings)),
-        ("views", VIEW_COLUMNS, _views(findings)),
-        ("galleries", ("gallery", "id", "index", "truth", "right", *findings.study.confidences), _galleries(findings)),
-        ("skipped", ("id", "reason"), skipped),
-    ):
-        yield f"{name}.csv", _written(header, rows)
-
-
-EVALUATION_COLUMNS = (
-    "part",
+METHOD_COLUMNS = (
     "method",
     "metric",
     "better",
@@ -47,7 +25,7 @@ EVALUATION_COLUMNS = (
     "errors",
     "reason",
 )
-OPERATING_COLUMNS = (
+OPERATING_POINT_COLUMNS = (
     "method",
     "tolerated_risk",
     "threshold",
@@ -62,10 +40,29 @@ CLASS_COLUMNS = ("class", "images", "errors", "error_rate", "accepted", "coverag
 VIEW_COLUMNS = ("view", "accuracy", "auroc_alone", "auroc_without", "change", "change_low", "change_high")
 
 
-def _written(header: Sequence[str], rows: Rows) -> bytes:
+def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the file name and the bytes of each table."""
+    methods = tuple(findings.study.confidences)
+    for name, columns, rows in (
+        ("facts", ("fact", "value"), facts.items()),
+        ("methods", METHOD_COLUMNS, _method_rows(findings)),
+        ("risk-coverage", ("method", "accepted", "coverage", "risk"), _curve_rows(findings)),
+        ("risk-coverage-bands", ("method", "coverage", "low", "high"), _band_rows(findings)),
+        ("operating-points", OPERATING_POINT_COLUMNS, _operating_point_rows(findings)),
+        ("histograms", ("method", "from", "to", "correct", "wrong"), _histogram_rows(findings)),
+        ("reliability", ("method", "confidence", "accuracy", "images"), _reliability_rows(findings)),
+        ("classes", CLASS_COLUMNS, _class_rows(findings)),
+        ("views", VIEW_COLUMNS, _view_rows(findings)),
+        ("galleries", ("gallery", "id", "index", "label", "correct", *methods), _gallery_rows(findings)),
+        ("skipped", ("id", "reason"), findings.study.preds.skipped),
+    ):
+        yield f"{name}.csv", _encode_csv(columns, rows)
+
+
+def _encode_csv(columns: Sequence[str], rows: Rows) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
+    writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue().encode("utf-8")
 
@@ -74,69 +71,68 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval.low, interval.high)
 
 
-def _evaluation(findings: Findings) -> Rows:
+def _method_rows(findings: Findings) -> Rows:
     for row in findings.evaluation.rows:
         value = (row.value, *_ends(row.interval), row.difference, *_ends(row.difference_interval))
-        yield row.part, row.method, row.metric, row.better, *value, row.verdict, row.images, row.errors, row.reason
+        yield row.method, row.metric, row.better, *value, row.verdict, row.images, row.errors, row.reason
 
 
-def _curves(findings: Findings) -> Rows:
+def _curve_rows(findings: Findings) -> Rows:
     for name, curve in findings.curves.items():
         for accepted, risk in zip(curve.accepted.tolist(), curve.risk.tolist(), strict=True):
             yield name, accepted, accepted / findings.study.n_images, risk
 
 
-def _bands(findings: Findings) -> Rows:
+def _band_rows(findings: Findings) -> Rows:
     for name, curve in findings.curves.items():
         columns = (curve.band_coverage.tolist(), curve.low.tolist(), curve.high.tolist())
         yield from ((name, *row) for row in zip(*columns, strict=True))
 
 
-def _operating_points(findings: Findings) -> Rows:
+def _operating_point_rows(findings: Findings) -> Rows:
     study = findings.study
     for name, ranking in study.rankings.items():
-        guarantees = findings.guarantees[name]
-        for place, risk in enumerate(findings.risks.tolist()):
+        for index, risk in enumerate(findings.risks.tolist()):
             point = point_at_risk(ranking, risk)
-            rejected = study.n_images - point.accepted
-            guaranteed = _guaranteed(guarantees, place)
-            yield name, risk, point.threshold, point.accepted, rejected, point.errors, *guaranteed
+            counts = (point.accepted, study.n_images - point.accepted, point.errors)
+            yield name, risk, point.threshold, *counts, *_certified_cells(findings.certified[name], index)
 
 
-def _guaranteed(guarantees: Guarantees | str, place: int) -> tuple[object, object, object]:
-    if isinstance(guarantees, str) or guarantees.accepted[place] == 0:
+def _certified_cells(certified: CertifiedPoints | str, index: int) -> tuple[object, object, object]:
+    if isinstance(certified, str) or certified[index].accepted == 0:
         return None, None, None
-    return float(guarantees.thresholds[place]), int(guarantees.accepted[place]), int(guarantees.errors[place])
+    point = certified[index]
+    return point.threshold, point.accepted, point.errors
 
 
-def _histograms(findings: Findings) -> Rows:
-    for name, one in findings.histograms.items():
-        edges = one.edges.tolist()
-        columns = (edges[:-1], edges[1:], one.right.tolist(), one.wrong.tolist())
+def _histogram_rows(findings: Findings) -> Rows:
+    for name, histogram in findings.histograms.items():
+        edges = histogram.edges.tolist()
+        columns = (edges[:-1], edges[1:], histogram.correct.tolist(), histogram.wrong.tolist())
         yield from ((name, *row) for row in zip(*columns, strict=True))
 
 
-def _reliability(findings: Findings) -> Rows:
+def _reliability_rows(findings: Findings) -> Rows:
     for name, curve in findings.reliability.items():
         columns = (curve.confidence.tolist(), curve.accuracy.tolist(), curve.images.tolist())
         yield from ((name, *row) for row in zip(*columns, strict=True))
 
 
-def _classes(findings: Findings) -> Rows:
+def _class_rows(findings: Findings) -> Rows:
     for one in findings.classes:
-        counted = (one.images, one.errors, one.error_rate, one.accepted, one.coverage, one.errors_accepted)
-        yield one.name, *counted, one.risk, one.auroc
+        counts = (one.images, one.errors, one.error_rate, one.accepted, one.coverage, one.errors_accepted)
+        yield one.name, *counts, one.risk, one.auroc
 
 
-def _views(findings: Findings) -> Rows:
+def _view_rows(findings: Findings) -> Rows:
     for one in findings.views:
         yield one.text, one.accuracy, one.auroc_alone, one.auroc_without, one.change, *_ends(one.change_interval)
 
 
-def _galleries(findings: Findings) -> Rows:
+def _gallery_rows(findings: Findings) -> Rows:
     study = findings.study
     for gallery in findings.galleries:
         for index in gallery.images.tolist():
-            truth = study.class_names[study.preds.labels[index]]
-            sure = (float(values[index]) for values in study.confidences.values())
-            yield gallery.name, study.preds.ids[index], index, truth, bool(study.correct[index]), *sure
+            label = study.class_names[study.preds.labels[index]]
+            confidences = (float(values[index]) for values in study.confidences.values())
+            yield gallery.name, study.preds.ids[index], index, label, bool(study.correct[index]), *confidences

@@ -1,30 +1,6 @@
-"""The folder of a run: predictions, evaluation and record of one classifier on labeled images."""
+"""Runs: a classifier evaluated on labeled images, kept in one folder with predictions, evaluation and record."""
 
-from typing import TYPE_CHECKING
+from secondlook.runs.creation import create_run
+from secondlook.runs.run import EVALUATION, REPORT, Run, RunRecord, RunReport, open_run
 
-from secondlook.imports import lazy_attributes
-
-if TYPE_CHECKING:
-    from secondlook.runs.run_folder import PREDICTIONS, REPORT, Run, record_of, write_run
-
-_MODULES = {
-    "PREDICTIONS": "secondlook.runs.run_folder",
-    "REPORT": "secondlook.runs.run_folder",
-    "Run": "secondlook.runs.run_folder",
-    "record_of": "secondlook.runs.run_folder",
-    "write_run": "secondlook.runs.run_folder",
-}
-
-__all__ = [
-    "PREDICTIONS",
-    "REPORT",
-    "Run",
-    "record_of",
-    "write_run",
-]
-
-__getattr__ = lazy_attributes(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__ = ["EVALUATION", "REPORT", "Run", "RunRecord", "RunReport", "create_run", "open_run"]

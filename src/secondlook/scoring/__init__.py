@@ -1,36 +1,32 @@
-"""A policy, a classifier and new images become decisions, score files and review exports."""
+"""Scoring: a policy, a classifier and new images become decisions, score files and review exports."""
 
 from typing import TYPE_CHECKING
 
 from secondlook.imports import lazy_attributes
+from secondlook.scoring.exports import EXPORTS, Export
+from secondlook.scoring.formats import SCORE_FORMATS, ScoreFormat
+from secondlook.scoring.job import ScoreSummary, score
+from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier
+from secondlook.scoring.review import REJECTED_LIST
+from secondlook.scoring.rows import Decision, Decisions
 
 if TYPE_CHECKING:
-    from secondlook.scoring.classifier import SelectiveClassifier
-    from secondlook.scoring.decisions import Decision, Decisions
-    from secondlook.scoring.review.rejected_folder import REJECTED_LIST
-    from secondlook.scoring.score_summary import ScoreSummary
-    from secondlook.scoring.scoring import score
-
-_MODULES = {
-    "Decision": "secondlook.scoring.decisions",
-    "Decisions": "secondlook.scoring.decisions",
-    "REJECTED_LIST": "secondlook.scoring.review.rejected_folder",
-    "ScoreSummary": "secondlook.scoring.score_summary",
-    "SelectiveClassifier": "secondlook.scoring.classifier",
-    "score": "secondlook.scoring.scoring",
-}
+    from secondlook.scoring.selective_classifier import SelectiveClassifier
 
 __all__ = [
+    "EXPORTS",
     "REJECTED_LIST",
+    "SCORE_FORMATS",
     "Decision",
     "Decisions",
+    "Export",
+    "ResolvedClassifier",
+    "ScoreFormat",
     "ScoreSummary",
     "SelectiveClassifier",
+    "resolve_classifier",
     "score",
 ]
 
-__getattr__ = lazy_attributes(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# Its base classes are those of scikit-learn, which takes a second to import.
+__getattr__ = lazy_attributes(__name__, {"SelectiveClassifier": "secondlook.scoring.selective_classifier"})

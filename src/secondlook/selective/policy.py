@@ -1,54 +1,64 @@
-"""A policy file: everything needed to decide about new images as was decided when it was made."""
+"""Policy files: a rule together with the classifier and the views it belongs to, stored as JSON."""
 
 import datetime
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from secondlook.arrays import BoolArray
+from secondlook import __version__
+from secondlook.arrays import BoolArray, Output
 from secondlook.errors import DecisionError, SecondLookError
-from secondlook.files import describe_invalid
+from secondlook.estimators import METHODS
+from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
+from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
 from secondlook.selective.rule import Calibration, Guarantee, Rule
+from secondlook.views import ViewSet
 
-Option = str | int | float | bool | None
-INSISTING = "allow_mismatch=True (--allow-mismatch)"
+OptionValue = str | int | float | bool | None
+
+VERSION_1_KEYS = {"by": "predict_from", "k": "top_k", "promise": "guarantee"}
+"""Keys of version 1 files that were renamed in version 2."""
+VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
+
+UNGUARANTEED = "pass allow_mismatch=True to use it without the guarantee"
 
 
 class Describable(Protocol):
-    """What a policy keeps of a classifier: a `Classifier`, or the record of one in a store of predictions."""
+    """The attributes of a classifier that a policy stores: a `Classifier`, or the record of one in a store."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
     @property
     def digest(self) -> str: ...  # noqa: D102
     @property
-    def output(self) -> Literal["logits", "probabilities"]: ...  # noqa: D102
+    def output(self) -> Output: ...  # noqa: D102
     @property
     def preprocessing(self) -> object: ...  # noqa: D102
 
 
-class Record(BaseModel):
-    """A part of a policy: nothing missing, nothing unknown, nothing changed later."""
+class Mismatch(NamedTuple):
+    """Why a classifier is not the one of a policy, and how to repair it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    reason: str
+    repair: str
 
 
-class PolicyClassifier(Record):
-    """Which classifier the policy is for, and how images become its input."""
+class PolicyClassifier(FrozenRecord):
+    """The classifier of a policy: its name, digest, kind of output and preprocessing."""
 
     name: str
     digest: str
-    output: Literal["logits", "probabilities"]
+    output: Output
     preprocessing: dict[str, object]
 
 
-class PolicyGuarantee(Record):
-    """What is guaranteed about accepted images, or that nothing is."""
+class PolicyGuarantee(FrozenRecord):
+    """The guarantee of a policy, if it has one."""
 
     certified: bool
     risk: float | None = Field(default=None, gt=0, lt=1)
@@ -56,14 +66,14 @@ class PolicyGuarantee(Record):
     text: str
 
     @model_validator(mode="after")
-    def _says_what_it_guarantees(self) -> Self:
+    def _check_certified(self) -> Self:
         if self.certified == (self.risk is None) or self.certified == (self.delta is None):
-            raise ValueError("a certified guarantee needs risk and delta, and no other has them")
+            raise ValueError("expected risk and delta if, and only if, certified is true")
         return self
 
 
-class PolicyCalibration(Record):
-    """The images the threshold was chosen on, and what was seen on them."""
+class PolicyCalibration(FrozenRecord):
+    """The images that the threshold was chosen on, and the counts on them."""
 
     data: str
     digest: str
@@ -72,32 +82,40 @@ class PolicyCalibration(Record):
     errors: int | None = Field(default=None, ge=0)
 
 
-class Policy(Record):
-    """A rule with the classifier, the views and the calibration data it belongs to."""
+class Policy(FrozenRecord):
+    """A rule together with the classifier, the views and the calibration images it belongs to.
+
+    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of version 1 can be read.
+    """
 
     format: Literal["secondlook policy"] = "secondlook policy"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     made: str
     secondlook: str
     classifier: PolicyClassifier
     views: tuple[str, ...]
     method: str
-    options: dict[str, Option] = {}
-    predict_from: Literal["image", "views"] = "image"
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+    predict_from: PredictFrom = "image"
     top_k: int = Field(default=1, gt=0)
     threshold: float
     guarantee: PolicyGuarantee
     calibration: PolicyCalibration | None = None
     class_names: tuple[str, ...] | None = None
-    """What the classes are called, in the order of the classifier's outputs, where that is known."""
+    """Names of the classes in the order of the classifier's outputs; None if unknown."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, content: object) -> object:
+        if isinstance(content, dict) and content.get("version") == 1:
+            return _upgrade_version_1(content)
+        return content
 
     @field_validator("views")
     @classmethod
-    def _views_can_be_read(cls, views: tuple[str, ...]) -> tuple[str, ...]:
-        from secondlook.views import ViewSet
-
+    def _check_views(cls, views: tuple[str, ...]) -> tuple[str, ...]:
         if views[:1] != ("identity",):
-            raise ValueError(f"expected a list of views that begins with 'identity', got {list(views)}")
+            raise ValueError(f"expected a list of views that starts with 'identity', got {list(views)}")
         try:
             return ViewSet(list(views)).texts
         except SecondLookError as error:
@@ -105,16 +123,14 @@ class Policy(Record):
 
     @field_validator("method")
     @classmethod
-    def _method_is_known(cls, method: str) -> str:
-        from secondlook.estimators import METHODS
-
+    def _check_method(cls, method: str) -> str:
         name = method.partition(":")[0]
         if name not in METHODS:
             raise ValueError(f"unknown confidence {method!r}.{did_you_mean(name, METHODS)}")
         return method
 
     @classmethod
-    def of(
+    def from_rule(
         cls,
         rule: Rule,
         *,
@@ -125,81 +141,105 @@ class Policy(Record):
         class_names: tuple[str, ...] | None = None,
         made: str | None = None,
     ) -> Self:
-        """Make the policy of a rule. `data` and its digest say what the threshold was chosen on."""
-        import secondlook
+        """Return the policy of a rule.
 
+        Parameters
+        ----------
+        rule, classifier, views
+            The rule, and the classifier and the views that its confidence is computed with.
+        data, data_digest
+            The spec and the digest of the images that the threshold was chosen on.
+        class_names
+            Names of the classes in the order of the classifier's outputs.
+        made
+            Creation time, now by default.
+        """
         if not math.isfinite(rule.threshold):
             raise DecisionError(f"a policy needs a finite threshold, got {rule.threshold}: {rule}.")
         try:
             return cls(
                 made=made or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                secondlook=secondlook.__version__,
+                secondlook=__version__,
                 classifier=describe_classifier(classifier),
                 views=views,
                 method=rule.method,
-                options=_plain_options(rule),
+                options=_check_options(rule),
                 predict_from=rule.predict_from,
                 top_k=rule.top_k,
                 threshold=rule.threshold,
-                guarantee=_guarantee(rule.guarantee),
-                calibration=_calibration(rule.calibration, data, data_digest),
+                guarantee=_describe_guarantee(rule.guarantee),
+                calibration=_describe_calibration(rule.calibration, data, data_digest),
                 class_names=class_names,
             )
         except ValidationError as error:
-            raise DecisionError(f"no policy can be made of this rule, {describe_invalid(error)}.") from None
+            raise DecisionError(f"invalid policy, {describe_invalid(error)}; correct the rule or its views.") from None
 
     @property
     def rule(self) -> Rule:
         """The rule to decide by."""
-        guaranteed, seen = self.guarantee, self.calibration
-        guarantee = Guarantee(guaranteed.risk, guaranteed.delta) if guaranteed.risk and guaranteed.delta else None
-        calibration = Calibration(seen.images, seen.accepted, seen.errors) if seen else None
+        stated, counts = self.guarantee, self.calibration
+        guarantee = Guarantee(stated.risk, stated.delta) if stated.risk and stated.delta else None
+        calibration = Calibration(counts.images, counts.accepted, counts.errors) if counts else None
         return Rule(
             self.threshold, self.method, self.predict_from, self.top_k, dict(self.options), guarantee, calibration
         )
 
+    @property
+    def certified(self) -> bool:
+        """Whether the error rate among accepted images is guaranteed."""
+        return self.rule.certified
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of the calibration images that the rule accepts."""
+        return self.rule.coverage
+
     def accept(self, confidence: ArrayLike) -> BoolArray:
-        """Return whether each answer is accepted. float [N] -> bool [N]"""
+        """Return whether each prediction is accepted. float [N] -> bool [N]"""
         return self.rule.accept(confidence)
 
     def check(self, classifier: Describable) -> None:
-        """Refuse a classifier, or preprocessing, that the threshold was not chosen for."""
-        mine, theirs = self.classifier, describe_classifier(classifier)
-        if not theirs.digest:
-            raise DecisionError(
-                f"classifier {theirs.name!r} has no name to recognize it by, but the policy is for {mine.name!r}; "
-                f"load it with name=, or say that it is the same with {INSISTING}."
+        """Raise an error for a classifier, an output or a preprocessing that the threshold was not chosen for."""
+        mismatch = self.find_mismatch(classifier)
+        if mismatch is not None:
+            raise DecisionError(f"{mismatch.reason}; {mismatch.repair}.")
+
+    def find_mismatch(self, classifier: Describable) -> Mismatch | None:
+        """Return how a classifier differs from the one that the policy was made for, or None."""
+        expected, given = self.classifier, describe_classifier(classifier)
+        if not given.digest:
+            return Mismatch(
+                f"classifier {given.name!r} has no digest that could be compared with the policy for {expected.name!r}",
+                f"load it with name=, or {UNGUARANTEED}",
             )
-        if theirs.digest != mine.digest:
-            raise DecisionError(
-                f"the policy is for classifier {mine.name!r} (digest {mine.digest[:12]}), got {theirs.name!r} (digest "
-                f"{theirs.digest[:12]}); calibrate again, or lose the guarantee with {INSISTING}."
+        if given.digest != expected.digest:
+            return Mismatch(
+                f"the policy is for classifier {expected.name!r} (digest {expected.digest[:12]}), got {given.name!r} "
+                f"(digest {given.digest[:12]})",
+                f"calibrate again, or {UNGUARANTEED}",
             )
-        if theirs.output != mine.output:
-            raise DecisionError(
-                f"the policy is for a classifier that gives {mine.output}, but {theirs.name!r} gives {theirs.output}; "
-                f"load it with output={mine.output!r}, or insist with {INSISTING}."
+        if given.output != expected.output:
+            return Mismatch(
+                f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}",
+                f"load it with output={expected.output!r}, or {UNGUARANTEED}",
             )
-        _check_settings(mine.preprocessing, theirs.preprocessing)
+        return _find_setting_mismatch(expected.preprocessing, given.preprocessing)
 
     def save(self, path: str | Path) -> None:
-        """Write the policy as JSON, whole or not at all."""
-        from secondlook.files import write_atomically
-
-        text = self.model_dump_json(indent=2).encode() + b"\n"
-        write_atomically(Path(path), lambda file: file.write(text))
+        """Write the policy as a JSON file, atomically."""
+        write_bytes_atomically(Path(path), self.model_dump_json(indent=2).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a policy and check all of it."""
+        """Read and validate a policy file."""
         try:
             return cls.model_validate_json(Path(path).read_bytes())
         except OSError as error:
-            raise DecisionError(f"the policy {str(path)!r} cannot be read: {error.strerror}; check the path.") from None
+            raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
         except ValidationError as error:
             raise DecisionError(
-                f"the policy {str(path)!r} cannot be used, {describe_invalid(error)}; calibrate again, "
-                "or use the version of secondlook that wrote it."
+                f"invalid policy {str(path)!r}, {describe_invalid(error)}; calibrate again, or use the version of "
+                "secondlook that wrote it."
             ) from None
 
     def __str__(self) -> str:
@@ -207,7 +247,7 @@ class Policy(Record):
 
 
 def describe_classifier(classifier: Describable) -> PolicyClassifier:
-    """Return what a policy keeps of a classifier."""
+    """Return the record of a classifier that a policy stores."""
     settings = classifier.preprocessing
     to_dict = getattr(settings, "to_dict", None)
     return PolicyClassifier.model_validate(
@@ -220,34 +260,48 @@ def describe_classifier(classifier: Describable) -> PolicyClassifier:
     )
 
 
-def _check_settings(mine: Mapping[str, object], theirs: Mapping[str, object]) -> None:
-    for setting in sorted({*mine, *theirs}):
-        if mine.get(setting) != theirs.get(setting):
-            raise DecisionError(
-                f"the policy was made with preprocessing {setting}={mine.get(setting)}, but the classifier has "
-                f"{setting}={theirs.get(setting)}; load it with the former, or insist with {INSISTING}."
+def _upgrade_version_1(content: Mapping[str, object]) -> dict[str, object]:
+    """Translate the content of a version 1 file into that of version 2; the values stay as they are."""
+    upgraded = {VERSION_1_KEYS.get(key, key): value for key, value in content.items()}
+    upgraded["version"] = 2
+    by = content.get("by", "x")
+    upgraded["predict_from"] = VERSION_1_PREDICT_FROM.get(str(by), by)
+    return upgraded
+
+
+def _find_setting_mismatch(expected: Mapping[str, object], given: Mapping[str, object]) -> Mismatch | None:
+    for setting in sorted({*expected, *given}):
+        if expected.get(setting) != given.get(setting):
+            return Mismatch(
+                f"the policy was made with preprocessing {setting}={expected.get(setting)}, but the classifier has "
+                f"{setting}={given.get(setting)}",
+                f"load it with {setting}={expected.get(setting)}, or {UNGUARANTEED}",
             )
+    return None
 
 
-def _plain_options(rule: Rule) -> dict[str, Option]:
-    plain: dict[str, Option] = {}
+def _check_options(rule: Rule) -> dict[str, OptionValue]:
+    """Return the options of a rule, which must be texts and numbers."""
+    options: dict[str, OptionValue] = {}
     for name, value in rule.options.items():
         if not isinstance(value, str | int | float | bool | None):
             raise DecisionError(
-                f"option {name}= of confidence {rule.method!r} is a {type(value).__name__}, which belongs to the "
-                "images at hand; a policy holds texts and numbers only: choose a method that needs no such option."
+                f"option {name}= of confidence {rule.method!r} is a {type(value).__name__}, which belongs to the given "
+                "images, but a policy can store texts and numbers only; choose a method that needs no such option."
             )
-        plain[name] = value
-    return plain
+        options[name] = value
+    return options
 
 
-def _guarantee(guarantee: Guarantee | None) -> PolicyGuarantee:
+def _describe_guarantee(guarantee: Guarantee | None) -> PolicyGuarantee:
     if guarantee is None:
         return PolicyGuarantee(certified=False, text="none")
     return PolicyGuarantee(certified=True, risk=guarantee.risk, delta=guarantee.delta, text=str(guarantee))
 
 
-def _calibration(seen: Calibration | None, data: str, digest: str) -> PolicyCalibration | None:
-    if seen is None:
+def _describe_calibration(counts: Calibration | None, data: str, digest: str) -> PolicyCalibration | None:
+    if counts is None:
         return None
-    return PolicyCalibration(data=data, digest=digest, images=seen.images, accepted=seen.accepted, errors=seen.errors)
+    return PolicyCalibration(
+        data=data, digest=digest, images=counts.images, accepted=counts.accepted, errors=counts.errors
+    )

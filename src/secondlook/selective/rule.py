@@ -1,77 +1,101 @@
-"""A rule: accept an answer whose confidence reaches a threshold, and what is guaranteed about it."""
+"""Rules: accept a prediction whose confidence reaches a threshold, and what is guaranteed about accepted images."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import BoolArray
 from secondlook.errors import DecisionError
+from secondlook.predictions import PredictFrom
+
+DEFAULT_DELTA = 0.001
+"""Failure probability of a guarantee by default: 99.9 % confidence."""
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """With probability 1 - delta over the draw of the labeled images, at most `risk` of the accepted are wrong."""
+    """At most `risk` of the accepted images are wrong, with probability 1 - `delta` over the draw of labeled images."""
 
     risk: float
     delta: float
 
     def __str__(self) -> str:
         return (
-            f"at most {100 * self.risk:g} % errors among the accepted, with certainty {100 * (1 - self.delta):g} % "
-            "over the draw of the labeled images, for images like them"
+            f"at most {100 * self.risk:g} % errors among accepted images with {100 * (1 - self.delta):g} % confidence, "
+            "for images from the same distribution as the labeled ones"
         )
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was seen on the images a threshold was chosen on."""
+    """Counts on the images that a threshold was chosen on."""
 
     images: int
     accepted: int
     errors: int | None
-    """Wrong images among the accepted; None where there were no labels."""
+    """Errors among the accepted images; None without labels."""
 
     @property
     def coverage(self) -> float:
-        """Share of the images that were accepted."""
+        """Fraction of the images that were accepted."""
         return self.accepted / self.images
 
     @property
     def risk(self) -> float | None:
-        """Error rate among the accepted, as observed: no guarantee. None without labels or where none is accepted."""
+        """Observed error rate among accepted images, without a guarantee; None if it is undefined."""
         return None if self.errors is None or self.accepted == 0 else self.errors / self.accepted
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """What was asked for and could not be guaranteed, and what could be."""
+    """A guarantee that could not be given, and what would have been possible."""
 
-    asked: Guarantee
+    requested: Guarantee
     smallest_risk: float | None
-    """A risk that could have been guaranteed with the same certainty; None where none could."""
-    further_images: int | None
-    """Roughly how many more labeled images would allow it; None where more would not help."""
+    """A larger risk that could have been guaranteed with the same `delta`; None if there is none."""
+    additional_images: int | None
+    """Rough number of additional labeled images that would be needed; None if more images would not help."""
 
     def __str__(self) -> str:
-        could = f"a risk of {100 * self.smallest_risk:.4g} % could be" if self.smallest_risk else "no risk could be"
-        if self.further_images is None:
-            help_needed = "more images would not help, since at no threshold fewer errors were seen"
+        if self.smallest_risk is None:
+            possible = "no other risk can be guaranteed"
         else:
-            help_needed = f"roughly {self.further_images:,} more labeled images would be needed"
-        return f"no threshold allows {self.asked}; {could}, and {help_needed}"
+            possible = f"a risk of {100 * self.smallest_risk:.4g} % could be guaranteed"
+        if self.additional_images is None:
+            needed = "more images would not help, since no threshold has a lower error rate"
+        else:
+            needed = f"the requested one needs roughly {self.additional_images:,} more labeled images"
+        return f"no threshold guarantees {self.requested}; {possible}, and {needed}"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Accept where confidence >= threshold. `Rule(threshold=0.9)` is a plain threshold without a guarantee."""
+    """Accept a prediction if its confidence is at least `threshold`.
+
+    `Rule(threshold=0.9)` is a plain threshold; `certify` returns a rule with a guarantee.
+
+    Attributes
+    ----------
+    threshold
+        Smallest confidence that is accepted; infinite if nothing is.
+    method, options
+        The confidence that the threshold applies to, and its options.
+    predict_from, top_k
+        How classes are predicted: from the image itself or from the mean over views, and how many of them.
+    guarantee
+        The guarantee about accepted images; None if there is none.
+    calibration
+        Counts on the images that the threshold was chosen on.
+    shortfall
+        Why a requested guarantee could not be given.
+    """
 
     threshold: float
     method: str = "mean"
-    predict_from: Literal["image", "views"] = "image"
+    predict_from: PredictFrom = "image"
     top_k: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
     guarantee: Guarantee | None = None
@@ -80,43 +104,46 @@ class Rule:
 
     def __post_init__(self) -> None:
         if math.isnan(self.threshold):
-            raise DecisionError("the threshold is NaN, expected a number that a confidence can reach.")
+            raise DecisionError("threshold is NaN, expected a number; pass a confidence such as 0.9.")
 
     @property
     def certified(self) -> bool:
-        """Whether an error rate among the accepted is guaranteed."""
+        """Whether the error rate among accepted images is guaranteed."""
         return self.guarantee is not None
 
     @property
     def coverage(self) -> float:
-        """Share of the calibration images that the rule accepts."""
+        """Fraction of the calibration images that the rule accepts."""
         if self.calibration is None:
             raise DecisionError(
-                "a plain threshold has no coverage of its own; apply accept() to confidences and take the mean."
+                "a plain threshold has no coverage, since it was not chosen on images; use accept(confidence).mean()."
             )
         return self.calibration.coverage
 
     def accept(self, confidence: ArrayLike) -> BoolArray:
-        """Return whether each answer is accepted. float [N] -> bool [N]"""
-        sure = np.asarray(confidence, dtype=np.float64)
-        if np.isnan(sure).any():
-            index = int(np.flatnonzero(np.isnan(sure))[0])
-            raise DecisionError(f"confidence is NaN at index {index}, expected a number: repair the score.")
-        return sure >= self.threshold
+        """Return whether each prediction is accepted. float [N] -> bool [N]"""
+        values = np.asarray(confidence, dtype=np.float64)
+        if np.isnan(values).any():
+            index = int(np.flatnonzero(np.isnan(values))[0])
+            raise DecisionError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
+        return values >= self.threshold
 
     def __str__(self) -> str:
-        lines = [f"accept where {self.method} >= {self.threshold:.6g}"]
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
         else:
-            lines.append(f"guarantee: {self.guarantee}" if self.guarantee else "guarantee: none")
+            lines = [
+                f"accept where {self.method} >= {self.threshold:.6g}",
+                f"guarantee: {self.guarantee or 'none'}",
+            ]
         if self.calibration is not None:
-            lines.append(_seen(self.calibration))
+            lines.append(_format_calibration(self.calibration))
         return "\n".join(lines)
 
 
-def _seen(calibration: Calibration) -> str:
-    share = f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
-    if calibration.errors is None:
-        return f"seen: {share}, no labels"
-    return f"seen: {share}, {calibration.errors:,} of them wrong"
+def _format_calibration(calibration: Calibration) -> str:
+    accepted = (
+        f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
+    )
+    errors = "no labels" if calibration.errors is None else f"{calibration.errors:,} of them wrong"
+    return f"calibration: {accepted}, {errors}"

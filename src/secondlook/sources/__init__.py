@@ -1,20 +1,23 @@
-"""Sources: images with ids and labels from folders, archives, tables, the hub and the official files of data sets."""
+"""Sources: images with ids and labels from folders, arrays, tables, the Hugging Face hub and official files."""
 
-from secondlook.sources.decoding import decode_file
 from secondlook.sources.folder import IgnoredFilesWarning
-from secondlook.sources.image_files import FileSource
-from secondlook.sources.in_memory import ArraySource
-from secondlook.sources.opening import READING_OPTIONS, open_source
-from secondlook.sources.schemes import SOURCES, SourceScheme, source_scheme
-from secondlook.sources.selection import SELECTION_OPTIONS, Selection, SubsetName
-from secondlook.sources.source import HOW_TO_SKIP, Batch, OnError, ReadOptions, Skipped, Source, UnreadableImageError
-from secondlook.sources.spec import Spec, parse_spec
-from secondlook.sources.subset import Subset, read_indices
+from secondlook.sources.image_files import FileSource, decode_file
+from secondlook.sources.loading import open_source
+from secondlook.sources.source import (
+    SOURCES,
+    ArraySource,
+    Batch,
+    OnError,
+    ReadOptions,
+    Skipped,
+    Source,
+    SourceScheme,
+    UnreadableImageError,
+    source_scheme,
+)
+from secondlook.sources.subset import Subset, SubsetName, read_indices
 
 __all__ = [
-    "HOW_TO_SKIP",
-    "READING_OPTIONS",
-    "SELECTION_OPTIONS",
     "SOURCES",
     "ArraySource",
     "Batch",
@@ -22,17 +25,14 @@ __all__ = [
     "IgnoredFilesWarning",
     "OnError",
     "ReadOptions",
-    "Selection",
     "Skipped",
     "Source",
     "SourceScheme",
-    "Spec",
     "Subset",
     "SubsetName",
     "UnreadableImageError",
     "decode_file",
     "open_source",
-    "parse_spec",
     "read_indices",
     "source_scheme",
 ]

@@ -1,4 +1,4 @@
-"""`folder:DIR`: a folder of images per class, or one flat folder without labels."""
+"""`folder:DIR`: one folder of images per class, or a flat folder without labels."""
 
 import os
 import re
@@ -9,137 +9,131 @@ from itertools import chain
 from pathlib import Path
 
 from secondlook.errors import SourceError
-from secondlook.sources.decoding import FORMATS, SUFFIXES
-from secondlook.sources.image_files import FileSource
-from secondlook.sources.labels import labels_of_names, read_class_names
-from secondlook.sources.schemes import source_scheme
-from secondlook.sources.source import ReadOptions
-from secondlook.sources.spec import Spec
+from secondlook.sources.image_files import FORMATS, SUFFIXES, FileSource
+from secondlook.sources.labels import encode_labels, read_class_names
+from secondlook.sources.source import ReadOptions, source_scheme
+from secondlook.specs import Spec
 
-UNREAD = re.compile(r"\.(gif|avif|heic|heif|ppm|pgm|pbm|jp2|jxl|svg|psd|raw|dng|dcm|exr|tga|ico)")
-"""The endings of what is usually an image too, but of no kind that is read."""
+UNSUPPORTED_SUFFIX = re.compile(r"\.(gif|avif|heic|heif|ppm|pgm|pbm|jp2|jxl|svg|psd|raw|dng|dcm|exr|tga|ico)")
 
 
 class IgnoredFilesWarning(UserWarning):
-    """A folder holds images of a kind that is not read."""
+    """A folder contains images of unsupported formats."""
 
 
 @source_scheme(
     "folder",
     form="folder:DIR",
-    summary=f"a folder per class, or a flat folder without labels, of {FORMATS} files",
+    summary=f"one folder per class, or a flat folder without labels, of {FORMATS} files",
     options={
-        "labels": "'none': take all images below DIR, without labels",
-        "classes": "a text file with one class name per line, in the order of the classifier's outputs",
+        "labels": "'none' to read all images below DIR without labels",
+        "classes": "text file with one class name per line, in the order of the classifier's outputs",
     },
 )
-def open_folder(spec: Spec, rules: ReadOptions) -> FileSource:
-    """Open a folder; classes are the sub-folders in sorted order, unless a file gives another order."""
-    root = existing_folder(spec.path, "folder:")
-    if spec.one_of("labels", ("folders", "none"), "folders") == "none":
-        everything = list(files_below(root))
-        _warn_of_unread(everything, spec)
-        return _without_labels(spec, rules, _images_among(everything))
-    files, classes = files_in(root), _folders_in(root, (root.resolve(),))
-    files_of = {name: list(files_below(root / name, (root.resolve(),))) for name in classes}
-    _warn_of_unread(chain(files, *files_of.values()), spec)
-    flat = _images_among(files)
-    per_class = {name: _images_among(members) for name, members in files_of.items()}
+def open_folder(spec: Spec, read_options: ReadOptions) -> FileSource:
+    """Open a folder; the classes are its subfolders in sorted order, or in the order of the `classes` file."""
+    root = check_folder(spec.path, "folder:")
+    if spec.choice("labels", ("folders", "none"), "folders", SourceError) == "none":
+        files = list(_walk_files(root))
+        _warn_about_unsupported(files, spec)
+        return _open_unlabeled(spec, read_options, _filter_images(files))
+    files, classes = _list_files(root), _list_folders(root, (root.resolve(),))
+    files_of = {name: list(_walk_files(root / name, (root.resolve(),))) for name in classes}
+    _warn_about_unsupported(chain(files, *files_of.values()), spec)
+    flat = _filter_images(files)
+    per_class = {name: _filter_images(members) for name, members in files_of.items()}
     if flat and any(per_class.values()):
         raise SourceError(
-            f"{str(root)!r} mixes {len(flat)} images of its own with {len(classes)} folders of images; move the images"
-            " into the folders of their classes, or add ?labels=none to read all of them without labels."
+            f"{str(root)!r} contains both {len(flat)} images and {len(classes)} folders of images; move the images into"
+            " the folders of their classes, or add ?labels=none to read all images without labels."
         )
-    return _without_labels(spec, rules, flat) if flat else _with_labels(spec, rules, per_class)
+    return _open_unlabeled(spec, read_options, flat) if flat else _open_labeled(spec, read_options, per_class)
 
 
-def _without_labels(spec: Spec, rules: ReadOptions, paths: list[Path]) -> FileSource:
+def _open_unlabeled(spec: Spec, read_options: ReadOptions, paths: list[Path]) -> FileSource:
     if "classes" in spec.options:
-        raise SourceError(f"{str(spec)!r} has no folder per class, so that classes= has no use; leave it out.")
-    return FileSource(str(spec), _some(paths, spec), relative_ids(paths, spec.path), rules)
+        raise SourceError(f"classes= in {str(spec)!r} applies to one folder per class only; omit it.")
+    _check_not_empty(paths, spec)
+    return FileSource(str(spec), paths, relative_ids(paths, spec.path), read_options)
 
 
-def _with_labels(spec: Spec, rules: ReadOptions, per_class: dict[str, list[Path]]) -> FileSource:
-    paths = _some([path for members in per_class.values() for path in members], spec)
+def _open_labeled(spec: Spec, read_options: ReadOptions, per_class: dict[str, list[Path]]) -> FileSource:
+    paths = [path for members in per_class.values() for path in members]
+    _check_not_empty(paths, spec)
     class_names = tuple(per_class)
     if "classes" in spec.options:
         class_names = read_class_names(Path(spec.options["classes"]).expanduser(), str(spec))
     folders = [name for name, members in per_class.items() for _ in members]
-    labels = labels_of_names(folders, class_names, str(spec))
+    labels = encode_labels(folders, class_names, str(spec))
     ids = relative_ids(paths, spec.path)
-    return FileSource(str(spec), paths, ids, rules, labels=labels, class_names=class_names)
+    return FileSource(str(spec), paths, ids, read_options, labels=labels, class_names=class_names)
 
 
-def _some(paths: list[Path], spec: Spec) -> list[Path]:
+def _check_not_empty(paths: list[Path], spec: Spec) -> None:
     if not paths:
-        raise SourceError(
-            f"no images ({', '.join(SUFFIXES)}) lie in {spec.location!r}; give the folder that holds them."
-        )
-    return paths
+        raise SourceError(f"no images ({', '.join(SUFFIXES)}) in {spec.location!r}; expected a folder of images.")
 
 
-def existing_folder(path: Path, form: str) -> Path:
-    """Return the path if it is a folder."""
+def check_folder(path: Path, form: str) -> Path:
+    """Return the path of an existing folder; `form` names what needs it."""
     if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
-        raise SourceError(f"{str(path)!r} is no folder ({found} is there); {form} needs the path of one.")
+        found = "is not a folder" if path.exists() else "does not exist"
+        raise SourceError(f"{str(path)!r} {found}; {form} needs the path of a folder.")
     return path
 
 
-def images_in(folder: Path) -> list[Path]:
-    """Return the image files directly in a folder, sorted by name; hidden ones are left out."""
-    return _images_among(files_in(folder))
+def list_images(folder: Path) -> list[Path]:
+    """Return the image files of a folder, sorted by name, without hidden files."""
+    return _filter_images(_list_files(folder))
 
 
-def images_below(folder: Path) -> list[Path]:
-    """Return the image files in a folder and below it, sorted; hidden files and folders are left out."""
-    return _images_among(files_below(folder))
+def walk_images(folder: Path) -> list[Path]:
+    """Return the image files of a folder and its subfolders, sorted, without hidden files and folders."""
+    return _filter_images(_walk_files(folder))
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Return the files directly in a folder, sorted by name; hidden ones are left out."""
-    return sorted(folder / entry.name for entry in _entries_in(folder) if entry.is_file())
+def relative_ids(paths: list[Path], root: Path) -> list[str]:
+    """Return the paths relative to the root, with forward slashes on every system."""
+    return [path.relative_to(root).as_posix() for path in paths]
 
 
-def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the files in a folder and below it, sorted; links are followed unless they lead back up."""
-    here = (*above, folder.resolve())
-    yield from files_in(folder)
-    for name in _folders_in(folder, here):
-        yield from files_below(folder / name, here)
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(folder / entry.name for entry in _scan(folder) if entry.is_file())
 
 
-def _folders_in(folder: Path, here: tuple[Path, ...]) -> list[str]:
-    """Return the names of the folders in a folder, sorted, less the links to what holds one of `here`."""
-    names = sorted(entry.name for entry in _entries_in(folder) if entry.is_dir())
+def _walk_files(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders, sorted; follows links except to parents."""
+    parents = (*parents, folder.resolve())
+    yield from _list_files(folder)
+    for name in _list_folders(folder, parents):
+        yield from _walk_files(folder / name, parents)
+
+
+def _list_folders(folder: Path, parents: tuple[Path, ...]) -> list[str]:
+    """Return the names of the subfolders, sorted, without links that lead back to `parents` or above them."""
+    names = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
     targets = {name: (folder / name).resolve() for name in names}
-    return [name for name in names if not any(each.is_relative_to(targets[name]) for each in here)]
+    return [name for name in names if not any(parent.is_relative_to(targets[name]) for parent in parents)]
 
 
-def _entries_in(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in a folder, less what is hidden and links that lead nowhere or to themselves."""
+def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder, without hidden ones and broken or circular links."""
     for entry in os.scandir(folder):
         if not entry.name.startswith(".") and (not entry.is_symlink() or (folder / entry.name).exists()):
             yield entry
 
 
-def relative_ids(paths: list[Path], root: Path) -> list[str]:
-    """Return each path as text relative to the root, with forward slashes on every system."""
-    return [path.relative_to(root).as_posix() for path in paths]
-
-
-def _images_among(paths: Iterable[Path]) -> list[Path]:
+def _filter_images(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if path.name.lower().endswith(SUFFIXES)]
 
 
-def _warn_of_unread(paths: Iterable[Path], spec: Spec) -> None:
-    """Say once how many images are of a kind that is not read."""
-    endings = Counter(filter(UNREAD.fullmatch, (path.suffix.lower() for path in paths)))
-    if endings:
-        counts = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
+def _warn_about_unsupported(paths: Iterable[Path], spec: Spec) -> None:
+    counts = Counter(filter(UNSUPPORTED_SUFFIX.fullmatch, (path.suffix.lower() for path in paths)))
+    if counts:
+        listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
         warnings.warn(
-            f"{str(spec)!r} leaves out {endings.total()} files that are not {FORMATS} ({counts}); convert them to one"
-            " of these to have them read.",
+            f"ignoring {counts.total()} files of {str(spec)!r} that are not {FORMATS} ({listed}); convert them to"
+            " include them.",
             IgnoredFilesWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""`hf:NAME`: data sets of the Hugging Face hub, local Parquet files and local image folders, through `datasets`."""
+"""`hf:NAME`: data sets of the Hugging Face hub, local Parquet files and local image folders, read by `datasets`."""
 
 import hashlib
 import io
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray
-from secondlook.errors import MissingExtraError, SourceError
+from secondlook.arrays import Array, IntArray, default_ids
+from secondlook.errors import SourceError
+from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
-from secondlook.sources.decoding import decode_file, decode_image
-from secondlook.sources.labels import numbered_ids
-from secondlook.sources.schemes import source_scheme
-from secondlook.sources.source import DECODING_THREADS, ReadOptions, Source, UnreadableImageError
-from secondlook.sources.spec import Spec
+from secondlook.sources.image_files import decode_file, decode_image
+from secondlook.sources.source import DECODING_THREADS, ReadOptions, Source, UnreadableImageError, source_scheme
+from secondlook.specs import Spec
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 
@@ -24,144 +23,139 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
     form="hf:NAME_OR_PATH?split=test",
     summary="a Hugging Face data set: a hub name, a local Parquet file, or a local folder of Parquet files or images",
     options={
-        "split": "which split; needed where there are several",
-        "config": "which configuration of the data set",
-        "revision": "which version on the hub",
-        "image": "the column of the images, if there are several or it is not marked as images",
-        "label": "the column of the labels, if there are several or it has an unusual name",
-        "cache": "the folder for prepared data, instead of the library's own",
+        "split": "name of the split; required if the data set has several",
+        "config": "name of the configuration of the data set",
+        "revision": "version on the hub",
+        "image": "name of the image column; required unless exactly one column has the type Image",
+        "label": "name of the label column; required if several columns have the type ClassLabel",
+        "cache": "cache folder, that of the datasets library by default",
     },
     extra="hf",
 )
-def open_hugging_face(spec: Spec, rules: ReadOptions) -> "HuggingFaceSource":
-    """Open a data set; images stay encoded until they are read."""
-    data = _one_split(_load(spec), spec)
-    return HuggingFaceSource(spec, data, _image_column(spec, data), _label_column(spec, data), rules)
+def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSource":
+    """Open a split of a data set; images are decoded when they are read."""
+    data = _find_split(_load_splits(spec), spec)
+    return HuggingFaceSource(spec, data, _find_image_column(spec, data), _find_label_column(spec, data), read_options)
 
 
 class HuggingFaceSource(Source):
-    """One split of a data set, an image per row."""
+    """One split of a data set, with one image per row."""
 
     threads: int = DECODING_THREADS
 
-    def __init__(self, spec: Spec, data: Any, image: str, label: str | None, rules: ReadOptions) -> None:
+    def __init__(self, spec: Spec, data: Any, image: str, label: str | None, read_options: ReadOptions) -> None:
         from datasets import Image
 
-        labels = None if label is None else _known_labels(data, label)
+        labels = None if label is None else _read_labels(data, label)
         names = getattr(data.features[label], "names", None) if label is not None else None
-        super().__init__(str(spec), numbered_ids(len(data)), labels=labels, class_names=names, on_error=rules.on_error)
+        ids = default_ids(len(data))
+        super().__init__(str(spec), ids, labels=labels, class_names=names, on_error=read_options.on_error)
         try:
             self.encoded = data.select_columns([image]).cast_column(image, Image(decode=False))
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise SourceError(f"column {image!r} of {str(spec)!r} holds no images: {error}; name another.") from error
+            raise SourceError(
+                f"column {image!r} of {str(spec)!r} contains no images: {error}; choose another with ?image=COLUMN."
+            ) from error
         self.image = image
-        self.max_pixels = rules.max_pixels
+        self.max_pixels = read_options.max_pixels
 
     def read(self, index: int) -> Array:
         """Decode one row. -> uint8 [H, W, 3]"""
         where = f"{self.ids[index]} of {self.spec}"
-        cell = self._cell(index)
-        if cell.get("bytes") is None:
-            return decode_file(Path(self._path(index, cell)), where, self.max_pixels)
-        return decode_image(io.BytesIO(cell["bytes"]), where, self.max_pixels)
+        cell = self._read_cell(index)
+        if cell.get("bytes") is not None:
+            return decode_image(io.BytesIO(cell["bytes"]), where, self.max_pixels)
+        if not cell.get("path"):
+            raise UnreadableImageError(where, "its row is empty")
+        return decode_file(Path(str(cell["path"])), where, self.max_pixels)
 
-    def content(self, index: int) -> bytes:
-        """Return the sha256 of the encoded image, whatever its size."""
-        cell = self._cell(index)
+    def content_digest(self, index: int) -> bytes:
+        """Return the sha256 of the encoded image."""
+        cell = self._read_cell(index)
         if cell.get("bytes") is not None:
             return hashlib.sha256(cell["bytes"]).digest()
-        return super().content(index)
+        return super().content_digest(index)
 
-    def _cell(self, index: int) -> dict[str, Any]:
+    def _read_cell(self, index: int) -> dict[str, Any]:
         cell = self.encoded[index][self.image]
         return {} if cell is None else dict(cell)
 
-    def _path(self, index: int, cell: dict[str, Any]) -> str:
-        if not cell.get("path"):
-            raise UnreadableImageError(f"{self.ids[index]} of {self.spec}", "its row is empty")
-        return str(cell["path"])
 
-
-def _load(spec: Spec) -> Any:
-    try:
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetsError
-    except ImportError as error:
-        raise MissingExtraError(f"the source {str(spec)!r}", "datasets", "hf") from error
+def _load_splits(spec: Spec) -> Any:
+    datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
     settings = {name: spec.options.get(option) for name, option in (("name", "config"), ("revision", "revision"))}
     path, cache = spec.path, spec.options.get("cache")
+    _check_file_type(path, spec)
     try:
         if path.is_file():
-            return load_dataset(_kind_of_file(path, spec), data_files=str(path), cache_dir=cache)
-        return load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
-    except (OSError, ValueError, RuntimeError, LookupError, DatasetsError) as error:
+            return datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
+        return datasets.load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
+    except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(
-            f"the data set of {str(spec)!r} cannot be loaded ({first_line}); give a name on the hub, or a path that"
-            " exists."
+            f"data set {str(spec)!r} cannot be loaded ({first_line}); expected a name on the hub or an existing path."
         ) from error
 
 
-def _kind_of_file(path: Path, spec: Spec) -> str:
-    if path.suffix.lower() != ".parquet":
-        raise SourceError(f"{str(spec)!r} is a {path.suffix or 'nameless'} file; hf: reads .parquet files and folders.")
-    return "parquet"
+def _check_file_type(path: Path, spec: Spec) -> None:
+    if path.is_file() and path.suffix.lower() != ".parquet":
+        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
 
 
-def _one_split(splits: Any, spec: Spec) -> Any:
-    wanted = spec.options.get("split")
-    if wanted is None and len(splits) == 1:
+def _find_split(splits: Any, spec: Spec) -> Any:
+    split = spec.options.get("split")
+    if split is None and len(splits) == 1:
         return next(iter(splits.values()))
-    if wanted not in splits:
-        known = ", ".join(splits)
-        what = f"has no split {wanted!r}" if wanted else "has several splits"
+    if split not in splits:
+        fault = f"has no split {split!r}" if split else "has several splits"
         raise SourceError(
-            f"{str(spec)!r} {what}; choose one of {known} with ?split=.{did_you_mean(wanted or '', splits)}"
+            f"{str(spec)!r} {fault}; choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
         )
-    return splits[wanted]
+    return splits[split]
 
 
-def _image_column(spec: Spec, data: Any) -> str:
+def _find_image_column(spec: Spec, data: Any) -> str:
     from datasets import Image
 
     if "image" in spec.options:
-        return _existing_column(spec, data, "image")
+        return _check_column(spec, data, "image")
     columns = [name for name, feature in data.features.items() if isinstance(feature, Image)]
     if len(columns) != 1:
         raise SourceError(
-            f"{str(spec)!r} has {len(columns)} columns marked as images, among {', '.join(data.features)}; choose one"
-            " with ?image=COLUMN."
+            f"{str(spec)!r} has {len(columns)} columns of type Image; choose one of {', '.join(data.features)} with"
+            " ?image=COLUMN."
         )
     return str(columns[0])
 
 
-def _label_column(spec: Spec, data: Any) -> str | None:
-    """Return the one column of class labels, or the usual column of whole numbers, or None."""
+def _find_label_column(spec: Spec, data: Any) -> str | None:
+    """Return the only column of type ClassLabel, or an integer column with a common name, or None."""
     from datasets import ClassLabel
 
     if "label" in spec.options:
-        return _existing_column(spec, data, "label")
+        return _check_column(spec, data, "label")
     columns = [name for name, feature in data.features.items() if isinstance(feature, ClassLabel)]
     if len(columns) > 1:
         raise SourceError(
-            f"{str(spec)!r} has several columns of labels: {', '.join(columns)}; choose with ?label=COLUMN."
+            f"{str(spec)!r} has several columns of type ClassLabel: {', '.join(columns)}; choose one with"
+            " ?label=COLUMN."
         )
-    whole = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
-    return next(iter(columns + whole), None)
+    integers = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
+    return next(iter(columns + integers), None)
 
 
-def _existing_column(spec: Spec, data: Any, option: str) -> str:
+def _check_column(spec: Spec, data: Any, option: str) -> str:
     name = spec.options[option]
     if name not in data.features:
         raise SourceError(
-            f"{str(spec)!r} has no column {name!r}; it has:"
-            f" {', '.join(data.features)}.{did_you_mean(name, data.features)}"
+            f"no column {name!r} in {str(spec)!r}; its columns: {', '.join(data.features)}."
+            + did_you_mean(name, data.features)
         )
     return name
 
 
-def _known_labels(data: Any, column: str) -> IntArray | None:
-    """Return the labels; the hub marks those kept secret with -1, and a split of these has none."""
+def _read_labels(data: Any, column: str) -> IntArray | None:
+    """Return the labels, or None where all are -1, as in test splits whose labels are not published."""
     values = data.with_format("numpy")[column]
     labels = np.asarray(values[:] if not isinstance(values, np.ndarray) else values)
     return None if labels.size and bool((labels == -1).all()) else labels

@@ -1,18 +1,35 @@
-"""Some images of another source: by hash of their ids, or by indices from a file."""
+"""Subsets of a source: experimental or evaluation images, a file of indices, the first images."""
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, IntArray
 from secondlook.errors import SourceError
+from secondlook.registry import did_you_mean
 from secondlook.sources.source import OnError, Source
+
+SubsetName = Literal["experimental", "evaluation"]
+SUBSET_NAMES: tuple[SubsetName, ...] = get_args(SubsetName)
+DEFAULT_FRACTION = 0.1
+
+SELECTION_OPTIONS: Mapping[str, str] = {
+    "subset": "'experimental' (for choosing views and thresholds) or 'evaluation' (the other images)",
+    "fraction": f"fraction of experimental images, {DEFAULT_FRACTION} by default",
+    "count": "number of experimental images, instead of a fraction",
+    "seed": "random seed of the experimental subset, 0 by default",
+    "indices": "file of the indices to select, text or .npy",
+    "limit": "maximum number of images, applied after all other options",
+}
 
 
 class Subset(Source):
-    """Some images of another source, in the order of the given positions."""
+    """The images of another source at the given positions, in that order."""
 
     def __init__(self, whole: Source, positions: IntArray, spec: str, on_error: OnError) -> None:
         super().__init__(
@@ -27,50 +44,154 @@ class Subset(Source):
         self.positions = positions
 
     def read(self, index: int) -> Array:
-        """Read one image of the whole. -> uint8 [H, W, 1 or 3]"""
+        """Read one image from the whole source. -> uint8 [H, W, 1 or 3]"""
         return self.whole.read(int(self.positions[index]))
 
-    def content(self, index: int) -> bytes:
-        """Return the digest of one image's content in the whole."""
-        return self.whole.content(int(self.positions[index]))
+    def content_digest(self, index: int) -> bytes:
+        """Return the content digest of one image in the whole source."""
+        return self.whole.content_digest(int(self.positions[index]))
 
 
-def experimental_positions(ids: Sequence[str], count: int, seed: int) -> BoolArray:
-    """Mark the `count` images whose sha256 of 'seed:id' is smallest. -> bool [N]
+@dataclass(frozen=True)
+class Selection:
+    """Which images to select: a subset or a file of indices, then the first `limit` of them."""
 
-    An image's rank depends on its id alone, so the order of the images does not matter, and an image more or less moves
-    at most one other across the border.
+    subset: SubsetName | None = None
+    fraction: float | None = None
+    count: int | None = None
+    seed: int = 0
+    indices: str | None = None
+    limit: int | None = None
+
+    def find_positions(self, ids: Sequence[str], where: str) -> IntArray:
+        """Return the positions of the selected images, at least one. -> int64 [n]"""
+        if self.indices is not None:
+            positions = read_indices(Path(self.indices).expanduser(), len(ids))
+        elif self.subset is not None:
+            positions = self._find_subset(ids, where)
+        else:
+            positions = np.arange(len(ids), dtype=np.int64)
+        return positions[: self.limit]
+
+    def _find_subset(self, ids: Sequence[str], where: str) -> IntArray:
+        experimental = mark_experimental(ids, self._count_experimental(len(ids), where), self.seed)
+        positions = np.flatnonzero(experimental if self.subset == "experimental" else ~experimental)
+        if not positions.size:
+            raise SourceError(
+                f"the {self.subset} subset of the {len(ids)} images of {where!r} is empty; choose another fraction or"
+                " count."
+            )
+        return positions.astype(np.int64)
+
+    def _count_experimental(self, n_images: int, where: str) -> int:
+        if self.count is None:
+            return math.floor((DEFAULT_FRACTION if self.fraction is None else self.fraction) * n_images + 0.5)
+        if self.count > n_images:
+            raise SourceError(f"count={self.count} exceeds the {n_images} images of {where!r}; choose a smaller count.")
+        return self.count
+
+
+def mark_experimental(ids: Sequence[str], count: int, seed: int) -> BoolArray:
+    """Mark the `count` images with the smallest sha256 of 'seed:id'. -> bool [N]
+
+    The hash depends on the id alone, so the order of the images does not matter, and adding or removing an image
+    changes the subset of at most one other image.
     """
     keys = [hashlib.sha256(f"{seed}:{id_}".encode()).digest() for id_ in ids]
-    ranked = sorted(range(len(ids)), key=keys.__getitem__)
-    chosen = np.zeros(len(ids), dtype=np.bool_)
-    chosen[ranked[:count]] = True
-    return chosen
+    ranking = sorted(range(len(ids)), key=keys.__getitem__)
+    experimental = np.zeros(len(ids), dtype=np.bool_)
+    experimental[ranking[:count]] = True
+    return experimental
 
 
-def read_indices(path: Path, total: int) -> IntArray:
-    """Read indices from a .npy file, or from a text of whole numbers between white space. -> int64 [n]"""
+def parse_selection(options: Mapping[str, object], where: str) -> Selection | None:
+    """Parse options given as text or values, by name; None where all of them are missing or None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        return None
+    _check_combination(given, where)
+    return Selection(
+        subset=_parse_subset_name(given.get("subset"), where),
+        fraction=_parse_fraction(given.get("fraction"), where),
+        count=parse_integer("count", given.get("count"), where),
+        seed=parse_integer("seed", given.get("seed", 0), where, minimum=0) or 0,
+        indices=None if "indices" not in given else str(given["indices"]),
+        limit=parse_integer("limit", given.get("limit"), where),
+    )
+
+
+def _check_combination(given: Mapping[str, object], where: str) -> None:
+    for option in ("fraction", "count", "seed"):
+        if option in given and "subset" not in given:
+            raise SourceError(f"{option}= of {where!r} needs subset=experimental or subset=evaluation; add one.")
+    for first, second in (("subset", "indices"), ("fraction", "count")):
+        if first in given and second in given:
+            raise SourceError(f"{first}= and {second}= of {where!r} are mutually exclusive; remove one.")
+
+
+def _parse_subset_name(value: object, where: str) -> SubsetName | None:
+    if value is not None and value not in SUBSET_NAMES:
+        raise SourceError(
+            f"subset={value!r} of {where!r}; expected one of {', '.join(SUBSET_NAMES)}."
+            + did_you_mean(str(value), SUBSET_NAMES)
+        )
+    return next((name for name in SUBSET_NAMES if name == value), None)
+
+
+def _parse_fraction(value: object, where: str) -> float | None:
+    if value is None:
+        return None
     try:
-        indices = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_numbers(path)
+        fraction = float(str(value))
+    except ValueError:
+        fraction = math.nan
+    if not 0.0 < fraction < 1.0:
+        raise SourceError(f"fraction={value!r} of {where!r}; expected a number between 0 and 1, such as 0.1.")
+    return fraction
+
+
+def parse_integer(name: str, value: object, where: str, minimum: int = 1) -> int | None:
+    """Return an option as an integer of at least `minimum`, or None where it is missing."""
+    if value is None:
+        return None
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = minimum - 1
+    if number < minimum:
+        raise SourceError(f"{name}={value!r} of {where!r}; expected an integer of at least {minimum}.")
+    return number
+
+
+def read_indices(path: Path, n_images: int) -> IntArray:
+    """Read unique indices from a .npy file, or from a text file of integers separated by white space. -> int64 [n]"""
+    try:
+        indices = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_integers(path)
     except (OSError, ValueError, OverflowError) as error:
-        raise SourceError(f"indices file {str(path)!r} cannot be read: {error}; whole numbers are needed.") from error
+        raise SourceError(f"indices file {str(path)!r} cannot be read: {error}; expected integers.") from error
     if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
         raise SourceError(
-            f"indices file {str(path)!r} holds {indices.dtype} {list(indices.shape)}; whole numbers [n] were expected."
+            f"indices file {str(path)!r} holds {indices.dtype} {list(indices.shape)}; expected integers [n], n >= 1."
         )
-    _check_indices(indices, path, total)
+    _check_indices(indices, path, n_images)
     return indices.astype(np.int64)
 
 
-def _read_numbers(path: Path) -> IntArray:
+def _read_integers(path: Path) -> IntArray:
     return np.array([int(number) for number in path.read_text(encoding="utf-8").split()], dtype=np.int64)
 
 
-def _check_indices(indices: IntArray, path: Path, total: int) -> None:
-    outside = np.flatnonzero((indices < 0) | (indices >= total))
-    if outside.size:
-        place = int(outside[0])
-        raise SourceError(f"index {indices[place]} (number {place} in {str(path)!r}) is not from 0 to {total - 1}.")
-    values, times = np.unique(indices, return_counts=True)
-    if times.max() > 1:
-        raise SourceError(f"index {values[times.argmax()]} stands {times.max()} times in {str(path)!r}; keep one.")
+def _check_indices(indices: IntArray, path: Path, n_images: int) -> None:
+    invalid = np.flatnonzero((indices < 0) | (indices >= n_images))
+    if invalid.size:
+        position = int(invalid[0])
+        raise SourceError(
+            f"index {indices[position]} at position {position} of {str(path)!r} is out of range; expected 0 to"
+            f" {n_images - 1}."
+        )
+    values, counts = np.unique(indices, return_counts=True)
+    if counts.max() > 1:
+        duplicate = values[counts.argmax()]
+        raise SourceError(
+            f"duplicate index {duplicate} ({counts.max()} times) in {str(path)!r}; indices must be unique."
+        )

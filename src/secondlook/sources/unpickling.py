@@ -1,4 +1,4 @@
-"""Reading pickles that hold nothing but arrays and plain containers; nothing else in them is ever called."""
+"""A restricted unpickler for arrays of numbers and plain containers; it never calls anything else in a pickle."""
 
 import pickle
 import re
@@ -10,10 +10,11 @@ import numpy as np
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
+from secondlook.sources.labels import to_text
 
 NUMBER_DTYPE = re.compile(r"[<>=|]?[biuf][1248]")
 
-UNPICKLING_FAILURES = (
+UNPICKLING_ERRORS = (
     OSError,
     EOFError,
     ValueError,
@@ -27,95 +28,88 @@ UNPICKLING_FAILURES = (
 
 
 class ForbiddenGlobalError(pickle.UnpicklingError):
-    """A pickle that asks for something other than an array."""
+    """A pickle that requests something other than an array."""
 
 
-def read_arrays_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dict of arrays of numbers, lists and plain values, written by Python 2 or 3; keys become text."""
+def read_pickled_arrays(path: Path) -> dict[str, Any]:
+    """Read a pickled dict of numeric arrays, lists and plain values, written by Python 2 or 3; keys become text."""
     try:
         with path.open("rb") as file:
-            return _named_entries(_ArraysUnpickler(file, encoding="bytes").load(), path)
+            return _parse_content(_ArrayUnpickler(file, encoding="bytes").load(), path)
     except ForbiddenGlobalError as error:
         raise SourceError(
-            f"{str(path)!r} is refused: its pickle asks for {error}, and only NumPy arrays and plain containers are"
-            " admitted; get the official file again."
+            f"{str(path)!r} is not safe to load: its pickle requests {error}, but only NumPy arrays and plain"
+            " containers are allowed; download the official file again."
         ) from error
-    except UNPICKLING_FAILURES as error:
+    except UNPICKLING_ERRORS as error:
         raise SourceError(
-            f"{str(path)!r} cannot be read as a pickle: {error or type(error).__name__}; get the official file again."
+            f"{str(path)!r} cannot be read as a pickle: {error or type(error).__name__}; download the official file"
+            " again."
         ) from error
 
 
-def texts(values: object, where: str) -> tuple[str, ...]:
-    """Return a pickled list of names as texts; Python 2 left them as bytes."""
+def parse_names(values: object, where: str) -> tuple[str, ...]:
+    """Return a pickled list of names as text; names pickled by Python 2 are bytes."""
     if not isinstance(values, list) or not all(isinstance(value, bytes | str) for value in values):
-        raise SourceError(f"{where} is not a list of names; get the official file again.")
-    return tuple(_text(value) for value in values)
+        raise SourceError(f"{where} is not a list of names; download the official file again.")
+    return tuple(to_text(value) for value in values)
 
 
-def _named_entries(content: object, path: Path) -> dict[str, Any]:
+def _parse_content(content: object, path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise SourceError(f"{str(path)!r} holds a {type(content).__name__}; a dict of arrays was expected.")
-    return {_text(key): _unwrapped(value) for key, value in content.items()}
+        raise SourceError(f"{str(path)!r} contains a {type(content).__name__}; expected a dict of arrays.")
+    return {to_text(key): value.array if isinstance(value, _PickledArray) else value for key, value in content.items()}
 
 
-def _unwrapped(value: object) -> object:
-    return value.array if isinstance(value, _PickledArray) else value
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-class _ArraysUnpickler(pickle.Unpickler):
-    """An unpickler whose every global is replaced by one of this module, or refused."""
+class _ArrayUnpickler(pickle.Unpickler):
+    """An unpickler that replaces every global by one of this module, or rejects it."""
 
     def find_class(self, module: str, name: str) -> Any:
-        admitted: dict[str, Callable[..., object]] = {
+        allowed: dict[str, Callable[..., object]] = {
             "numpy.ndarray": _PickledArray,
             "numpy.dtype": _PickledDtype,
-            "numpy.core.multiarray._reconstruct": _empty_array,
-            "numpy._core.multiarray._reconstruct": _empty_array,
-            "_codecs.encode": _latin1_bytes,
+            "numpy.core.multiarray._reconstruct": _reconstruct,
+            "numpy._core.multiarray._reconstruct": _reconstruct,
+            "_codecs.encode": _encode_latin1,
         }
-        if f"{module}.{name}" not in admitted:
+        if f"{module}.{name}" not in allowed:
             raise ForbiddenGlobalError(f"{module}.{name}")
-        return admitted[f"{module}.{name}"]
+        return allowed[f"{module}.{name}"]
 
 
 class _PickledDtype:
-    """Stands for a dtype of numbers; NumPy's own would believe any flags that a pickle claims for it."""
+    """Replaces `numpy.dtype`, which would accept any flags that a pickle sets; allows numeric dtypes only."""
 
     def __init__(self, text: object, *_flags: object) -> None:
-        if not NUMBER_DTYPE.fullmatch(_text(text)):
-            raise ForbiddenGlobalError(f"an array of dtype {_text(text)!r}")
-        self.dtype = np.dtype(_text(text))
+        if not NUMBER_DTYPE.fullmatch(to_text(text)):
+            raise ForbiddenGlobalError(f"an array of dtype {to_text(text)!r}")
+        self.dtype = np.dtype(to_text(text))
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        byte_order = _text(state[1])
+        byte_order = to_text(state[1])
         self.dtype = self.dtype.newbyteorder(">" if byte_order == ">" else "<")
 
 
 class _PickledArray:
-    """Stands for an array until its shape, its dtype and its bytes are known; `array` is then the real one."""
+    """Replaces `numpy.ndarray`; its state sets `array`."""
 
     array: Array
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        _version, shape, dtype, in_columns, content = state
+        _version, shape, dtype, fortran_order, content = state
         if not (isinstance(shape, tuple) and isinstance(dtype, _PickledDtype) and isinstance(content, bytes)):
-            raise ValueError("an array's state is malformed")
-        self.array = np.frombuffer(content, dtype.dtype).reshape(shape, order="F" if in_columns else "C")
+            raise ValueError("malformed array state")
+        self.array = np.frombuffer(content, dtype.dtype).reshape(shape, order="F" if fortran_order else "C")
 
 
-def _empty_array(kind: object, _shape: object, _typecode: object) -> _PickledArray:
+def _reconstruct(kind: object, _shape: object, _typecode: object) -> _PickledArray:
     if kind is not _PickledArray:
         raise ForbiddenGlobalError("an array of another class")
     return _PickledArray()
 
 
-def _latin1_bytes(text: object, encoding: object) -> bytes:
-    """Stand for `_codecs.encode`, by which old pickle protocols write bytes; other codecs could decompress."""
-    if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
-        raise ForbiddenGlobalError(f"the codec {_text(encoding)!r}")
+def _encode_latin1(text: object, encoding: object) -> bytes:
+    """Replace `_codecs.encode`, which old pickle protocols use to write bytes; other codecs could decompress."""
+    if not isinstance(text, str) or to_text(encoding) not in ("latin1", "latin-1"):
+        raise ForbiddenGlobalError(f"the codec {to_text(encoding)!r}")
     return text.encode("latin-1")

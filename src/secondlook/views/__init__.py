@@ -1,18 +1,17 @@
-"""Views: plausible versions of an image, as text, as values, and as pixels."""
+"""Views: transformed versions of images, as text, as values and as pixels."""
 
 from typing import TYPE_CHECKING
 
 from secondlook.imports import lazy_attributes
+from secondlook.views.arguments import Amount
 from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Step, view_step
-from secondlook.views.view import View
+from secondlook.views.view import BoundStep, View
 from secondlook.views.view_set import ViewSet, ViewsLike, ViewWarning, as_view_set, as_view_set_with_identity
 
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, iter_views
     from secondlook.views.sheet import contact_sheet
-from secondlook.views.arguments import Amount
-from secondlook.views.view import BoundStep
 
 __all__ = [
     "PRESETS",

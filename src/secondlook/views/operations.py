@@ -1,6 +1,6 @@
-"""What the engine can do with a batch: copies, tone curves, one warp, or any function on float images."""
+"""Operations of the engine on a batch of images, and how adjacent operations are fused into one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,12 +9,24 @@ import numpy as np
 from secondlook.arrays import Array, Float32Array, Float64Array
 
 ToneCurve = Callable[[Array, Array | np.float64], Array]
-"""Values in [0, 1] and the mean of the image, both broadcastable -> values; the engine clips them to [0, 1]."""
+"""Values in [0, 1] and the mean of the image, broadcastable -> values, which the engine clips to [0, 1]."""
+
+Border = Literal["black", "edge", "mirror"]
+"""How pixels outside the image are filled."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The size of the images that a step is applied to."""
+
+    height: int
+    width: int
+    channels: int
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where one axis of a copied image comes from: index i in [start, stop) is source index sign * i + offset."""
+    """One axis of a copy: output index i in [start, stop) is input index sign * i + offset."""
 
     sign: int
     offset: int
@@ -23,17 +35,17 @@ class Axis:
 
     @classmethod
     def shift(cls, distance: int, size: int) -> "Axis":
-        """Move the content by `distance`; what leaves the image is lost."""
+        """Return the axis that moves the content by `distance`; content that leaves the image is lost."""
         start, stop = max(distance, 0), min(size + distance, size)
         return cls(1, -distance, start, max(start, stop))
 
     @classmethod
     def flip(cls, size: int) -> "Axis":
-        """Mirror the content."""
+        """Return the axis that mirrors the content."""
         return cls(-1, size - 1, 0, size)
 
     def after(self, first: "Axis") -> "Axis":
-        """Return the axis that does `first`, then this one."""
+        """Return the composition of `first` and this axis."""
         if first.start == first.stop:
             return first
         ends = sorted(self.sign * (end - self.offset) for end in (first.start, first.stop - 1))
@@ -42,18 +54,18 @@ class Axis:
 
     @property
     def source(self) -> tuple[int, int]:
-        """The first and one past the last source index that is copied, in increasing order."""
+        """The range [first, last + 1) of input indices that are copied, in increasing order."""
         ends = sorted((self.sign * self.start + self.offset, self.sign * (self.stop - 1) + self.offset))
         return ends[0], ends[1] + 1
 
     def covers(self, size: int) -> bool:
-        """Tell whether no black shows."""
+        """Return whether the output contains no black."""
         return (self.start, self.stop) == (0, size)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Flips and whole-pixel shifts: pixels move, none is computed; what comes from outside is black."""
+    """Flips and integer shifts: pixels are moved, not computed; pixels from outside the image are black."""
 
     y: Axis
     x: Axis
@@ -61,26 +73,25 @@ class Copy:
 
 @dataclass(frozen=True)
 class Reorder:
-    """The channels in another order: output channel c is input channel `order[c]`."""
+    """A permutation of the channels: output channel c is input channel `order[c]`."""
 
     order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Tone:
-    """Curves on each pixel value, one after the other."""
+    """Curves applied to each pixel value, one after the other; `uses_mean` if a curve depends on the image mean."""
 
     curves: tuple[ToneCurve, ...]
-    about_mean: bool = False
-    """whether a curve looks at the mean of the image"""
+    uses_mean: bool = False
 
 
 @dataclass(frozen=True)
 class Warp:
-    """Bilinear sampling: output pixel (x, y) is the input at `matrix @ (x, y, 1)`; pixel centers are whole numbers."""
+    """Bilinear sampling: output pixel (x, y) is the input at `matrix @ (x, y, 1)`; pixel centers are integers."""
 
     matrix: tuple[tuple[float, float, float], tuple[float, float, float]]
-    border: Literal["black", "edge", "mirror"]
+    border: Border
 
     @property
     def inverse_map(self) -> Float64Array:
@@ -90,9 +101,54 @@ class Warp:
 
 @dataclass(frozen=True)
 class Filter:
-    """Any function on a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
+    """Any function of a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
 
     function: Callable[[Float32Array], Array]
 
 
 Operation = Copy | Reorder | Tone | Warp | Filter
+
+
+def computes_pixels(operation: Operation) -> bool:
+    """Return whether an operation computes new pixel values, which need rounding."""
+    return not isinstance(operation, Copy | Reorder)
+
+
+def fuse_operations(operations: Iterable[Operation], frame: Frame) -> tuple[Operation, ...]:
+    """Return the fewest equivalent operations: adjacent operations are fused wherever the result is equal."""
+    fused: list[Operation] = []
+    for operation in operations:
+        fused.append(operation)
+        while len(fused) > 1 and (combined := _fuse(fused[-2], fused[-1], frame)):
+            fused[-2:] = [combined]
+    return tuple(fused)
+
+
+def _fuse(first: Operation, second: Operation, frame: Frame) -> Operation | None:
+    match first, second:
+        case Copy(), Copy():
+            return Copy(second.y.after(first.y), second.x.after(first.x))
+        case Reorder(), Reorder():
+            return Reorder(tuple(first.order[channel] for channel in second.order))
+        case Tone(), Tone():
+            return Tone(first.curves + second.curves, first.uses_mean or second.uses_mean)
+        case Copy(), Warp() if _covers_frame(first, frame):
+            return _compose_warp(_copy_matrix(first), second.inverse_map, second.border)
+        case Warp(), Copy() if _covers_frame(second, frame):
+            return _compose_warp(first.inverse_map, _copy_matrix(second), first.border)
+    return None
+
+
+def _covers_frame(copy: Copy, frame: Frame) -> bool:
+    return copy.y.covers(frame.height) and copy.x.covers(frame.width)
+
+
+def _copy_matrix(copy: Copy) -> Float64Array:
+    return np.array([[copy.x.sign, 0, copy.x.offset], [0, copy.y.sign, copy.y.offset]], dtype=np.float64)
+
+
+def _compose_warp(outer: Float64Array, inner: Float64Array, border: Border) -> Warp:
+    """Return the warp that samples at `outer @ inner`; flips leave every kind of border as it is."""
+    matrix = outer @ np.vstack([inner, [0.0, 0.0, 1.0]])
+    across, along = (tuple(float(value) for value in row) for row in matrix)
+    return Warp(((across[0], across[1], across[2]), (along[0], along[1], along[2])), border)

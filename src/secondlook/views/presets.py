@@ -1,30 +1,28 @@
-"""The named sets of views: the paper's as printed and as its code ran them, and two for everyday use."""
+"""Presets: the sets of views of the paper, as printed and as released, and two sets for general use."""
 
 from dataclasses import dataclass
 
 from secondlook.errors import ViewError
+from secondlook.registry import Registry
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named set of views with a sentence on what it is for; `views` is their text."""
+    """A named set of views; `views` is their text."""
 
     name: str
     summary: str
     views: str
     warning: str | None = None
 
+    @property
+    def form(self) -> str:
+        """How the preset is written: its name."""
+        return self.name
 
-PRESETS: dict[str, Preset] = {}
-"""Every named set of views, in the order of registration."""
 
-
-def register(preset: Preset) -> None:
-    """Add a preset to the registry; a name is taken once only."""
-    if preset.name in PRESETS:
-        raise ViewError(f"preset {preset.name!r} is registered already; choose another name.")
-    PRESETS[preset.name] = preset
-
+PRESETS: Registry[Preset] = Registry("preset", ViewError)
+"""Every preset by name."""
 
 _CIFAR10 = """
 identity
@@ -69,8 +67,8 @@ gamma:1.2 hflip+shift:0,1 hflip+shift:0,5 hflip+shift:1,-1 hflip+zoom:1.1 rotate
 shift:1,0 zoom:1.1 zoom:1.1+shift:0,-5
 """
 
-# Nothing here is sampled between pixels at common sizes: on 32x32 images a turn by 3 degrees or a zoom of 1.06 is a
-# blur that costs more than the look is worth.
+# At common sizes no view samples between pixels: on 32x32 images a rotation by 3 degrees or a zoom of 1.06 blurs enough
+# to lower the AUROC of error detection.
 _NATURAL = """
 identity
 hflip hflip+shift:3.125%,0 hflip+shift:-3.125%,0 hflip+shift:0,3.125% hflip+shift:0,-3.125%
@@ -88,27 +86,27 @@ zoom:0.94 zoom:1.06
 """
 
 _SVHN_WARNING = (
-    "this set is kept for the record only; its far shifts push the digit out of the picture and make the confidence "
-    "worse (AUROC of error detection 88.7 without them, 70.1 with them, on the right labels). Use 'digits'."
+    "for reproduction only; its large shifts move the digit out of the image and make the confidence worse (AUROC of "
+    "error detection 88.7 without the views, 70.1 with them, on correct labels). Use 'digits'."
 )
 
 _EXACT_ZOOM = {
     "imagenet": {"zoom:1.1": 1 / 0.92, "hflip+zoom:1.1": 1 / 0.90, "zoom:1.1+gamma:0.8": 1 / 0.95},
     "stl10-elu": {"hflip+zoom:1.1": 1 / 0.95, "zoom:1.1": 1 / 0.95, "zoom:1.1+shift:0,-5": 1 / 0.95},
 }
-"""The factors behind the printed ×1.1 of each set."""
+"""The zoom factors that the paper prints as ×1.1."""
 
 
-def _released(name: str, views: str) -> str:
-    """Return a printed set as the authors' code ran it: up and down, and both turns, the other way; true zooms."""
-    return " ".join(_released_view(view, _EXACT_ZOOM.get(name, {}).get(view)) for view in views.split())
+def _convert_to_released(name: str, views: str) -> str:
+    """Return a printed set as the released code applied it: vertical shifts and rotations reversed, exact zooms."""
+    return " ".join(_convert_view(view, _EXACT_ZOOM.get(name, {}).get(view)) for view in views.split())
 
 
-def _released_view(view: str, exact_zoom: float | None) -> str:
-    return "+".join(_released_step(step, exact_zoom) for step in view.split("+"))
+def _convert_view(view: str, exact_zoom: float | None) -> str:
+    return "+".join(_convert_step(step, exact_zoom) for step in view.split("+"))
 
 
-def _released_step(step: str, exact_zoom: float | None) -> str:
+def _convert_step(step: str, exact_zoom: float | None) -> str:
     name, _, arguments = step.partition(":")
     match name:
         case "shift":
@@ -129,14 +127,14 @@ for _name, _dataset, _views, _warning in [
     ("stl10", "STL-10 (Wide-ResNet)", _STL10, None),
     ("stl10-elu", "STL-10 shrunk to 32x32 (ELU network)", _STL10_ELU, None),
 ]:
-    register(Preset(_name, f"the paper's set for {_dataset}, as printed", _views, _warning))
-    register(
+    PRESETS.add(Preset(_name, f"the paper's set for {_dataset}, as printed", _views, _warning))
+    PRESETS.add(
         Preset(
             f"{_name}-released",
-            f"the paper's set for {_dataset}, as the authors' released code ran it",
-            _released(_name, _views),
+            f"the paper's set for {_dataset}, as in the released code",
+            _convert_to_released(_name, _views),
             _warning,
         )
     )
-register(Preset("natural", "photographs of any size and any classifier of them: start here", _NATURAL))
-register(Preset("digits", "digits, letters and signs: small shifts, turns and zooms, no flips", _DIGITS))
+PRESETS.add(Preset("natural", "photographs of any size; a good start for any classifier of photographs", _NATURAL))
+PRESETS.add(Preset("digits", "digits, letters and signs: small shifts, rotations and zooms, no flips", _DIGITS))

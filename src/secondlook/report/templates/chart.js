@@ -1,17 +1,32 @@
-// A chart in SVG: axes, a clipped drawing area, and scales that follow the width of the page.
+// Elements, and a chart in SVG: axes, a clipped drawing area, and scales that follow the width of the page.
+const SVG = "http://www.w3.org/2000/svg";
+
+// Children are appended as text, so that a class name with angle brackets cannot become markup.
+function fillElement(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+const html = (name, attributes = {}, ...children) => fillElement(document.createElement(name), attributes, children);
+const svg = (name, attributes = {}, ...children) => fillElement(document.createElementNS(SVG, name), attributes, children);
+const byId = (id) => document.getElementById(id);
+const methodColor = (index) => `var(--m${index % 8})`;
+const methodDashes = (index) => (index < 8 ? "none" : "6 3");
+
 const MARGIN = { top: 12, right: 14, bottom: 42, left: 54 };
 
-function roundStep(span, most) {
-  const raw = span / most;
+function roundStep(span, maxSteps) {
+  const raw = span / maxSteps;
   const power = 10 ** Math.floor(Math.log10(raw));
   return power * [1, 2, 5, 10].find((digit) => digit * power >= raw * (1 - 1e-9));
 }
 
-function ticks(min, max, most) {
-  const step = roundStep(max - min, most);
-  const found = [];
-  for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) found.push(i * step);
-  return found;
+function ticks(min, max, maxTicks) {
+  const step = roundStep(max - min, maxTicks);
+  const values = [];
+  for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) values.push(i * step);
+  return values;
 }
 
 // `spec`: {height, x: {min, max, label, format}, y: {...}, draw(chart)}; `draw` adds to chart.area.

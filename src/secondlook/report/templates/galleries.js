@@ -1,32 +1,34 @@
-// Pictures: each opens to all its views, with the classifier's answer to each.
+// Example images: each opens all of its views, with the prediction for each.
 const SMALL_SIDE = 64;
 
-function picture(source, description) {
+function createPicture(source, description) {
   const image = html("img", { src: source, alt: description });
   image.addEventListener("load", () => image.classList.toggle("small-picture", image.naturalWidth < SMALL_SIDE));
   return image;
 }
 
 function verdict(one) {
-  return html("span", { class: one.right ? "right-answer" : "wrong-answer" }, one.right ? "✓ right" : "✗ wrong");
+  return html("span", { class: one.correct ? "correct" : "wrong" }, one.correct ? "✓ correct" : "✗ wrong");
 }
 
-function changed({ rank_changes: changes, now_accepted: accepted }, place) {
-  const moved = changes[place] > 0 ? `rose ${asCount(changes[place])} places` : `fell ${asCount(-changes[place])} places`;
-  return html("small", {}, `${accepted[place] ? "now accepted" : "now to a person"}: ${moved}`);
+function describeChange({ rank_changes: changes, now_accepted: accepted }, position) {
+  const ranks = changes[position];
+  const moved = `${ranks > 0 ? "up" : "down"} ${formatCount(Math.abs(ranks))} rank${Math.abs(ranks) === 1 ? "" : "s"}`;
+  return html("small", {}, `${accepted[position] ? "now accepted" : "now rejected"}: ${moved}`);
 }
 
-function tile(gallery, place, page) {
-  const one = page.pictures[gallery.images[place]];
-  const answers = one.answers.join(", ");
-  const sure = page.compared.map((name) => `${name} ${asConfidence(one.confidences[name])}`);
+function imageTile(gallery, position, page) {
+  const one = page.pictures[gallery.images[position]];
+  const predicted = one.predicted.join(", ");
+  const confidences = page.compared.map((name) => `${name} ${formatConfidence(one.confidences[name])}`);
   const lines = [
-    html("small", {}, html("b", {}, answers)),
-    html("small", {}, verdict(one), one.right ? "" : `, it is ${one.truth}`),
-    ...sure.map((text) => html("small", {}, text)),
+    html("small", {}, html("b", {}, predicted)),
+    html("small", {}, verdict(one)),
+    ...(one.correct ? [] : [html("small", {}, `label: ${one.label}`)]),
+    ...confidences.map((text) => html("small", {}, text)),
   ];
-  if (gallery.rank_changes) lines.push(changed(gallery, place));
-  const button = html("button", { type: "button" }, picture(one.views[0].picture, `${one.id}: answered ${answers}, is ${one.truth}`), ...lines);
+  if (gallery.rank_changes) lines.push(describeChange(gallery, position));
+  const button = html("button", { type: "button" }, createPicture(one.views[0].picture, `${one.id}: predicted ${predicted}, label ${one.label}`), ...lines);
   button.addEventListener("click", () => openViews(one, page));
   return html("li", {}, button);
 }
@@ -38,8 +40,8 @@ function viewTile(view) {
     html(
       "div",
       { class: view.agrees ? "tile" : "tile differs" },
-      picture(view.picture, `view ${view.text}: answered ${view.answer}`),
-      html("small", {}, html("b", {}, view.answer), ` ${asPercent(view.probability, 1)}`),
+      createPicture(view.picture, `view ${view.text}: predicted ${view.predicted}`),
+      html("small", {}, html("b", {}, view.predicted), ` ${formatPercent(view.probability, 1)}`),
       html("small", {}, view.text),
     ),
   );
@@ -47,13 +49,13 @@ function viewTile(view) {
 
 function openViews(one, page) {
   const differing = one.views.filter((view) => !view.agrees).length;
-  const sure = page.methods.map(({ name }) => `${name} ${asConfidence(one.confidences[name])}`).join(", ");
+  const confidences = page.methods.map(({ name }) => `${name} ${formatConfidence(one.confidences[name])}`).join(", ");
   byId("dialog-title").textContent = one.id;
-  byId("dialog-says").replaceChildren(
-    `Answered ${one.answers.join(", ")}: `,
+  byId("dialog-summary").replaceChildren(
+    `Predicted ${one.predicted.join(", ")}: `,
     verdict(one),
-    one.right ? ". " : `, it is ${one.truth}. `,
-    `${differing} of ${one.views.length} views are answered differently. Confidence: ${sure}.`,
+    one.correct ? ". " : `, label: ${one.label}. `,
+    `${differing} of ${one.views.length} views have a different predicted class. Confidence: ${confidences}.`,
   );
   byId("dialog-views").replaceChildren(...one.views.map(viewTile));
   byId("views-dialog").showModal();
@@ -61,7 +63,7 @@ function openViews(one, page) {
 
 function fillGalleries(page) {
   for (const gallery of page.galleries) {
-    const tiles = gallery.images.map((_, place) => tile(gallery, place, page));
+    const tiles = gallery.images.map((_, position) => imageTile(gallery, position, page));
     byId(`gallery-${gallery.name}`).append(...tiles);
   }
   byId("views-dialog").addEventListener("click", (event) => {

@@ -1,9 +1,9 @@
-// Risk over coverage: every method with its band, the perfect and the worst order, and the point that is chosen.
-const TOP_OF_RISK = 1.5;
+// Risk over coverage: every method with its band, the perfect and the worst ranking, and the chosen operating point.
+const RISK_AXIS_FACTOR = 1.5;
 
 function riskPlot(figure, reading, page) {
   const rate = page.errors / page.images;
-  const top = Math.min(1, Math.max(TOP_OF_RISK * rate, 0.01));
+  const top = Math.min(1, Math.max(RISK_AXIS_FACTOR * rate, 0.01));
   let marker = null;
   let cross = null;
   let chosen = null;
@@ -11,8 +11,8 @@ function riskPlot(figure, reading, page) {
 
   const chart = new Chart(figure, {
     height: window.innerWidth < 600 ? 320 : 430,
-    x: { min: 0, max: 1, label: "coverage: share of the answers that are accepted", format: (v) => asPercent(v, 0) },
-    y: { min: 0, max: top, label: "risk: errors among the accepted", format: (v) => asPercent(v, 3) },
+    x: { min: 0, max: 1, label: "coverage: fraction of predictions accepted", format: (v) => formatPercent(v, 0) },
+    y: { min: 0, max: top, label: "risk: error rate among accepted", format: (v) => formatPercent(v, 3) },
     draw(chart) {
       drawReferences(chart, page);
       for (const method of page.methods) drawBand(chart, method);
@@ -39,12 +39,12 @@ function riskPlot(figure, reading, page) {
     cross.setAttribute("x1", at);
     cross.setAttribute("x2", at);
     cross.setAttribute("visibility", "visible");
-    const parts = page.methods.map((method) => {
-      const band = nearestPlace(method.curve.band_coverage, readAt / page.images);
-      const ends = `${asPercent(method.curve.low[band])} to ${asPercent(method.curve.high[band])}`;
-      return html("span", {}, key(method), `${method.name} ${asPercent(riskAmong(method, readAt))} (${ends})`);
+    const readings = page.methods.map((method) => {
+      const band = nearestIndex(method.curve.band_coverage, readAt / page.images);
+      const ends = `${formatPercent(method.curve.low[band])} to ${formatPercent(method.curve.high[band])}`;
+      return html("span", {}, key(method), `${method.name} ${formatPercent(interpolateRisk(method, readAt))} (${ends})`);
     });
-    reading.replaceChildren(html("span", {}, `at ${asPercent(readAt / page.images, 1)} coverage, risk of`), ...parts);
+    reading.replaceChildren(html("span", {}, `Risk at ${formatPercent(readAt / page.images, 1)} coverage:`), ...readings);
   }
 
   figure.addEventListener("pointermove", (event) => read(chart.valueAt(event.clientX) * page.images));
@@ -60,36 +60,36 @@ function riskPlot(figure, reading, page) {
 
 function drawReferences(chart, page) {
   const rate = page.errors / page.images;
-  const shares = Array.from({ length: 400 }, (_, i) => (i + 1) / 400);
-  const perfect = shares.map((share) => Math.max(0, 1 - (1 - rate) / share));
-  const worst = shares.map((share) => Math.min(1, rate / share));
+  const coverages = Array.from({ length: 400 }, (_, i) => (i + 1) / 400);
+  const perfect = coverages.map((coverage) => Math.max(0, 1 - (1 - rate) / coverage));
+  const worst = coverages.map((coverage) => Math.min(1, rate / coverage));
   for (const [name, risks] of [["perfect", perfect], ["worst", worst]]) {
-    chart.area.append(svg("path", { class: "reference", d: chart.path(shares, risks), "data-order": name }));
+    chart.area.append(svg("path", { class: "reference", d: chart.path(coverages, risks), "data-ranking": name }));
   }
   if (rate === 0) return;
   const { max } = chart.spec.y;
-  const shown = Math.min(1, rate / (0.92 * max));
+  const labelAt = Math.min(1, rate / (0.92 * max));
   chart.over.append(
-    svg("text", { x: chart.x(shown) - 8, y: chart.y(0.92 * max) + 12, "text-anchor": "end" }, "worst"),
+    svg("text", { x: chart.x(labelAt) - 8, y: chart.y(0.92 * max) + 12, "text-anchor": "end" }, "worst"),
     svg("text", { x: chart.x(1) - 4, y: chart.y(0) - 6, "text-anchor": "end" }, "perfect"),
   );
 }
 
 function drawBand(chart, method) {
-  const { band_coverage: shares, low, high } = method.curve;
-  const back = chart.path(Array.from(shares).reverse(), Array.from(low).reverse()).replace("M", "L");
-  chart.area.append(svg("path", { class: "band", fill: color(method.place), d: `${chart.path(shares, high)}${back}Z` }));
+  const { band_coverage: coverages, low, high } = method.curve;
+  const back = chart.path(Array.from(coverages).reverse(), Array.from(low).reverse()).replace("M", "L");
+  chart.area.append(svg("path", { class: "band", fill: methodColor(method.index), d: `${chart.path(coverages, high)}${back}Z` }));
 }
 
 function drawCurve(chart, method, images) {
-  const shares = Float64Array.from(method.curve.accepted, (n) => n / images);
-  const style = { stroke: color(method.place), "stroke-dasharray": dashes(method.place) };
-  chart.area.append(svg("path", { class: "curve", ...style, d: chart.path(shares, method.curve.risk) }));
+  const coverages = Float64Array.from(method.curve.accepted, (n) => n / images);
+  const style = { stroke: methodColor(method.index), "stroke-dasharray": methodDashes(method.index) };
+  chart.area.append(svg("path", { class: "curve", ...style, d: chart.path(coverages, method.curve.risk) }));
 }
 
 function key(method) {
   const mark = html("i", { class: "key" });
-  mark.style.color = color(method.place);
+  mark.style.color = methodColor(method.index);
   return mark;
 }
 

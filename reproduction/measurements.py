@@ -1,0 +1,186 @@
+"""Confidences of one column, and metrics of them with intervals from resamplings of the images."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import secondlook as sl
+from reproduction.experiment import PREDICT_FROM, By, Column, ImageSubset, MethodRow, view_texts
+from reproduction.inputs import MissingItem
+from reproduction.results import ResultRow
+from reproduction.workspace import SUBSETS, Workspace
+from secondlook.arrays import Array, BoolArray, Float64Array
+from secondlook.errors import ConfidenceError, MetricError
+from secondlook.estimators import compute_embeddings
+from secondlook.metrics import BoundMetric, Ranking, parse_metrics, percentile_interval, rank, resample_metrics
+from secondlook.progress import progress_bar
+
+BASELINE = "MSR(x)"
+"""The symbol of the method that gains are measured against."""
+CONFIDENCE_LEVEL = 0.95
+IMAGE_RESAMPLINGS = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A metric of a method, and its values over resamplings of the images. float64 [R], NaN if undefined"""
+
+    value: float
+    resampled: Float64Array
+
+    def minus(self, other: "Cell") -> "Cell":
+        """Return the paired difference: both cells use the same resamplings."""
+        return Cell(self.value - other.value, self.resampled - other.resampled)
+
+    @property
+    def interval(self) -> tuple[float, float] | tuple[None, None]:
+        """The percentile interval; None if too few resamplings have a value."""
+        interval = percentile_interval(self.resampled, CONFIDENCE_LEVEL)
+        return (None, None) if interval is None else (interval.low, interval.high)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnConfidences:
+    """Correctness of a column's predictions, bool [N], and the confidence of each method by symbol, float64 [N]."""
+
+    correct: BoolArray
+    by_method: Mapping[str, Float64Array]
+    missing: tuple[MissingItem, ...] = ()
+
+
+def compute_confidences(
+    workspace: Workspace,
+    column: Column,
+    preds: sl.Predictions,
+    rows: Iterable[MethodRow],
+    subset: ImageSubset,
+    by: By = "x",
+) -> ColumnConfidences:
+    """Compute the confidence of each method; a method that fails is listed as missing.
+
+    Classes by D are predicted from the column's own views, so methods with other views are omitted for them.
+    """
+    applicable = [row for row in rows if row.views is None or by == "x"]
+    confidences: dict[str, Float64Array] = {}
+    missing = []
+    with preds.show_progress(column.title, len(applicable) + 1, enabled=workspace.progress) as watched:
+        column_preds = watched.select(views=view_texts(column.views))
+        for row in applicable:
+            try:
+                options = dict(row.options) | _computed_options(workspace, column, row, subset)
+                row_preds = _select_views(watched, column_preds, row)
+                confidences[row.symbol] = sl.confidence(
+                    row_preds, row.confidence, predict_from=PREDICT_FROM[by], top_k=column.k, **options
+                )
+            except sl.SecondLookError as error:
+                missing.append(MissingItem(f"{row.symbol} of {column.title}", str(error)))
+        correct = column_preds.correct(predict_from=PREDICT_FROM[by], top_k=column.k)
+    return ColumnConfidences(correct, confidences, tuple(missing))
+
+
+def _select_views(preds: sl.Predictions, column_preds: sl.Predictions, row: MethodRow) -> sl.Predictions:
+    if row.confidence.startswith("view:"):
+        return preds
+    return column_preds if row.views is None else preds.select(views=view_texts(row.views))
+
+
+def _computed_options(workspace: Workspace, column: Column, row: MethodRow, subset: ImageSubset) -> dict[str, object]:
+    """Return the options of a method that depend on the workspace."""
+    if row.confidence in ("bootstrap", "bootstrap-lower"):
+        return {"seed": workspace.seed}
+    if row.tuned:
+        return {"tune_on": np.arange(workspace.count_experimental(column, subset))}
+    return _embedding_options(workspace, column, subset) if row.confidence == "distance" else {}
+
+
+def _embedding_options(workspace: Workspace, column: Column, subset: ImageSubset) -> dict[str, object]:
+    """Compute the activations of a layer for the images and for the training images."""
+    (name,) = column.classifiers
+    layer, classifier = workspace.get_layer(name), workspace.get_classifier(name)
+    if layer is None:
+        raise ConfidenceError(
+            f"activation distances of {name!r} need a torch classifier and the name of a layer; add layer = "
+            f'"NAME" below [{name}] in the TOML file.'
+        )
+
+    def embed(*sources: sl.Source) -> Array:
+        batches = [batch.images for source in sources for batch in source.batches(256)]
+        fitted = np.concatenate([classifier.preprocessing.fit(images) for images in batches])
+        return compute_embeddings(classifier, fitted, layer=layer)
+
+    training = workspace.open_training_source(column.data_set)
+    sources = [workspace.open_subset(column.data_set, one) for one in SUBSETS[subset]]
+    return {
+        "embeddings": embed(*sources),
+        "train_embeddings": embed(training),
+        "train_labels": training.labels,
+    }
+
+
+def compute_cells(
+    confidences: ColumnConfidences, metrics: tuple[str, ...], workspace: Workspace
+) -> dict[tuple[str, str], Cell]:
+    """Compute the metrics of each method by (symbol, metric), all over the same resamplings of the images."""
+    bound_metrics = parse_metrics(metrics)
+
+    def compute_metrics(_: str, ranking: Ranking) -> list[float]:
+        return [_compute_metric(one, ranking) for one in bound_metrics]
+
+    entries = {symbol: (confidences.correct, values) for symbol, values in confidences.by_method.items()}
+    with progress_bar("intervals", IMAGE_RESAMPLINGS, "resamplings", enabled=workspace.progress) as advance:
+        resampled = (
+            resample_metrics(entries, compute_metrics, IMAGE_RESAMPLINGS, workspace.seed, advance) if entries else {}
+        )
+    values = {symbol: compute_metrics(symbol, rank(*entry)) for symbol, entry in entries.items()}
+    return {
+        (symbol, one.text): Cell(values[symbol][position], resampled[symbol][:, position])
+        for symbol in entries
+        for position, one in enumerate(bound_metrics)
+        if not np.isnan(values[symbol][position])
+    }
+
+
+def _compute_metric(metric: BoundMetric, ranking: Ranking) -> float:
+    try:
+        return metric.compute(ranking)
+    except MetricError:
+        return float("nan")  # undefined if all images are correct, or all are errors; such a cell is omitted
+
+
+def make_row(
+    piece: str,
+    column: Column,
+    subset: ImageSubset,
+    correct: BoolArray,
+    method: str,
+    metric: str,
+    cell: Cell,
+    by: By = "x",
+) -> ResultRow:
+    """Return the row of a cell, with its interval."""
+    low, high = cell.interval
+    return ResultRow(
+        piece=piece,
+        column=column.title,
+        subset=subset,
+        images=len(correct),
+        errors=int((~correct).sum()),
+        by=by,
+        k=column.k,
+        method=method,
+        metric=metric,
+        value=cell.value,
+        low=low,
+        high=high,
+    )
+
+
+def add_gain(row: ResultRow, cells: Mapping[tuple[str, str], Cell]) -> ResultRow:
+    """Return the row with its gain over the baseline, unless it is the baseline itself."""
+    baseline = cells.get((BASELINE, row.metric))
+    if baseline is None or row.method == BASELINE:
+        return row
+    gain = cells[row.method, row.metric].minus(baseline)
+    low, high = gain.interval
+    return replace(row, gain=gain.value, gain_low=low, gain_high=high)

@@ -1,0 +1,129 @@
+"""The input tensor that a model file or a server describes: layout, size, channels, number type, batch size."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from secondlook.arrays import Array
+from secondlook.classifiers.preprocessing import InputType, Layout, Preprocessing
+from secondlook.errors import ClassifierError
+
+CHANNELS = (1, 3)
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An image input with four axes.
+
+    Attributes
+    ----------
+    name
+        Name of the input in the model.
+    shape
+        Sizes of the four axes; None for a dynamic axis.
+    dtype
+        Number type of the input.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: InputType
+
+    @classmethod
+    def parse(
+        cls, name: str, shape: Sequence[object], dtype: str, dtypes: Mapping[str, InputType], spec: str
+    ) -> "ModelInput":
+        """Return a described input; `dtypes` maps the number types of the format to ours."""
+        if dtype not in dtypes:
+            raise ClassifierError(
+                f"input {name!r} of {spec!r} takes {dtype}; "
+                f"expected one of {', '.join(dtypes)}: export the model with such an input."
+            )
+        sizes = tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
+        if len(sizes) != 4:
+            raise ClassifierError(
+                f"input {name!r} of {spec!r} has shape {_format_shape(sizes)}; "
+                "expected four axes: batch, channels, height and width."
+            )
+        return cls(name, sizes, dtypes[dtype])
+
+    @property
+    def batch_size(self) -> int | None:
+        """The fixed number of images per batch, or None if any number is accepted."""
+        return self.shape[0]
+
+    def make_preprocessing(self, given_layout: object, spec: str) -> Preprocessing:
+        """Return the preprocessing for this input; without a given layout it is inferred from the shape."""
+        layout = given_layout or self._infer_layout(spec)
+        channels, height, width = self.shape[1:] if layout == "NCHW" else (self.shape[3], *self.shape[1:3])
+        if channels not in (None, *CHANNELS):
+            raise ClassifierError(
+                f"input {self.name!r} of {spec!r} has shape {_format_shape(self.shape)}, which is {channels} channels "
+                f"with layout={layout!r}; expected 1 or 3: correct or remove layout=."
+            )
+        return Preprocessing(
+            layout="NCHW" if layout == "NCHW" else "NHWC",
+            channels=channels,
+            size=None if height is None or width is None else (height, width),
+            input_dtype=self.dtype,
+        )
+
+    def _infer_layout(self, spec: str) -> Layout:
+        first, last = self.shape[1] in CHANNELS, self.shape[3] in CHANNELS
+        if first == last:
+            raise ClassifierError(
+                f"cannot infer the layout of input {self.name!r} of {spec!r} from its shape "
+                f"{_format_shape(self.shape)}; pass layout='NCHW' or layout='NHWC'."
+            )
+        return "NCHW" if first else "NHWC"
+
+
+def _format_shape(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def check_single_input(names: Sequence[str], spec: str) -> None:
+    """Raise if a model does not have exactly one input."""
+    if len(names) != 1:
+        raise ClassifierError(
+            f"{spec!r} has {len(names)} inputs ({', '.join(map(repr, names)) or 'none described'}); expected one batch "
+            "of images: export the model with a single input, or describe the input in the settings of the server."
+        )
+
+
+def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> str:
+    """Return the given output name, or by default the only one."""
+    if given in names or (given is None and len(names) == 1):
+        return given or names[0]
+    problem = f"has no output {given!r}" if given is not None else f"has {len(names)} outputs"
+    raise ClassifierError(
+        f"{spec!r} {problem}; pass output_name= with one of: {', '.join(map(repr, names)) or '(none)'}."
+    )
+
+
+def run_in_batches(inputs: Array, batch_size: int | None, run: Callable[[Array], Array]) -> Array:
+    """Run a model on inputs, in padded batches of exactly `batch_size` if the model has a fixed one."""
+    if batch_size is None or len(inputs) == batch_size:
+        return run(inputs)
+    return np.concatenate([run(batch) for batch in split_padded(inputs, batch_size)])[: len(inputs)]
+
+
+def describe_failure(name: str, inputs: Array, error: Exception) -> str:
+    """Return the message for a model that fails on its input."""
+    return (
+        f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {str(error).splitlines()[0]}; "
+        "check the size and layout of the images (resize=, crop=, layout=)."
+    )
+
+
+def split_batches(inputs: Array, batch_size: int) -> list[Array]:
+    """Split inputs into batches of at most `batch_size`."""
+    return [inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size)]
+
+
+def split_padded(inputs: Array, batch_size: int) -> list[Array]:
+    """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
+    *full, last = split_batches(inputs, batch_size)
+    padding = np.repeat(last[-1:], batch_size - len(last), 0)
+    return [*full, np.concatenate([last, padding]) if len(padding) else last]

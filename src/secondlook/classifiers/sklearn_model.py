@@ -1,0 +1,105 @@
+"""scikit-learn estimators: `predict_proba` on flattened pixels."""
+
+import hashlib
+import pickle
+from typing import Any
+
+import numpy as np
+
+from secondlook.arrays import Array
+from secondlook.classifiers.classifier import Classifier, digest_files, digest_values, find_model_file
+from secondlook.classifiers.loading import LoadOptions, model_scheme
+from secondlook.classifiers.preprocessing import Preprocessing
+from secondlook.errors import ClassifierError
+
+
+class SklearnClassifier(Classifier):
+    """An estimator with `predict_proba`. Its input is float32 [N, H * W * C]: normalized, flattened pixels."""
+
+    def __init__(self, estimator: Any, digest: str, options: LoadOptions) -> None:
+        classes = getattr(estimator, "classes_", None)
+        super().__init__(
+            name=options.display_name,
+            digest=digest,
+            output=options.expect_output("probabilities"),
+            preprocessing=options.override(Preprocessing(layout="NHWC")),
+            n_classes=None if classes is None else len(classes),
+            class_names=None if classes is None else _parse_class_names(classes, options.spec),
+        )
+        self._estimator = estimator
+
+    def forward(self, images: Array) -> Array:
+        """Return probabilities in the order of the estimator's classes. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
+        features = self.preprocessing.normalize(images).reshape(len(images), -1)
+        expected = getattr(self._estimator, "n_features_in_", features.shape[1])
+        if features.shape[1] != expected:
+            raise ClassifierError(
+                f"classifier {self.name!r} takes {expected} features per image, but images of shape "
+                f"{list(images.shape[1:])} have {features.shape[1]}; pass resize=(height, width) and gray= as in "
+                "training."
+            )
+        probabilities: Array = self._estimator.predict_proba(features)
+        return probabilities
+
+
+def _is_estimator(target: object) -> bool:
+    return hasattr(target, "fit") and hasattr(target, "predict")
+
+
+@model_scheme(
+    "sklearn",
+    form="sklearn:FILE",
+    summary="scikit-learn estimator with predict_proba; a pickled FILE requires trust_pickle=True",
+    recognizes=_is_estimator,
+)
+def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = False) -> Classifier:
+    """Wrap an estimator, or load one from a pickle that the user trusts."""
+    if isinstance(target, str):
+        estimator, digest = _load_pickle(target, options.spec, trust_pickle)
+    else:
+        estimator, digest = target, _digest_estimator(target, options.name)
+    if not hasattr(estimator, "predict_proba"):
+        raise ClassifierError(
+            f"{options.spec!r} is a {type(estimator).__name__}, which has no predict_proba; "
+            "use an estimator with probabilities, or wrap it in sklearn.calibration.CalibratedClassifierCV."
+        )
+    return SklearnClassifier(estimator, digest, options)
+
+
+def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str]:
+    if trust_pickle is not True:
+        raise ClassifierError(
+            f"{spec!r} is a pickle, and loading a pickle can run any code; "
+            "pass trust_pickle=True if you trust where the file comes from."
+        )
+    file = find_model_file(location, spec)
+    import joblib  # type: ignore[import-untyped]
+
+    try:
+        estimator = joblib.load(file)
+    except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, IndexError, KeyError, ValueError) as error:
+        raise ClassifierError(f"cannot unpickle {spec!r}: {error}; check or re-create the file.") from error
+    return estimator, digest_files([file])
+
+
+def _digest_estimator(estimator: Any, name: str | None) -> str:
+    """Return the digest of the name, or else of the pickled estimator; empty if it cannot be pickled."""
+    if name:
+        return digest_values("sklearn", name)
+    try:
+        return hashlib.sha256(pickle.dumps(estimator, protocol=5)).hexdigest()
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return ""
+
+
+def _parse_class_names(classes: Any, spec: str) -> tuple[str, ...] | None:
+    """Return the class names if the estimator was trained on names; numeric classes must be 0, 1, 2, ..."""
+    if np.array_equal(classes, np.arange(len(classes))):
+        return None
+    if np.asarray(classes).dtype.kind in "iufb":
+        first = np.asarray(classes)[:5].tolist()
+        raise ClassifierError(
+            f"{spec!r} was trained on the classes {first}, but labels must be 0 to {len(classes) - 1}; "
+            "train it on labels 0, 1, 2, ... or on class names."
+        )
+    return tuple(str(each) for each in classes)

@@ -1,0 +1,67 @@
+"""Probability mass that outputs give to the predicted classes, and to all other classes."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from secondlook.arrays import Float64Array, IntArray
+from secondlook.predictions import PredictFrom, Predictions
+
+
+def list_members(preds: Predictions) -> tuple[Predictions, ...]:
+    """Return the predictions of each member of an ensemble, or of the single classifier."""
+    return preds.members or (preds,)
+
+
+def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
+    """Return the top-k predicted classes, also for k = 1 with two axes. int64 [N, k]"""
+    return preds.predicted(predict_from=predict_from, top_k=top_k).reshape(preds.n_images, top_k)
+
+
+def sum_over_classes(outputs: Float64Array, classes: IntArray) -> Float64Array:
+    """Sum the values of some classes in each output. [n, C], [n, k] -> [n]"""
+    sums: Float64Array = np.take_along_axis(outputs, classes, axis=1).sum(axis=1)
+    return sums
+
+
+def top_class_mass(outputs: Float64Array, top_k: int) -> Float64Array:
+    """Sum the k largest values of each output. [n, C] -> [n]"""
+    sums: Float64Array = np.partition(outputs, -top_k, axis=1)[:, -top_k:].sum(axis=1)
+    return sums
+
+
+def class_mass(outputs: Float64Array, classes: IntArray) -> Float64Array:
+    """Sum the probabilities of some classes in each view, clipped to 1. [n, V, C], [n, k] -> [n, V]"""
+    mass: Float64Array = np.minimum(np.take_along_axis(outputs, classes[:, None, :], axis=2).sum(axis=2), 1.0)
+    return mass
+
+
+def predicted_class_mass(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
+    """Return the mass of the predicted classes in each view, member by member. float64 [N, members * V]"""
+    return _compute_mass(preds, predicted_classes(preds, predict_from, top_k), class_mass)
+
+
+def other_class_mass(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
+    """Return the mass of all other classes in each view, member by member. float64 [N, members * V]
+
+    For confident outputs it is precise where 1 - `predicted_class_mass` has lost all digits.
+    """
+    return _compute_mass(preds, predicted_classes(preds, predict_from, top_k), _sum_other_classes)
+
+
+def _sum_other_classes(outputs: Float64Array, classes: IntArray) -> Float64Array:
+    """Sum the probabilities of all other classes in each view. [n, V, C], [n, k] -> [n, V]; modifies `outputs`"""
+    np.put_along_axis(outputs, classes[:, None, :], 0.0, axis=2)
+    mass: Float64Array = outputs.sum(axis=2)
+    return mass
+
+
+def _compute_mass(
+    preds: Predictions, classes: IntArray, compute: Callable[[Float64Array, IntArray], Float64Array]
+) -> Float64Array:
+    members = list_members(preds)
+    mass = np.empty((preds.n_images, len(members), preds.n_views))
+    for number, member in enumerate(members):
+        for rows, block in member.blocks():
+            mass[rows, number] = compute(block, classes[rows])
+    return mass.reshape(preds.n_images, -1)

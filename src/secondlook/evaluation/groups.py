@@ -1,0 +1,82 @@
+"""Groups of images that are evaluated separately: all, in distribution, and groups given by labels."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from secondlook.arrays import Array, BoolArray, IntArray
+from secondlook.errors import MetricError
+from secondlook.predictions import Predictions
+
+Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
+"""What `evaluate` accepts as groups."""
+ALL_IMAGES, IN_DISTRIBUTION, OOD_DETECTION = "all images", "in distribution", "OOD detection"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Some of the images, and which of them count as correct."""
+
+    name: str
+    images: IntArray
+    """int64 [n]"""
+    correct: BoolArray
+    """bool [n]"""
+
+
+def make_groups(preds: Predictions, correct: BoolArray, groups: Groups, n_ood: int) -> list[Group]:
+    """Return the group of all images, then the others; the `n_ood` out-of-distribution images come last in each."""
+    own, everything = np.arange(preds.n_images), np.arange(preds.n_images + n_ood)
+    ood_wrong = np.concatenate([correct, np.zeros(n_ood, dtype=np.bool_)])
+    made = [Group(ALL_IMAGES, everything, ood_wrong)]
+    if n_ood:
+        made += [
+            Group(IN_DISTRIBUTION, own, correct),
+            Group(OOD_DETECTION, everything, everything < preds.n_images),
+        ]
+    made += [Group(name, members, correct[members]) for name, members in _list_members(preds, groups)]
+    name, times = Counter(group.name for group in made).most_common(1)[0]
+    if times > 1:
+        raise MetricError(f"duplicate group {name!r} ({times} times); group names must be unique, rename groups=.")
+    return made
+
+
+def _list_members(preds: Predictions, groups: Groups) -> Iterator[tuple[str, IntArray]]:
+    """Yield the name of each group and its images. int64 [n]"""
+    if isinstance(groups, str) and groups == "class":
+        for label in np.unique(preds.labels):
+            yield f"class {_format_class(preds.class_names, int(label))}", np.flatnonzero(preds.labels == label)
+        return
+    for name, labels in _check_groups(preds, groups):
+        for value in dict.fromkeys(sorted(labels.tolist(), key=lambda one: (str(type(one)), one))):
+            yield f"{name} {value}", np.flatnonzero(labels == value)
+
+
+def _format_class(class_names: tuple[str, ...] | None, label: int) -> str:
+    """Return the name of a class, with its index where another class has the same name."""
+    if class_names is None:
+        return str(label)
+    name = class_names[label]
+    return name if class_names.count(name) == 1 else f"{name} ({label})"
+
+
+def _check_groups(preds: Predictions, groups: Groups) -> Iterator[tuple[str, Array]]:
+    """Yield the name and the labels of each grouping. [N]"""
+    if groups is None:
+        return
+    if isinstance(groups, str):
+        raise MetricError(f"groups is {groups!r}; expected 'class', or one label per image.")
+    by_name = groups if isinstance(groups, Mapping) else {"group": groups}
+    for name, values in by_name.items():
+        labels = np.asarray(values)
+        if labels.shape != (preds.n_images,):
+            raise MetricError(
+                f"groups {name!r} has shape {labels.shape} for {preds.n_images} images; expected one label per image."
+            )
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            image = int(np.flatnonzero(np.isnan(labels))[0])
+            raise MetricError(f"groups {name!r} is NaN for image {image}; expected a label for every image.")
+        yield name, labels

@@ -1,0 +1,224 @@
+"""`collect`: classify every view of every image once, in memory or into a store."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from secondlook.arrays import Float32Array, IntArray
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.errors import PredictionsError
+from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
+from secondlook.predictions.chunks import Chunk, ensure_images_file
+from secondlook.predictions.manifest import (
+    ENSEMBLE_FILE,
+    EnsembleManifest,
+    Manifest,
+    ensemble_key,
+    entry_key,
+    write_manifest,
+)
+from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
+from secondlook.predictions.predictions import Predictions, open_entry
+from secondlook.predictions.store import StoreEntry
+from secondlook.predictions.validation import check_class_names_match
+from secondlook.progress import progress_bar
+from secondlook.sources import OnError, Source, UnreadableImageError, open_source
+from secondlook.specs import short_name
+from secondlook.views import ViewSet, ViewsLike, as_view_set
+
+PROGRESS_UNIT = "images x views"
+_MAX_PENDING_WRITES = 2
+
+
+def collect(
+    classifier: Any,
+    data: Any,
+    views: ViewsLike,
+    *,
+    store: str | Path | None = None,
+    labels: Any = None,
+    batch_size: BatchSize = "auto",
+    progress: bool = True,
+    on_error: OnError | None = None,
+) -> Predictions:
+    """Return the outputs of a classifier for all views of all images.
+
+    Parameters
+    ----------
+    classifier
+        Anything that `load_classifier` accepts: a spec, a model, or a function from images to probabilities.
+    data
+        An array, uint8 or float32 [N, H, W, C], the spec of a source, or a source.
+    views
+        A view set, the name of a preset, or views as text.
+    store
+        Folder to store the outputs in. Outputs that it already has are not computed again, so that an interrupted job
+        resumes where it stopped. By default outputs are kept in memory only.
+    labels
+        True class of each image of an array, int [N]; other sources have their own labels.
+    batch_size
+        Number of images per call of the classifier; halved whenever memory runs out.
+    progress
+        Whether to show a progress bar, if standard error is a terminal.
+    on_error
+        How to handle an image that cannot be read: "fail", or "skip" to exclude it and list it in
+        `Predictions.skipped`. The default is the setting of the source.
+    """
+    loaded = load_classifier(classifier)
+    source = open_source(data, labels=labels, on_error=on_error)
+    check_class_names_match(loaded.members or (loaded,), source)
+    collector = _Collector(source, as_view_set(views), batch_size, progress)
+    return collector.collect_in_memory(loaded) if store is None else collector.collect_on_disk(loaded, Path(store))
+
+
+@dataclass(frozen=True)
+class _Collector:
+    """The settings that all members of an ensemble share."""
+
+    source: Source
+    views: ViewSet
+    batch_size: BatchSize
+    progress: bool
+
+    def collect_in_memory(self, classifier: Classifier) -> Predictions:
+        if classifier.members:
+            members = [self.collect_in_memory(member) for member in classifier.members]
+            return Predictions(members=members, views=self.views)
+        sink = InMemory(len(self.source), len(self.views))
+        self._run(self._plan(classifier), sink)
+        indices, outputs = sink.result()
+        return Predictions(
+            **{classifier.output: outputs},
+            views=self.views,
+            labels=None if self.source.labels is None else self.source.labels[indices],
+            ids=[self.source.ids[index] for index in indices],
+            class_names=self.source.class_names,
+            skipped=[(image.id, image.reason) for image in self.source.skipped],
+        )
+
+    def collect_on_disk(self, classifier: Classifier, store: Path) -> Predictions:
+        if classifier.members:
+            members = [self.collect_on_disk(member, store) for member in classifier.members]
+            self._write_ensemble(classifier, store)
+            return Predictions(members=members, views=self.views)
+        job = self._plan(classifier)
+        folder = store / self._entry_name(classifier)
+        manifest = Manifest.create(classifier, self.source, self.views, job.chunking.rows)
+        entry = StoreEntry.open_or_create(folder, manifest)
+        with entry.lock_for_writing():
+            self._fill(entry, job)
+        if self.source.on_error == "fail":
+            entry.check_none_skipped()
+        return open_entry(entry, self.views)
+
+    def _plan(self, classifier: Classifier) -> CollectJob:
+        image = read_first_image(classifier, self.source)
+        batch_size = choose_batch_size(self.batch_size, image)
+        chunking = Chunking(len(self.source), chunk_rows(image))
+        return CollectJob(classifier, self.source, self.views, batch_size, chunking)
+
+    def _fill(self, entry: StoreEntry, job: CollectJob) -> None:
+        ensure_images_file(entry.folder, self.source.ids, self.source.labels)
+        entry.remove_chunks_with(image.index for image in entry.manifest.skipped if self._is_readable(image.index))
+        entry.remove_damaged_chunks(self.views.texts)
+        with OnDisk(entry, self.views.texts).open() as sink:
+            self._run(job, sink)
+        entry.finalize()
+
+    def _is_readable(self, index: int) -> bool:
+        try:
+            self.source.read(index)
+        except UnreadableImageError:
+            return False
+        return True
+
+    def _run(self, job: CollectJob, sink: Sink) -> None:
+        total = sum(
+            len(job.chunking.indices_of(number))
+            for number in job.chunking.numbers
+            for place in range(len(job.views))
+            if sink.needs(place, number)
+        )
+        with progress_bar(short_name(job.classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
+            run_pipeline(job, sink, advance)
+
+    def _entry_name(self, classifier: Classifier) -> str:
+        if not classifier.digest:
+            raise PredictionsError(
+                f"classifier {classifier.name!r} has no name to store its outputs under; pass one that changes "
+                "whenever the function does, load_classifier(..., name='v1') or ?name=v1 in its spec, or omit store=."
+            )
+        return entry_key(classifier, self.source)
+
+    def _write_ensemble(self, ensemble: Classifier, store: Path) -> None:
+        members = tuple(entry_key(member, self.source) for member in ensemble.members)
+        folder = store / ensemble_key(members)
+        folder.mkdir(exist_ok=True)
+        write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
+
+
+class InMemory:
+    """A sink that keeps outputs in one array [N, V, C], allocated when the number of classes is known."""
+
+    def __init__(self, images: int, views: int) -> None:
+        self._images = images
+        self._views = views
+        self._outputs: Float32Array | None = None
+        self._is_read = np.zeros(images, dtype=np.bool_)
+
+    def needs(self, view: int, number: int) -> bool:
+        """Return True: each chunk is requested once."""
+        return True
+
+    def write(self, view: int, number: int, chunk: Chunk) -> None:
+        """Copy the outputs of a chunk."""
+        if len(chunk.indices) == 0:
+            return
+        if self._outputs is None:
+            self._outputs = np.empty((self._images, self._views, chunk.outputs.shape[1]), dtype=np.float32)
+        self._outputs[chunk.indices, view] = chunk.outputs
+        self._is_read[chunk.indices] = True
+
+    def result(self) -> tuple[IntArray, Float32Array]:
+        """Return the source indices int64 [N] and the outputs float32 [N, V, C] of the readable images."""
+        if self._outputs is None:
+            raise PredictionsError(f"none of the {self._images} images could be read; see `skipped` of the source.")
+        indices = np.flatnonzero(self._is_read)
+        return indices, self._outputs if len(indices) == self._images else self._outputs[indices]
+
+
+class OnDisk:
+    """A sink that writes chunks to a store entry, in a thread of its own while the classifier continues."""
+
+    def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
+        self._entry = entry
+        self._views = views
+        self._pending: list[Future[None]] = []
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="secondlook-write")
+
+    @contextmanager
+    def open(self) -> Iterator[Self]:
+        """Accept chunks; at the end all are on disk, or the error of a failed write is raised."""
+        try:
+            yield self
+            self._wait(0)
+        finally:
+            self._writer.shutdown(cancel_futures=True)
+
+    def needs(self, view: int, number: int) -> bool:
+        """Whether the chunk does not exist; another process may be writing it."""
+        return not self._entry.has_chunk(self._views[view], number)
+
+    def write(self, view: int, number: int, chunk: Chunk) -> None:
+        """Schedule the write of a chunk; wait if the disk is slow, to bound memory."""
+        self._wait(_MAX_PENDING_WRITES - 1)
+        self._pending.append(self._writer.submit(self._entry.write_chunk, self._views[view], number, chunk))
+
+    def _wait(self, max_pending: int) -> None:
+        while len(self._pending) > max_pending:
+            self._pending.pop(0).result()

@@ -1,0 +1,264 @@
+"""Input validation for `Predictions` and `collect`.
+
+`as_...` and `resolve_...` return the value in its canonical form, `check_...` only raise errors.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from secondlook.arrays import Array, IntArray, Output, default_ids
+from secondlook.classifiers import Classifier
+from secondlook.errors import PredictionsError
+from secondlook.predictions.batching import block_rows
+from secondlook.registry import did_you_mean
+from secondlook.sources import SOURCES, Source
+from secondlook.views import ViewSet
+
+if TYPE_CHECKING:
+    from secondlook.predictions.predictions import Predictions
+
+_SUM_TOLERANCE = 1e-3
+"""Probabilities of classifiers in half precision can be this far from summing to 1."""
+
+_MAX_LISTED_NAMES = 5
+_SYNSET = re.compile(r"n\d{8}\b")
+
+
+class ClassNamesWarning(UserWarning):
+    """The classifier and the data have different class names."""
+
+
+def as_outputs(values: object, kind: Output, views: Sequence[str]) -> Array:
+    """Return outputs as float32 or float64 [N, V, C]."""
+    outputs = np.asarray(values)
+    if outputs.dtype.kind not in "fiu":
+        raise PredictionsError(f"{kind} has dtype {outputs.dtype}; expected floating-point numbers.")
+    _check_shape(outputs, kind, len(views))
+    if outputs.dtype not in (np.float32, np.float64):
+        outputs = outputs.astype(np.float32)
+    images, _, classes = outputs.shape
+    rows = block_rows(len(views), classes)
+    for start in range(0, images, rows):
+        check_output_values(outputs[start : start + rows], kind, views, start)
+    return outputs
+
+
+def _check_shape(outputs: Array, kind: Output, views: int) -> None:
+    if outputs.ndim != 3:
+        hint = "; for a single view pass values[:, None, :]" if outputs.ndim == 2 else ""
+        raise PredictionsError(f"{kind} has shape {list(outputs.shape)}; expected [images, views, classes]{hint}.")
+    if outputs.shape[1] != views:
+        raise PredictionsError(
+            f"{kind} has shape {list(outputs.shape)}, that is {outputs.shape[1]} views, but views= has {views}; "
+            "pass one view for each column, the identity first."
+        )
+    if outputs.shape[0] == 0 or outputs.shape[2] == 0:
+        raise PredictionsError(
+            f"{kind} has shape {list(outputs.shape)}; expected at least one image and at least one class."
+        )
+
+
+def check_output_values(outputs: Array, kind: Output, views: Sequence[str], first_image: int = 0) -> None:
+    """Check that outputs [n, V, C] are finite and, if probabilities, non-negative with sum 1.
+
+    `first_image` is the position of the first image, for error messages.
+    """
+    _check_all(np.isfinite(outputs).all(axis=2), outputs, "are not finite", kind, views, first_image)
+    if kind == "probabilities":
+        hint = "; if the classifier outputs logits, pass logits= (or output='logits')"
+        _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image, hint)
+        sums_to_one = np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= _SUM_TOLERANCE
+        _check_all(sums_to_one, outputs, "do not sum to 1", kind, views, first_image, hint)
+
+
+def _check_all(
+    valid: Any, outputs: Array, problem: str, kind: Output, views: Sequence[str], first_image: int, hint: str = ""
+) -> None:
+    if np.all(valid):
+        return
+    image, view = (int(position) for position in np.argwhere(~valid)[0])
+    row = outputs[image, view]
+    raise PredictionsError(
+        f"{kind} of image {first_image + image}, view {views[view]!r} {problem} "
+        f"(sum {row.sum(dtype=np.float64):.6g}, min {row.min():.6g}, max {row.max():.6g}){hint}."
+    )
+
+
+def as_labels(labels: object, images: int, classes: int) -> IntArray:
+    """Return labels as int64 [N], a new array."""
+    values = np.asarray(labels)
+    if values.shape != (images,):
+        raise PredictionsError(
+            f"labels has shape {list(values.shape)}; expected [{images}], one class index per image."
+        )
+    if values.dtype.kind not in "iu":
+        raise PredictionsError(f"labels has dtype {values.dtype}; expected integers, one class index per image.")
+    outside = np.flatnonzero((values < 0) | (values >= classes))
+    if len(outside):
+        raise PredictionsError(
+            f"labels[{outside[0]}] is {values[outside[0]]}; expected a class index from 0 to {classes - 1}."
+        )
+    return values.astype(np.int64)
+
+
+def as_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
+    """Return one unique id per image; zero-padded positions by default."""
+    if ids is None:
+        return default_ids(images)
+    values = tuple(str(value) for value in ids)
+    if len(values) != images:
+        raise PredictionsError(f"ids has {len(values)} entries; expected {images}, one per image.")
+    seen: dict[str, int] = {}
+    for position, value in enumerate(values):
+        if seen.setdefault(value, position) != position:
+            raise PredictionsError(
+                f"duplicate id {value!r} in ids[{seen[value]}] and ids[{position}]; ids must be unique."
+            )
+    return values
+
+
+def as_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str, ...] | None:
+    """Return one name per class, or None."""
+    if class_names is None:
+        return None
+    names = tuple(str(name) for name in class_names)
+    if len(names) != classes:
+        raise PredictionsError(f"class_names has {len(names)} entries; expected {classes}, one per class.")
+    return names
+
+
+def check_class_count(classifier: str, source: Source, classes: int) -> None:
+    """Check that the data have as many named classes as the classifier."""
+    names = source.class_names
+    if names is None or len(names) == classes:
+        return
+    listed = ", ".join(names[:_MAX_LISTED_NAMES]) + (", ..." if len(names) > _MAX_LISTED_NAMES else "")
+    repair = "use a classifier for these classes, or remove the images of the other classes"
+    if len(names) < classes:
+        repair = f"list all class names in the order of the outputs {_suggest_class_names(source)}"
+    raise PredictionsError(
+        f"data {source.spec!r} has {len(names)} classes ({listed}), but classifier {classifier!r} outputs {classes}; "
+        f"{repair}."
+    )
+
+
+def check_class_names_match(classifiers: Sequence[Classifier], source: Source) -> None:
+    """Check that labeled data have the class order of each classifier; warn once if names differ otherwise."""
+    if source.labels is None or source.class_names is None:
+        return
+    repair = f"list the class names in the order of the classifier {_suggest_class_names(source)}"
+    differences = []
+    for classifier in classifiers:
+        names = classifier.class_names or ()
+        place = _find_difference(names, source.class_names)
+        if place is None:
+            continue
+        differences.append(
+            f"class {place} is {names[place]!r} for classifier {classifier.name!r} but "
+            f"{source.class_names[place]!r} for data {source.spec!r}"
+        )
+        if sorted(map(_normalize_name, names)) == sorted(map(_normalize_name, source.class_names)):
+            raise PredictionsError(f"{differences[-1]}: both have the same class names in a different order; {repair}.")
+    if differences:
+        consequence = "unless these are two spellings of one class, the labels are wrong"
+        warnings.warn(f"{differences[0]}; {consequence}: {repair}.", ClassNamesWarning, stacklevel=3)
+
+
+def _find_difference(first: tuple[str, ...], second: tuple[str, ...]) -> int | None:
+    """Return the first class whose names differ; None if there is none or the names are not comparable."""
+    # ImageNet classes are named by synset ids or by words; both are right, and they always differ.
+    if len(first) != len(second) or all(map(_SYNSET.match, first)) != all(map(_SYNSET.match, second)):
+        return None
+    pairs = enumerate(zip(first, second, strict=True))
+    return next((place for place, (one, other) in pairs if _normalize_name(one) != _normalize_name(other)), None)
+
+
+def _normalize_name(name: str) -> str:
+    """Return the name in lower case without spaces, '_' and '-'."""
+    return re.sub(r"[\s_-]", "", name).casefold()
+
+
+def _suggest_class_names(source: Source) -> str:
+    # The specs of custom sources need not follow the grammar, so `parse_spec` could reject them.
+    scheme = SOURCES.get(source.spec.partition(":")[0])
+    if scheme is not None and "classes" in scheme.options:
+        return "with ?classes=FILE, one name per line"
+    return "in its class_names, and number its labels accordingly"
+
+
+def check_predict_from(predict_from: str) -> None:
+    """Check the value of a `predict_from` argument."""
+    if predict_from not in ("image", "views"):
+        raise PredictionsError(
+            f"predict_from is {predict_from!r}; expected 'image', or 'views' for the mean over all views."
+        )
+
+
+def check_top_k(top_k: int, classes: int) -> None:
+    """Check the value of a `top_k` argument."""
+    if not 1 <= top_k <= classes:
+        raise PredictionsError(f"top_k is {top_k}; expected an integer from 1 to {classes}, the number of classes.")
+
+
+def resolve_positions(images: object, count: int) -> IntArray:
+    """Return the non-negative positions, int64, that an index array or a mask bool [count] selects."""
+    selected = np.asarray(images)
+    if selected.dtype.kind == "b":
+        if selected.shape != (count,):
+            raise PredictionsError(f"images is a mask of shape {list(selected.shape)}; expected [{count}].")
+        selected = np.flatnonzero(selected)
+    elif selected.ndim != 1 or (selected.size and selected.dtype.kind not in "iu"):
+        raise PredictionsError(
+            f"images has shape {list(selected.shape)} and dtype {selected.dtype}; expected a list of positions or a "
+            "mask."
+        )
+    if selected.size == 0:
+        raise PredictionsError("images selects no image; expected at least one.")
+    return _resolve_negative(selected.astype(np.int64), count)
+
+
+def _resolve_negative(positions: IntArray, count: int) -> IntArray:
+    outside = positions[(positions < -count) | (positions >= count)]
+    if len(outside):
+        raise PredictionsError(f"images contains position {outside[0]}; expected positions from 0 to {count - 1}.")
+    positions = np.where(positions < 0, positions + count, positions)
+    unique, counts = np.unique(positions, return_counts=True)
+    if (counts > 1).any():
+        raise PredictionsError(f"duplicate position {unique[counts > 1][0]} in images; positions must be unique.")
+    return positions
+
+
+def resolve_views(views: ViewSet, available: Sequence[str]) -> IntArray:
+    """Return the position of each view among the texts of the available ones, int64 [len(views)]."""
+    positions = {text: position for position, text in enumerate(available)}
+    for text in views.texts:
+        if text not in positions:
+            raise PredictionsError(
+                f"unknown view {text!r}; available views: {', '.join(available)}.{did_you_mean(text, available)}"
+            )
+    return np.array([positions[text] for text in views.texts], dtype=np.int64)
+
+
+def check_members_match(members: Sequence[Predictions], views: ViewSet) -> None:
+    """Check that all members of an ensemble have the same views, classes and images."""
+    first = members[0]
+    for number, member in enumerate(members):
+        if member.views.texts != views.texts:
+            raise PredictionsError(
+                f"members[{number}] has the views {', '.join(member.views.texts)}; expected {', '.join(views.texts)}."
+            )
+        if member.n_classes != first.n_classes:
+            raise PredictionsError(
+                f"members[{number}] has {member.n_classes} classes; expected {first.n_classes}, as members[0]."
+            )
+        if member.ids != first.ids:
+            raise PredictionsError(
+                f"members[{number}] has other images ({member.n_images}) than members[0] ({first.n_images}); "
+                "expected the same ids in the same order."
+            )

@@ -1,0 +1,147 @@
+"""Results per class and per view: where the errors are, and what each view contributes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array
+from secondlook.errors import MetricError
+from secondlook.estimators import class_mass, predicted_classes, top_class_mass
+from secondlook.evaluation import evaluate
+from secondlook.metrics import Interval, auroc
+from secondlook.predictions import top_classes
+from secondlook.report.operating_points import point_at_risk
+from secondlook.report.study import Study
+
+VIEW_RESAMPLES = 200
+ALL_VIEWS = "all views"
+
+
+@dataclass(frozen=True)
+class ClassRisk:
+    """Counts over the images of one true class, and over those that are accepted."""
+
+    name: str
+    images: int
+    errors: int
+    accepted: int
+    errors_accepted: int
+    auroc: float | None
+    """AUROC of the confidence within the class; None if all of its predictions are correct or all are wrong."""
+
+    @property
+    def error_rate(self) -> float:
+        """Fraction of wrong predictions."""
+        return self.errors / self.images
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of accepted predictions."""
+        return self.accepted / self.images
+
+    @property
+    def risk(self) -> float | None:
+        """Error rate among the accepted predictions; None if none is accepted."""
+        return self.errors_accepted / self.accepted if self.accepted else None
+
+
+@dataclass(frozen=True)
+class ViewContribution:
+    """What one view contributes.
+
+    AUROC is None if all predictions are correct or all are wrong; without a second view there is no change either.
+    """
+
+    text: str
+    accuracy: float
+    """Accuracy of the class predicted from this view alone."""
+    auroc_alone: float | None
+    """AUROC of the highest probability of this view alone."""
+    auroc_without: float | None
+    """AUROC of the mean over all other views."""
+    change: float | None
+    """`auroc_without` minus the AUROC of the mean over all views: negative if the view helps."""
+    change_interval: Interval | None
+
+
+def class_risks(study: Study, risk: float) -> list[ClassRisk]:
+    """Return each class that has images, at the threshold that keeps `risk` over all classes."""
+    confidence = study.confidences[study.main_method]
+    accept = confidence >= point_at_risk(study.rankings[study.main_method], risk).threshold
+    labels = study.preds.labels
+    return [
+        _class_risk(study, study.class_names[index], labels == index, accept) for index in np.unique(labels).tolist()
+    ]
+
+
+def view_contributions(study: Study, level: float) -> list[ViewContribution]:
+    """Return the contribution of every view, in order, from one pass over the predictions."""
+    highest, masses, correct = _read_views(study)
+    texts = study.preds.views.texts
+    accuracies = [float(correct[:, view].mean()) for view in range(len(texts))]
+    if not study.has_correct_and_wrong:
+        return [ViewContribution(*pair, None, None, None, None) for pair in zip(texts, accuracies, strict=True)]
+    without = _evaluate_without_each(study, masses, level)
+    return [
+        ViewContribution(text, accuracies[view], auroc(study.correct, highest[:, view]), *without[view])
+        for view, text in enumerate(texts)
+    ]
+
+
+def _class_risk(study: Study, name: str, members: BoolArray, accept: BoolArray) -> ClassRisk:
+    wrong = ~study.correct & members
+    return ClassRisk(
+        name,
+        int(members.sum()),
+        int(wrong.sum()),
+        int((accept & members).sum()),
+        int((accept & wrong).sum()),
+        _auroc_or_none(study.correct[members], study.confidences[study.main_method][members]),
+    )
+
+
+def _auroc_or_none(correct: BoolArray, confidence: Float64Array) -> float | None:
+    try:
+        return auroc(correct, confidence)
+    except MetricError:  # all correct or all wrong
+        return None
+
+
+def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
+    """Return per view its highest probability, its mass on the predicted classes, and whether it is correct. [N, V]"""
+    preds, top_k = study.preds, study.top_k
+    shape = preds.n_images, preds.n_views
+    highest, masses, correct = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
+    classes = predicted_classes(preds, study.predict_from, top_k)
+    with preds.show_progress("views", 1, enabled=study.progress) as table:
+        for rows, block in table.blocks():
+            masses[rows] = class_mass(block, classes[rows])
+            for view in range(preds.n_views):
+                highest[rows, view] = top_class_mass(block[:, view], top_k)
+                leading = top_classes(block[:, view], top_k)
+                correct[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
+    return highest, masses, correct
+
+
+def _evaluate_without_each(
+    study: Study, masses: Float64Array, level: float
+) -> list[tuple[float | None, float | None, Interval | None]]:
+    """Return, for each view, the AUROC of the mean without it, the change, and the interval of the change."""
+    n_views = study.preds.n_views
+    if n_views == 1:
+        return [(None, None, None)]
+    without = {str(view): np.delete(masses, view, axis=1).mean(axis=1) for view in range(n_views)}
+    evaluation = evaluate(
+        study.preds,
+        {ALL_VIEWS: masses.mean(axis=1), **without},
+        ["auroc"],
+        predict_from=study.predict_from,
+        top_k=study.top_k,
+        baseline=ALL_VIEWS,
+        level=level,
+        resamples=VIEW_RESAMPLES,
+        seed=study.seed,
+        progress=study.progress,
+    )
+    rows = [evaluation[name, "auroc"] for name in without]
+    return [(row.value, row.difference, row.difference_interval) for row in rows]

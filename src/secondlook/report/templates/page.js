@@ -1,0 +1,41 @@
+// Sortable tables, and the start of the page.
+
+// Numbers compare as numbers; missing ones sort last in both directions.
+function sortKey(cell) {
+  const text = cell.textContent.trim();
+  if (cell.tagName === "TH") return text;
+  const number = Number(text.replaceAll(",", "").split(" ")[0]);
+  return text === "–" || Number.isNaN(number) ? null : number;
+}
+
+function compareKeys(first, second, direction) {
+  if (first === null || second === null) return (first === null) - (second === null);
+  const order = typeof first === "string" ? first.localeCompare(second, "en", { numeric: true }) : first - second;
+  return direction * order;
+}
+
+function makeSortable(table) {
+  const headings = [...table.tHead.rows[0].cells];
+  headings.forEach((heading, column) => {
+    heading.querySelector("button").addEventListener("click", () => {
+      const [first, second] = column === 0 ? ["ascending", "descending"] : ["descending", "ascending"];
+      const order = heading.getAttribute("aria-sort") === first ? second : first;
+      headings.forEach((other) => other.setAttribute("aria-sort", other === heading ? order : "none"));
+      const direction = order === "ascending" ? 1 : -1;
+      const rows = [...table.tBodies[0].rows].map((row) => [sortKey(row.cells[column]), row]);
+      rows.sort((one, other) => compareKeys(one[0], other[0], direction));
+      table.tBodies[0].append(...rows.map(([, row]) => row));
+    });
+  });
+}
+
+const data = JSON.parse(byId("data").textContent);
+const page = { ...data, risks: unpackArray(data.risks), methods: data.methods.map(prepareMethod) };
+
+startOperatingPoint(page, {
+  risk: riskPlot(byId("risk-plot"), byId("risk-reading"), page),
+  histogram: histogramPlot(byId("histogram-plot"), byId("logarithmic"), page),
+  reliability: reliabilityPlot(byId("reliability-plot"), byId("reliability-caption"), page),
+});
+document.querySelectorAll("table.sortable").forEach(makeSortable);
+fillGalleries(page);

@@ -1,0 +1,154 @@
+"""`create_run`: evaluate a classifier on labeled images and keep everything in one folder."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.diagnosis import harmful_view_warnings
+from secondlook.errors import ReportError, SourceError
+from secondlook.estimators import find_method
+from secondlook.evaluation import DEFAULT_METRICS, check_level, evaluate
+from secondlook.metrics import parse_metrics
+from secondlook.predictions import BatchSize, PredictFrom, check_predict_from, check_top_k, collect
+from secondlook.runs.run import OOD_PREDICTIONS, PREDICTIONS, Run, RunRecord, write_run
+from secondlook.sources import OnError, open_source
+from secondlook.specs import MEMBER_SEPARATOR
+from secondlook.views import ViewSet, ViewsLike, ViewWarning, as_view_set
+
+
+def create_run(
+    classifier: object,
+    data: Any,
+    path: str | Path,
+    *,
+    views: ViewsLike = "natural",
+    labels: Any = None,
+    methods: Iterable[str] | None = None,
+    metrics: Iterable[str] | None = None,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    per_class: bool = False,
+    ood: Any = None,
+    level: float = 0.95,
+    resamples: int = 500,
+    seed: int = 0,
+    batch_size: BatchSize = "auto",
+    on_error: OnError | None = None,
+    progress: bool = True,
+) -> Run:
+    """Evaluate a classifier on labeled images and write the run to the folder `path`.
+
+    An interrupted call resumes where it stopped: predictions that are stored in the folder are not computed again.
+
+    Parameters
+    ----------
+    classifier
+        A spec such as 'onnx:model.onnx', a model, a function, or a list of these (an ensemble).
+    data, labels
+        Labeled images: a spec such as 'folder:val/', a source, or an array uint8 [N, H, W, C] with `labels` int [N].
+    path
+        The folder of the run.
+    views
+        A preset, view texts or a `ViewSet`.
+    methods, metrics
+        Names of the confidence methods and metrics to evaluate; None for the defaults of `evaluate`.
+    predict_from, top_k
+        Predict the class from the "image" itself or from the mean over "views", and count a prediction as correct
+        where the label is among the `top_k` leading classes.
+    per_class
+        Also evaluate each true class separately.
+    ood
+        Out-of-distribution images; every prediction for them counts as an error.
+    level, resamples, seed
+        Confidence level of the intervals, number of bootstrap resamples of the images, and random seed.
+    batch_size, on_error
+        Images per call of the classifier; "fail" or "skip" for an image that cannot be read.
+    progress
+        Whether to show progress bars.
+    """
+    chosen_methods, chosen_metrics = list(methods or ()), list(metrics or ())
+    _check_arguments(chosen_methods, chosen_metrics, predict_from, level)
+    loaded = load_classifier(classifier)
+    if loaded.n_classes is not None:
+        check_top_k(top_k, loaded.n_classes)
+    source = open_source(data, labels=labels, on_error=on_error)
+    if source.labels is None:
+        raise SourceError(
+            f"{source.spec!r} has no labels, which an evaluation needs; pass a folder per class, a table with a label "
+            "column, or labels= with an array."
+        )
+    # Whatever classes those images have, they are none of the classifier's.
+    outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
+    view_set, folder = as_view_set(views), _make_folder(Path(path))
+    preds = collect(loaded, source, view_set, store=folder / PREDICTIONS, batch_size=batch_size, progress=progress)
+    outside_preds = None
+    if outside is not None:
+        store = folder / OOD_PREDICTIONS
+        outside_preds = collect(loaded, outside, view_set, store=store, batch_size=batch_size, progress=progress)
+    harmful = tuple(harmful_view_warnings(preds))
+    for message in harmful:
+        warnings.warn(message, ViewWarning, stacklevel=2)
+    result = evaluate(
+        preds,
+        chosen_methods or None,
+        chosen_metrics or DEFAULT_METRICS,
+        predict_from=predict_from,
+        top_k=top_k,
+        groups="class" if per_class else None,
+        ood=outside_preds,
+        level=level,
+        resamples=resamples,
+        seed=seed,
+        progress=progress,
+    )
+    settings = {
+        "model": _model_specs(loaded),
+        "data": source.spec,
+        "out": str(path),
+        "views": _views_text(view_set),
+        "method": chosen_methods,
+        "metric": chosen_metrics,
+        "predict_from": predict_from,
+        "top_k": top_k,
+        "per_class": per_class,
+        "ood": None if outside is None else outside.spec,
+        "level": level,
+        "resamples": resamples,
+        "seed": seed,
+        "batch_size": None if batch_size == "auto" else batch_size,
+        "on_error": on_error,
+    }
+    record = RunRecord.create(_given(settings), loaded, source, view_set.texts, harmful)
+    skipped = [{"id": id_, "reason": reason} for id_, reason in preds.skipped]
+    return write_run(folder, record, {**result.to_dict(), "skipped": skipped, "warnings": list(harmful)})
+
+
+def _check_arguments(methods: list[str], metrics: list[str], predict_from: str, level: float) -> None:
+    """Reject before the classifier runs what would be rejected afterwards."""
+    parse_metrics(metrics)
+    for name in methods:
+        find_method(name)
+    check_predict_from(predict_from)
+    check_level(level)
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
+    return folder
+
+
+def _model_specs(classifier: Classifier) -> list[str]:
+    return classifier.name.split(MEMBER_SEPARATOR)
+
+
+def _views_text(views: ViewSet) -> str:
+    return views.preset.name if views.preset else str(views)
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value not in (None, [], False)}

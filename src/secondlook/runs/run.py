@@ -1,0 +1,368 @@
+"""`Run`: the folder that an evaluation leaves behind. Everything in it can be read without the model."""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, Preprocessing
+from secondlook.errors import DecisionError, PredictionsError, SecondLookError, SourceError
+from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
+from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
+from secondlook.predictions import PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.report import write_report
+from secondlook.selective import (
+    DEFAULT_DELTA,
+    Policy,
+    PolicyClassifier,
+    Rule,
+    certify,
+    describe_classifier,
+    threshold_for,
+)
+from secondlook.sources import Source, open_source
+from secondlook.specs import short_name
+
+RECORD = "run.json"
+SETTINGS = "run.toml"
+PREDICTIONS = "predictions"
+OOD_PREDICTIONS = "ood"
+EVALUATION = "evaluation.json"
+REPORT = "report.html"
+
+
+class RunData(FrozenRecord):
+    """The images of a run."""
+
+    spec: str
+    digest: str
+    images: int
+    class_names: tuple[str, ...] | None
+
+
+class RunRecord(FrozenRecord):
+    """How a run came about. It holds no times, so that the same run gives the same bytes.
+
+    `settings` are the options of the evaluation by the names of the command line; `predictions` is the key of the
+    run's entry in the store of predictions beside the record, which may hold entries of earlier evaluations.
+    """
+
+    format: Literal["secondlook run"] = "secondlook run"
+    version: Literal[2] = 2
+    secondlook: str
+    settings: dict[str, Any]
+    classifier: PolicyClassifier
+    data: RunData
+    views: tuple[str, ...]
+    predictions: str
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def create(
+        cls,
+        settings: Mapping[str, Any],
+        classifier: Classifier,
+        source: Source,
+        views: tuple[str, ...],
+        warnings: tuple[str, ...],
+    ) -> Self:
+        """Describe the evaluation of a classifier on a source."""
+        import secondlook
+
+        return cls(
+            secondlook=secondlook.__version__,
+            settings=dict(settings),
+            classifier=describe_classifier(classifier),
+            data=RunData(spec=source.spec, digest=source.digest, images=len(source), class_names=source.class_names),
+            views=views,
+            predictions=_store_key(classifier, source),
+            warnings=warnings,
+        )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The page that `Run.report` wrote, and notes for its reader (why it has no images, for example)."""
+
+    path: Path
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The predictions, the evaluation and the record of one classifier on labeled images.
+
+    `open_run` opens a folder, `create_run` makes one. The methods take their defaults from the settings of the run.
+    """
+
+    path: Path
+    record: RunRecord
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The options of the evaluation."""
+        return self.record.settings
+
+    @property
+    def predict_from(self) -> PredictFrom:
+        """Whether classes were predicted from the image itself or from the mean over views."""
+        predict_from: PredictFrom = self.settings.get("predict_from", "image")
+        return predict_from
+
+    @property
+    def top_k(self) -> int:
+        """How many leading classes counted as the prediction."""
+        return int(self.settings.get("top_k", 1))
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run."""
+        return shlex.join(["secondlook", "evaluate", "--config", str(self.path / SETTINGS)])
+
+    @property
+    def title(self) -> str:
+        """What the run is about, such as 'resnet20.onnx on val'."""
+        return f"{short_name(self.record.classifier.name)} on {short_name(self.record.data.spec)}"
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """The stored predictions, read lazily."""
+        return Predictions.open(self.path / PREDICTIONS, entry=self.record.predictions, views=list(self.record.views))
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The evaluation as it was written with the run."""
+        path = self.path / EVALUATION
+        try:
+            return Evaluation.from_dict(json.loads(path.read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PredictionsError(
+                f"the evaluation {str(path)!r} cannot be read: {error}; evaluate again to recreate it."
+            ) from None
+
+    @cached_property
+    def source(self) -> Source:
+        """The images, if they have not changed since the run."""
+        source = open_source(self.record.data.spec)
+        if source.digest != self.record.data.digest:
+            raise SourceError(
+                f"the images of {self.record.data.spec!r} have changed since the run {str(self.path)!r}; "
+                "restore them, or evaluate again."
+            )
+        return source
+
+    def image(self, position: int) -> Array:
+        """Return one image of the predictions as the classifier saw it. uint8 or float32 [H, W, C]"""
+        preprocessing = Preprocessing.from_dict(self.record.classifier.preprocessing)
+        index = self._source_index[self.predictions.ids[position]]
+        image: Array = preprocessing.fit([self.source.read(index)])[0]
+        return image
+
+    @cached_property
+    def _source_index(self) -> dict[str, int]:
+        return {id_: index for index, id_ in enumerate(self.source.ids)}
+
+    def evaluate(
+        self,
+        methods: Iterable[str] | None = None,
+        metrics: Iterable[str] | None = None,
+        *,
+        predict_from: PredictFrom | None = None,
+        top_k: int | None = None,
+        groups: Groups = None,
+        level: float | None = None,
+        resamples: int | None = None,
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> Evaluation:
+        """Evaluate the stored predictions again; arguments left out are those of the run. Nothing is written."""
+        return evaluate(
+            self.predictions,
+            methods or self.settings.get("method"),
+            metrics or self.settings.get("metric") or DEFAULT_METRICS,
+            predict_from=predict_from or self.predict_from,
+            top_k=top_k or self.top_k,
+            groups=groups,
+            level=self.settings.get("level", 0.95) if level is None else level,
+            resamples=self.settings.get("resamples", 500) if resamples is None else resamples,
+            seed=self.settings.get("seed", 0) if seed is None else seed,
+            progress=progress,
+        )
+
+    def certify(
+        self,
+        method: str = "mean",
+        *,
+        risk: float,
+        delta: float = DEFAULT_DELTA,
+        predict_from: PredictFrom | None = None,
+        top_k: int | None = None,
+        progress: bool = True,
+        **options: object,
+    ) -> Policy:
+        """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
+
+        The guarantee fails with probability at most `delta`. Raises `DecisionError` where no threshold can be
+        certified; the message says what could be.
+        """
+        with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
+            rule = certify(
+                preds,
+                method,
+                risk=risk,
+                delta=delta,
+                predict_from=predict_from or self.predict_from,
+                top_k=top_k or self.top_k,
+                **options,
+            )
+        if not rule.certified:
+            raise DecisionError(f"{rule.shortfall}.")
+        return self._policy(rule)
+
+    def threshold_for(
+        self,
+        method: str = "mean",
+        *,
+        coverage: float,
+        predict_from: PredictFrom | None = None,
+        top_k: int | None = None,
+        progress: bool = True,
+        **options: object,
+    ) -> Policy:
+        """Return the policy that accepts at least this share of the images, without a guarantee about errors."""
+        with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
+            rule = threshold_for(
+                preds,
+                method,
+                coverage=coverage,
+                predict_from=predict_from or self.predict_from,
+                top_k=top_k or self.top_k,
+                **options,
+            )
+        return self._policy(rule)
+
+    def _policy(self, rule: Rule) -> Policy:
+        return Policy.from_rule(
+            rule,
+            classifier=self.record.classifier,
+            views=self.record.views,
+            data=self.record.data.spec,
+            data_digest=self.record.data.digest,
+            class_names=self.predictions.class_names,
+        )
+
+    def report(
+        self,
+        path: str | Path | None = None,
+        *,
+        delta: float = DEFAULT_DELTA,
+        galleries: bool = True,
+        progress: bool = True,
+    ) -> RunReport:
+        """Write the report of the run, by default to report.html in its folder.
+
+        The images are shown where they are still available; otherwise a note says why not.
+        """
+        target = self.path / REPORT if path is None else Path(path)
+        settings = self.settings
+        notes = [_ood_note(settings["ood"])] if "ood" in settings else []
+        image = None
+        if galleries:
+            try:
+                self.image(0)
+                image = self.image
+            except SecondLookError as error:
+                notes.append(f"No images in the report: {error}")
+        write_report(
+            self.predictions,
+            target,
+            title=self.title,
+            methods=settings.get("method"),
+            metrics=settings.get("metric") or DEFAULT_METRICS,
+            level=settings.get("level", 0.95),
+            resamples=settings.get("resamples", 500),
+            predict_from=self.predict_from,
+            top_k=self.top_k,
+            delta=delta,
+            seed=settings.get("seed", 0),
+            image=image,
+            facts=self._facts(),
+            notes=[*self.record.warnings, *notes],
+            command=self.command,
+            progress=progress,
+        )
+        return RunReport(target, tuple(notes))
+
+    def _facts(self) -> dict[str, str]:
+        """Return how the run came about, as the report shows it."""
+        classifier, data = self.record.classifier, self.record.data
+        return {
+            "classifier": classifier.name,
+            "classifier digest": classifier.digest,
+            "output": classifier.output,
+            "preprocessing": ", ".join(f"{name} {value}" for name, value in classifier.preprocessing.items()),
+            "images": data.spec,
+            "images digest": data.digest,
+            "views": " ".join(self.record.views),
+            "seed": str(self.settings.get("seed", 0)),
+            "secondlook": self.record.secondlook,
+        }
+
+
+def open_run(path: str | Path) -> Run:
+    """Open the folder of a run."""
+    folder = Path(path)
+    record = folder / RECORD
+    try:
+        return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        found = f"there is no {RECORD} in it" if folder.exists() else "it does not exist"
+        raise PredictionsError(
+            f"{str(folder)!r} is not a run folder: {found}; expected a folder that an evaluation wrote."
+        ) from None
+    except OSError as error:
+        raise PredictionsError(
+            f"the run {str(record)!r} cannot be read: {error.strerror}; check its permissions."
+        ) from None
+    except ValidationError as error:
+        raise PredictionsError(
+            f"the run {str(record)!r} is damaged or of another version, {describe_invalid(error)}; evaluate again into "
+            "the same folder: stored predictions are reused."
+        ) from None
+
+
+def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
+    """Write the settings, the evaluation and the record of a run, the record last."""
+    contents = {
+        SETTINGS: format_settings("evaluate", record.settings),
+        EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
+        RECORD: record.model_dump_json(indent=2) + "\n",
+    }
+    for name, text in contents.items():
+        write_bytes_atomically(path / name, text.encode())
+    return Run(path, record)
+
+
+def format_settings(command: str, settings: Mapping[str, Any]) -> str:
+    """Return settings as TOML that the `--config` option of a command reads."""
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
+    return "\n".join([f"[{command}]", *lines, ""])
+
+
+def _store_key(classifier: Classifier, source: Source) -> str:
+    if not classifier.members:
+        return entry_key(classifier, source)
+    return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))
+
+
+def _ood_note(spec: str) -> str:
+    return (
+        f"This run was also evaluated on out-of-distribution images of {spec}; those numbers are in {EVALUATION}, not "
+        "on this page."
+    )

@@ -1,0 +1,154 @@
+"""Exports of the review queue to labeling tools: Label Studio and FiftyOne."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from secondlook.errors import DecisionError
+from secondlook.registry import Registry
+from secondlook.scoring.formats import check_output_path, replace_file, translate_write_errors
+from secondlook.scoring.review import ImageLocations, ReviewImage, ReviewQueue
+from secondlook.specs import parse_spec
+
+WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
+"""Writes the images of a queue to a file, atomically."""
+
+MAX_BUTTONS = 20
+"""Label Studio shows more classes than this as a drop-down list."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file format of a labeling tool, found by the scheme of `SCHEME:FILE`."""
+
+    name: str
+    """The scheme."""
+    summary: str
+    write: WriteQueue
+    reads_files: bool
+    """Whether the tool needs images that are files on its own disk."""
+
+    @property
+    def form(self) -> str:
+        """The text of an export, with a placeholder for the file."""
+        return f"{self.name}:FILE"
+
+
+EXPORTS: Registry[Export] = Registry("export", DecisionError)
+"""Every export by its scheme."""
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """An export and the file it is written to."""
+
+    export: Export
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.export.name}:{self.path}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ExportFile":
+        """Parse `SCHEME:FILE`, and check that the file can be written."""
+        spec = parse_spec(text, DecisionError)
+        export = EXPORTS.find(spec.scheme, where=f" in {text!r}")
+        if spec.options:
+            option = next(iter(spec.options))
+            raise DecisionError(f"unknown option {option!r} in {text!r}; expected {export.form} without options.")
+        check_output_path(spec.path, f"the export {text!r}")
+        return cls(export, spec.path)
+
+    def check_images(self, locations: ImageLocations, *, include_accepted: bool) -> None:
+        """Raise an error, before the job starts, if the tool could not find the images."""
+        if self.export.reads_files or locations.prefix is None:
+            locations.check_files(str(self), include_accepted=include_accepted)
+
+    def write(self, queue: ReviewQueue, locations: ImageLocations) -> None:
+        """Write the file."""
+        with translate_write_errors(f"the export {self.export.name!r}", self.path):
+            self.export.write(self.path, queue, locations)
+
+
+def _write_label_studio(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+    """Write a JSON list of tasks, and the labeling interface next to it."""
+    config = format_labeling_interface(queue.class_names).encode()
+    replace_file(path.with_name(f"{path.stem}-config.xml"), lambda file: file.write(config))
+    replace_file(path, lambda file: file.writelines(_label_studio_lines(queue, locations)))
+
+
+def format_labeling_interface(class_names: tuple[str, ...]) -> str:
+    """Return the labeling interface of Label Studio: one image, and a single choice among the classes."""
+    layout = ' layout="select"' if len(class_names) > MAX_BUTTONS else ""
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
+    return (
+        '<View>\n  <Image name="image" value="$image"/>\n'
+        f'  <Choices name="class" toName="image" choice="single"{layout}>\n{choices}\n  </Choices>\n</View>\n'
+    )
+
+
+def _label_studio_lines(queue: ReviewQueue, locations: ImageLocations) -> Iterator[bytes]:
+    yield b"["
+    for number, image in enumerate(queue):
+        task = json.dumps(_label_studio_task(image, locations.url_of(image)), ensure_ascii=False)
+        yield f"{',' if number else ''}\n{task}".encode()
+    yield b"\n]\n"
+
+
+def _label_studio_task(image: ReviewImage, url: str) -> dict[str, object]:
+    low, high = image.interval or (None, None)
+    choice = {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [image.class_name]}}
+    prediction: dict[str, object] = {"model_version": "secondlook", "result": [choice]}
+    # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
+    if 0 <= image.confidence <= 1:
+        prediction["score"] = image.confidence
+    data = {
+        "image": url,
+        "id": image.id,
+        "confidence": image.confidence,
+        "low": low,
+        "high": high,
+        "accept": image.accept,
+    }
+    return {"data": data, "predictions": [prediction]}
+
+
+def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+    """Write the labels file of a FiftyOneImageClassificationDataset, with the absolute paths of the images."""
+    replace_file(path, lambda file: file.writelines(_fiftyone_lines(queue, locations)))
+
+
+def _fiftyone_lines(queue: ReviewQueue, locations: ImageLocations) -> Iterator[bytes]:
+    yield f'{{"classes": {json.dumps(queue.class_names, ensure_ascii=False)},\n"labels": {{'.encode()
+    for number, image in enumerate(queue):
+        key, label = (json.dumps(value, ensure_ascii=False) for value in _fiftyone_label(image, locations))
+        yield f"{',' if number else ''}\n{key}: {label}".encode()
+    yield b"\n}}\n"
+
+
+def _fiftyone_label(image: ReviewImage, locations: ImageLocations) -> tuple[str, dict[str, object]]:
+    low, high = image.interval or (None, None)
+    # Fields that FiftyOne does not define go into attributes; it has an "id" of its own.
+    attributes = {"low": low, "high": high, "accept": image.accept, "source_id": image.id}
+    label = {"label": image.label, "confidence": image.confidence, "attributes": attributes}
+    return str(locations.path_of(image)), label
+
+
+EXPORTS.add(
+    Export(
+        "fiftyone",
+        "labels of a FiftyOneImageClassificationDataset, with confidence and interval",
+        write=_write_fiftyone,
+        reads_files=True,
+    )
+)
+EXPORTS.add(
+    Export(
+        "label-studio",
+        "tasks with pre-annotations, and FILE-config.xml with the labeling interface",
+        write=_write_label_studio,
+        reads_files=False,
+    )
+)

@@ -1,0 +1,313 @@
+"""`score`: decide about new images with a policy, resume after an interruption, and write the review queue."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from secondlook.errors import DecisionError, SourceError
+from secondlook.predictions import (
+    PROGRESS_UNIT,
+    BatchSize,
+    Chunking,
+    CollectJob,
+    choose_batch_size,
+    chunk_rows,
+    read_first_image,
+    run_pipeline,
+)
+from secondlook.progress import progress_bar
+from secondlook.scoring.chunks import ChunkScorer, JobRecord, OnPredictions, ScoreChunks
+from secondlook.scoring.exports import ExportFile
+from secondlook.scoring.formats import check_output_path, find_format, write_scores
+from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
+from secondlook.scoring.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
+from secondlook.scoring.rows import INDEX, RowOptions, row_schema
+from secondlook.selective import Guarantee, Policy, check_threshold_transfers
+from secondlook.sources import OnError, Source, open_source
+from secondlook.specs import parse_spec
+from secondlook.views import ViewSet
+
+OUTPUT_BYTES = 256 * 2**20
+"""Approximate memory for the outputs of one chunk."""
+
+LISTED_SKIPPED = 20
+"""Number of skipped images that the text of a summary lists."""
+
+
+def score(
+    policy: Policy | str | Path,
+    data: Any,
+    out: str | Path,
+    *,
+    classifier: object = None,
+    per_view: bool = False,
+    level: float = 0.95,
+    seed: int = 0,
+    rejected: str | Path | None = None,
+    link: bool = False,
+    exports: Sequence[str] = (),
+    export_all: bool = False,
+    image_prefix: str | None = None,
+    batch_size: BatchSize = "auto",
+    progress: bool = True,
+    allow_mismatch: bool = False,
+    on_error: OnError | None = None,
+    on_first_predictions: OnPredictions | None = None,
+) -> "ScoreSummary":
+    """Write predicted class, confidence, interval and decision of every image of `data` to `out`.
+
+    Progress is saved: called again with the same arguments, an interrupted job resumes and ends with the same bytes.
+
+    Parameters
+    ----------
+    policy
+        A policy, or the path of its file.
+    data
+        Images: the spec of a source, an array or a source.
+    out
+        A .parquet, .csv or .jsonl file.
+    classifier
+        The classifier of the policy, if it cannot be loaded from the spec in the policy.
+    per_view
+        Whether to list the predicted class of each view and its probability.
+    level, seed
+        Confidence level and random seed of the interval of the mean confidence over views.
+    rejected, link
+        A folder for rejected images, sorted by predicted class, and whether to link the files instead of copying them.
+    exports, export_all, image_prefix
+        Files for labeling tools, such as 'label-studio:tasks.json'; whether they include accepted images; and a prefix
+        that is put before the id of an image to make its URL.
+    batch_size
+        Number of images per call of the classifier.
+    progress
+        Whether to show a progress bar.
+    allow_mismatch
+        Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
+    on_error
+        What to do with an image that cannot be read: "fail" (by default) or "skip".
+    on_first_predictions
+        Called once, with the predictions of the first chunk.
+    """
+    loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
+    check_threshold_transfers(loaded.method, loaded.options)
+    path = Path(out)
+    find_format(path)
+    check_output_path(path, "scores")
+    export_files = [ExportFile.parse(text) for text in exports]
+    _check_paths_differ(path, policy, data, export_files)
+    source = open_source(data, on_error=on_error)
+    folder = None if rejected is None else RejectedFolder(Path(rejected), source, link)
+    locations = ImageLocations(source, folder, image_prefix)
+    for export in export_files:
+        export.check_images(locations, include_accepted=export_all)
+    resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch)
+    options = RowOptions(loaded.rule, level, seed, per_view)
+    job = ScoringJob.prepare(loaded, resolved, source, options, batch_size)
+    with ScoreChunks.open(path, job.record) as chunks:
+        if folder is not None:
+            folder.check(chunks)
+        job.compute_chunks(chunks, on_first_predictions, progress=progress)
+        job.write_scores(chunks, path)
+        job.write_review(chunks, locations, export_files, include_accepted=export_all, progress=progress)
+        summary = job.summarize(chunks, path, folder, export_files)
+        chunks.remove()
+    return summary
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """Result of `score`: counts of images, the guarantee, and the files that were written."""
+
+    out: Path
+    accepted: int
+    rejected: int
+    skipped: tuple[tuple[str, str], ...]
+    """Id of each image that could not be read, and the reason."""
+    guarantee: Guarantee | None
+    mismatch: str | None
+    """Why the guarantee of the policy does not hold, if it was used with another classifier."""
+    rejected_folder: Path | None = None
+    exports: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> int:
+        """Number of accepted and rejected images."""
+        return self.accepted + self.rejected
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the summary as JSON values."""
+        return {
+            "out": str(self.out),
+            "images": self.images,
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
+            "guarantee": None if self.guarantee is None else str(self.guarantee),
+            "mismatch": self.mismatch,
+            "rejected_folder": None if self.rejected_folder is None else str(self.rejected_folder),
+            "exports": list(self.exports),
+        }
+
+    def __str__(self) -> str:
+        percentage = 100 * self.accepted / self.images
+        lines = [
+            f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
+            f"{len(self.skipped):,} skipped",
+            f"guarantee: {self._describe_guarantee()}",
+            *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
+        ]
+        if len(self.skipped) > LISTED_SKIPPED:
+            lines.append(f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more")
+        return "\n".join([*lines, "", *self._list_files()])
+
+    def _describe_guarantee(self) -> str:
+        if self.mismatch is not None:
+            return f"none, since {self.mismatch}"
+        return "none" if self.guarantee is None else str(self.guarantee)
+
+    def _list_files(self) -> list[str]:
+        folder = [] if self.rejected_folder is None else [f"Rejected images: {self.rejected_folder}"]
+        return [f"Scores: {self.out}", *folder, *(f"Review queue: {export}" for export in self.exports)]
+
+
+@dataclass(frozen=True)
+class ScoringJob:
+    """A scoring job that is ready to run: policy, classifier and source are loaded and checked."""
+
+    policy: Policy
+    resolved: ResolvedClassifier
+    source: Source
+    options: RowOptions
+    classifier: MemberOutputs
+    class_names: tuple[str, ...] | None
+    n_classes: int
+    batch_size: int
+    record: JobRecord
+
+    @classmethod
+    def prepare(
+        cls, policy: Policy, resolved: ResolvedClassifier, source: Source, options: RowOptions, batch_size: BatchSize
+    ) -> "ScoringJob":
+        """Run the classifier on one image, to find the number of classes and how many images fit in memory."""
+        classifier = MemberOutputs(resolved.classifier)
+        image = read_first_image(resolved.classifier, source)
+        n_outputs = classifier(image[None]).shape[1]
+        n_classes = n_outputs // len(classifier.members)
+        candidates = (resolved.classifier.class_names, policy.class_names, source.class_names)
+        class_names = _choose_class_names(candidates, n_classes)
+        record = JobRecord(
+            policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
+            # Functions without a name cannot be told apart, so a job with one is never resumed.
+            classifier=resolved.classifier.digest or f"unnamed {uuid.uuid4().hex}",
+            output=resolved.classifier.output,
+            preprocessing=resolved.classifier.preprocessing.to_dict(),
+            data=source.digest,
+            images=len(source),
+            rows=min(chunk_rows(image), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))),
+            level=options.level,
+            seed=options.seed,
+            per_view=options.per_view,
+            class_names=class_names,
+        )
+        chosen = choose_batch_size(batch_size, image)
+        return cls(policy, resolved, source, options, classifier, class_names, n_classes, chosen, record)
+
+    def compute_chunks(
+        self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None, *, progress: bool
+    ) -> None:
+        """Compute every chunk that is missing."""
+        views = ViewSet(list(self.policy.views))
+        source = self.source.without_labels()
+        chunking = Chunking(self.record.images, self.record.rows)
+        job = CollectJob(self.classifier, source, views, self.batch_size, chunking)
+        scorer = ChunkScorer(
+            chunks, self.options, self.classifier, source, views, self.class_names, on_first_predictions
+        )
+        total = chunks.missing_images * len(views)
+        with progress_bar("scoring", total, PROGRESS_UNIT, enabled=progress) as advance, scorer.run():
+            run_pipeline(job, scorer, advance)
+
+    def write_scores(self, chunks: ScoreChunks, path: Path) -> None:
+        """Write the rows of all chunks as one file."""
+        schema = row_schema(self.options)
+        schema = schema.remove(schema.get_field_index(INDEX)).with_metadata(self._make_metadata())
+        write_scores(path, schema, (chunk.rows.drop_columns(INDEX).cast(schema) for chunk in chunks.read()))
+
+    def write_review(
+        self,
+        chunks: ScoreChunks,
+        locations: ImageLocations,
+        exports: Sequence[ExportFile],
+        *,
+        include_accepted: bool,
+        progress: bool,
+    ) -> None:
+        """Write the folder of rejected images and the exports."""
+        if locations.rejected is not None:
+            queue = self._make_queue(chunks, include_accepted=False)
+            with progress_bar("rejected images", len(queue), "images", enabled=progress) as advance:
+                locations.rejected.fill(queue, chunks, advance)
+        if exports:
+            queue = self._make_queue(chunks, include_accepted=include_accepted)
+            for export in exports:
+                export.write(queue, locations)
+
+    def summarize(
+        self, chunks: ScoreChunks, path: Path, folder: RejectedFolder | None, exports: Sequence[ExportFile]
+    ) -> ScoreSummary:
+        """Count accepted, rejected and skipped images."""
+        accepted = images = 0
+        skipped: list[tuple[str, str]] = []
+        for chunk in chunks.read(["accept"]):
+            accepted += int(chunk.rows["accept"].to_numpy().sum())
+            images += len(chunk.rows)
+            skipped += chunk.skipped
+        return ScoreSummary(
+            path,
+            accepted,
+            images - accepted,
+            tuple(skipped),
+            None if self.resolved.mismatch else self.policy.rule.guarantee,
+            self.resolved.mismatch,
+            None if folder is None else folder.path,
+            tuple(str(export) for export in exports),
+        )
+
+    def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
+        class_names = self.class_names or tuple(str(label) for label in range(self.n_classes))
+        tables = (chunk.rows for chunk in chunks.read(list(QUEUE_COLUMNS)))
+        return ReviewQueue.from_rows(tables, self.source.ids, class_names, include_accepted=include_accepted)
+
+    def _make_metadata(self) -> dict[str, str]:
+        """Return the policy, the data and the options, for formats that can store them."""
+        content = {
+            "policy": json.loads(self.policy.model_dump_json()),
+            "data": self.source.spec,
+            "level": self.options.level,
+            "seed": self.options.seed,
+            "mismatch": self.resolved.mismatch,
+        }
+        return {"secondlook.score": json.dumps(content, ensure_ascii=False)}
+
+
+def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequence[ExportFile]) -> None:
+    """Raise an error if an output would replace an input or another output."""
+    used: dict[Path, str] = {}
+    if isinstance(policy, str | Path):
+        used[Path(policy).resolve()] = "the policy"
+    if isinstance(data, str):
+        used[parse_spec(data, SourceError).path.resolve()] = "the data"
+    outputs = [("the scores", out), *((f"the export {str(export)!r}", export.path) for export in exports)]
+    for what, path in outputs:
+        other = used.setdefault(path.resolve(), what)
+        if other is not what:
+            raise DecisionError(f"{what} would replace {other} at {str(path)!r}; choose different files.")
+
+
+def _choose_class_names(candidates: Iterable[tuple[str, ...] | None], n_classes: int) -> tuple[str, ...] | None:
+    """Return the first names that match the number of classes: folders of new images need not be classes."""
+    return next((names for names in candidates if names and len(names) == n_classes), None)

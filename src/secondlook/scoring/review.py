@@ -1,0 +1,225 @@
+"""Review of images by people: the review queue, the files of its images, and the folder of rejected images."""
+
+import csv
+import hashlib
+import io
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from secondlook.arrays import Array
+from secondlook.errors import DecisionError
+from secondlook.files import TEMPORARY_SUFFIX, remove_temporary_files, write_atomically
+from secondlook.scoring.chunks import ScoreChunks
+from secondlook.scoring.formats import translate_write_errors
+from secondlook.scoring.rows import INDEX
+from secondlook.sources import FileSource, Source, Subset
+from secondlook.specs import parse_spec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUEUE_COLUMNS = (INDEX, "label", "confidence", "low", "high", "accept")
+
+REJECTED_LIST = "rejected.csv"
+
+LOCAL_FILES = "/data/local-files/?d="
+"""Address of a file below the document root of a Label Studio server, which is `/` by default."""
+
+MAX_NAME_LENGTH = 60
+
+
+class ReviewImage(NamedTuple):
+    """One image of the review queue, with its prediction."""
+
+    position: int
+    """Its position in the source."""
+    id: str
+    label: int
+    class_name: str
+    confidence: float
+    interval: tuple[float, float] | None
+    accept: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewQueue:
+    """Images in the order of review, least confident first. Holds a few numbers per image; ids belong to the source."""
+
+    columns: dict[str, Array]
+    ids: Sequence[str]
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def from_rows(
+        cls, tables: Iterable["pa.Table"], ids: Sequence[str], class_names: tuple[str, ...], *, include_accepted: bool
+    ) -> "ReviewQueue":
+        """Return the rejected images of a scoring job, or all of them."""
+        chunks: dict[str, list[Any]] = {name: [] for name in QUEUE_COLUMNS}
+        for table in tables:
+            selected = np.ones(len(table), dtype=np.bool_) if include_accepted else ~table["accept"].to_numpy()
+            for name in QUEUE_COLUMNS:
+                chunks[name].append(table[name].to_numpy()[selected])
+        columns = {name: np.concatenate(values) for name, values in chunks.items()}
+        order = np.lexsort((columns[INDEX], columns["confidence"]))
+        return cls({name: values[order] for name, values in columns.items()}, ids, class_names)
+
+    def __len__(self) -> int:
+        return len(self.columns[INDEX])
+
+    def __iter__(self) -> Iterator[ReviewImage]:
+        for index, label, confidence, low, high, accept in zip(*self.columns.values(), strict=True):
+            yield ReviewImage(
+                int(index),
+                self.ids[int(index)],
+                int(label),
+                self.class_names[int(label)],
+                float(confidence),
+                # A missing end is NaN in the array; either both ends are missing or none.
+                None if np.isnan(low) else (float(low), float(high)),
+                bool(accept),
+            )
+
+
+@dataclass(frozen=True)
+class RejectedFolder:
+    """Copies of the files of rejected images, or links to them; images that are not files are saved as PNG files."""
+
+    path: Path
+    source: Source
+    link: bool = False
+
+    def check(self, chunks: ScoreChunks) -> None:
+        """Raise an error for a folder whose images would mix with others: it is not empty, or it will be scored."""
+        if self.path.exists() and not self.path.is_dir():
+            raise DecisionError(f"cannot put rejected images into {str(self.path)!r}: it is a file; pass a folder.")
+        if self.path.is_dir() and any(self.path.iterdir()) and not chunks.has_rejected_mark(self.path):
+            raise DecisionError(
+                f"cannot put rejected images into {str(self.path)!r}: it is not empty, and its files would mix with "
+                "them; empty it or choose another folder."
+            )
+        if self.source.spec.startswith("folder:"):
+            images = parse_spec(self.source.spec).path
+            if self.path.resolve().is_relative_to(images.resolve()):
+                raise DecisionError(
+                    f"cannot put rejected images into {str(self.path)!r}: it is inside {str(images)!r}, whose images "
+                    "are scored; choose another folder."
+                )
+
+    def path_of(self, image: ReviewImage) -> Path:
+        """Return the path of an image in this folder."""
+        original = find_file(self.source, image.position)
+        suffix = ".png" if original is None else original.suffix
+        stem = image.id if original is None else image.id.removesuffix(suffix)
+        folder = make_file_name(image.class_name, image.class_name)
+        return self.path / folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
+
+    def fill(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Callable[[int], None]) -> None:
+        """Put every image of the queue into the folder; images from an interrupted job are written again."""
+        chunks.write_rejected_mark(self.path)
+        with translate_write_errors("rejected images", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            remove_temporary_files(self.path)
+            for image in queue:
+                self._add(image)
+                advance(1)
+            # One sync of the file system; a sync of every file takes 70 times as long.
+            getattr(os, "sync", lambda: None)()
+            write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file))
+
+    def _add(self, image: ReviewImage) -> None:
+        target = self.path_of(image)
+        target.parent.mkdir(exist_ok=True)
+        temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
+        original = find_file(self.source, image.position)
+        if original is None:
+            _save_png(self.source.read(image.position), temporary)
+        elif self.link:
+            temporary.symlink_to(original)
+        else:
+            shutil.copyfile(original, temporary)
+        temporary.replace(target)
+
+    def _write_list(self, queue: ReviewQueue, file: BinaryIO) -> None:
+        """Write the file, id, class and confidence of each image, least confident first."""
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["file", "id", "label", "class", "confidence"])
+        for image in queue:
+            path = self.path_of(image).relative_to(self.path).as_posix()
+            rows.writerow([path, image.id, image.label, image.class_name, image.confidence])
+        text.detach()
+
+
+@dataclass(frozen=True)
+class ImageLocations:
+    """Where other tools find images: their own files, PNG files in the folder of rejected images, or URLs."""
+
+    source: Source
+    rejected: RejectedFolder | None = None
+    prefix: str | None = None
+    """Put before the id of an image to make its URL."""
+
+    def check_files(self, export: str, *, include_accepted: bool) -> None:
+        """Raise an error if the images of an export are not files."""
+        if _has_files(self.source) or (self.rejected is not None and not include_accepted):
+            return
+        repair = "pass rejected=FOLDER, where they are saved as PNG files"
+        if self.rejected is not None:
+            repair = "pass export_all=False, since only rejected images are saved as files"
+        raise DecisionError(
+            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not; {repair}."
+        )
+
+    def path_of(self, image: ReviewImage) -> Path:
+        """Return the absolute path of an image."""
+        original = find_file(self.source, image.position)
+        if original is not None:
+            return original
+        assert self.rejected is not None, "check_files was called before the job started"
+        return self.rejected.path_of(image).absolute()
+
+    def url_of(self, image: ReviewImage) -> str:
+        """Return the URL of an image."""
+        if self.prefix is not None:
+            return self.prefix + quote(image.id)
+        return LOCAL_FILES + quote(self.path_of(image).as_posix().lstrip("/"))
+
+
+def find_file(source: Source, index: int) -> Path | None:
+    """Return the absolute path of an image of a source, or None if its images are not files."""
+    if isinstance(source, Subset):
+        return find_file(source.whole, int(source.positions[index]))
+    return source.paths[index].absolute() if isinstance(source, FileSource) else None
+
+
+def _has_files(source: Source) -> bool:
+    return _has_files(source.whole) if isinstance(source, Subset) else isinstance(source, FileSource)
+
+
+def make_file_name(name: str, identity: str) -> str:
+    """Return a file name that is valid on common file systems and different for every identity.
+
+    The name is used as it is if the identity is a short text of lowercase letters, digits and `_.-`; otherwise a
+    readable form of it gets a digest of the identity, since some file systems ignore case.
+    """
+    is_plain = re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", identity) and not identity.endswith(".")
+    if is_plain and len(identity) <= MAX_NAME_LENGTH:
+        return name
+    readable = re.sub(r"[^\w-]+", "_", name).strip("_-")[:MAX_NAME_LENGTH]
+    return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:12]}"
+
+
+def _save_png(pixels: Array, path: Path) -> None:
+    from PIL import Image
+
+    if pixels.dtype == np.float32:
+        pixels = np.rint(pixels * 255).astype(np.uint8)
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(path, format="PNG")

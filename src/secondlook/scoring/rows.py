@@ -1,0 +1,172 @@
+"""Decisions about images: one row per image, as a table for score files and as arrays for Python."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.errors import DecisionError
+from secondlook.estimators import confidence, confidence_interval
+from secondlook.predictions import Predictions
+from secondlook.selective import Rule
+from secondlook.tables import arrow_table, pandas_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+INDEX = "index"
+"""Column with the position of an image in its source: in the chunks of a job, but not in score files."""
+
+REJECTED_LABEL = -1
+"""Predicted label of a rejected image."""
+
+
+class Decision(NamedTuple):
+    """The decision about one image."""
+
+    id: str
+    label: int | tuple[int, ...]
+    """The predicted class, or the top-k classes, whether accepted or not."""
+    confidence: float
+    interval: tuple[float, float] | None
+    accept: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """The decisions about N images as arrays; iterate for one `Decision` per image."""
+
+    ids: tuple[str, ...]
+    labels: IntArray
+    """The predicted classes, whether accepted or not. int64 [N], or [N, k] for top_k > 1"""
+    confidence: Float64Array
+    interval: tuple[Float64Array, Float64Array] | None
+    """Lower and upper ends of the mean confidence over views; None with a single view."""
+    accept: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Decision:
+        label = self.labels[index]
+        ends = None if self.interval is None else (float(self.interval[0][index]), float(self.interval[1][index]))
+        return Decision(
+            self.ids[index],
+            int(label) if label.ndim == 0 else tuple(int(one) for one in label),
+            float(self.confidence[index]),
+            ends,
+            bool(self.accept[index]),
+        )
+
+    def __iter__(self) -> Iterator[Decision]:
+        return (self[index] for index in range(len(self)))
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the columns id, label, confidence, low, high and accept as an Arrow table.
+
+        For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
+        `high` are null.
+        """
+        import pyarrow as pa
+
+        has_top_k = self.labels.ndim > 1
+        low, high = self.interval or (pa.nulls(len(self), pa.float64()),) * 2
+        columns: dict[str, Any] = {"id": list(self.ids), "label": self.labels[:, 0] if has_top_k else self.labels}
+        if has_top_k:
+            columns["labels"] = list(self.labels)
+        return arrow_table({**columns, "confidence": self.confidence, "low": low, "high": high, "accept": self.accept})
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the columns of `to_arrow` as a pandas data frame."""
+        return pandas_frame(self.to_arrow())
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How rows are computed: the rule, confidence level and random seed of the interval, and whether to list views."""
+
+    rule: Rule
+    level: float = 0.95
+    seed: int = 0
+    per_view: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise DecisionError(f"level={self.level} is out of range; expected a number between 0 and 1, such as 0.95.")
+        if self.seed < 0:
+            raise DecisionError(f"seed={self.seed} is negative; expected a whole number from 0 up.")
+
+
+def row_schema(options: RowOptions) -> "pa.Schema":
+    """Return the columns of the rows, starting with the index."""
+    import pyarrow as pa
+
+    top_k = [("labels", pa.list_(pa.int64()))] if options.rule.top_k > 1 else []
+    per_view = [("view_labels", pa.list_(pa.int64())), ("view_probabilities", pa.list_(pa.float64()))]
+    fields = [
+        (INDEX, pa.int64()),
+        ("id", pa.string()),
+        ("label", pa.int64()),
+        *top_k,
+        ("class", pa.string()),
+        ("confidence", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("accept", pa.bool_()),
+        *(per_view if options.per_view else []),
+    ]
+    return pa.schema(fields)
+
+
+def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> "pa.Table":
+    """Decide about each image. `indices` are the positions of the images in their source, int64 [N]."""
+    import pyarrow as pa
+
+    rule = options.rule
+    values = confidence(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
+    predicted = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
+    low, high = _compute_interval(options, preds)
+    columns: dict[str, Any] = {
+        INDEX: indices,
+        "id": list(preds.ids),
+        "label": predicted[:, 0],
+        "labels": list(predicted),
+        "class": _name_classes(preds.class_names, predicted[:, 0]),
+        "confidence": values,
+        "low": low,
+        "high": high,
+        "accept": rule.accept(values),
+    }
+    if options.per_view:
+        columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in _predict_per_view(preds))
+    schema = row_schema(options)
+    return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def _compute_interval(
+    options: RowOptions, preds: Predictions
+) -> tuple[Float64Array | list[None], Float64Array | list[None]]:
+    """Return the ends of the mean confidence over views, or None for each image if there is nothing to resample."""
+    if preds.n_outputs < 2:
+        return [None] * len(preds), [None] * len(preds)
+    rule = options.rule
+    return confidence_interval(
+        preds, options.level, seed=options.seed, predict_from=rule.predict_from, top_k=rule.top_k
+    )
+
+
+def _name_classes(class_names: tuple[str, ...] | None, classes: IntArray) -> list[str | None]:
+    return [None if class_names is None else class_names[one] for one in classes]
+
+
+def _predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
+    """Return the class predicted from each view, and its probability. int64 [N, V], float64 [N, V]"""
+    classes = np.empty((preds.n_images, preds.n_views), dtype=np.int64)
+    probabilities = np.empty((preds.n_images, preds.n_views))
+    for rows, block in preds.blocks():
+        classes[rows] = block.argmax(axis=2)
+        probabilities[rows] = block.max(axis=2)
+    return classes, probabilities

@@ -1,0 +1,297 @@
+"""`SelectiveClassifier`: a scikit-learn classifier that predicts a class or rejects the image."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.errors import DecisionError
+from secondlook.estimators import confidence as compute_confidence
+from secondlook.estimators import confidence_interval
+from secondlook.predictions import PredictFrom, Predictions, collect
+from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier
+from secondlook.scoring.rows import REJECTED_LABEL, Decisions
+from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, certify
+from secondlook.sources import Source, Subset, open_source
+from secondlook.views import ViewSet, ViewsLike, as_view_set
+
+BLOCK_IMAGES = 1024
+"""Number of images that are predicted at once, so that memory does not grow with the number of images."""
+
+
+class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc]  # scikit-learn has no types
+    """A `SelectiveClassifier` that has no policy and was not fitted."""
+
+
+@dataclass
+class _Fitted:
+    """The loaded classifier and the policy in force; a mismatch voids its guarantee."""
+
+    classifier: Classifier
+    policy: Policy
+    mismatch: str | None = None
+    n_classes: int | None = None
+
+
+class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A classifier that predicts a class if its confidence is high enough, and otherwise rejects the image (-1).
+
+    Pass a policy, which makes it usable at once, or call `fit` with labeled images. Images are an array uint8 or
+    float32 [N, H, W, C], a single image [H, W, C], the spec of a source, or a source. Like every estimator of
+    scikit-learn it loads and checks nothing before its first use, and can be cloned.
+
+    Parameters
+    ----------
+    classifier
+        A classifier, or whatever `load_classifier` accepts.
+    policy
+        A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from` and
+        `top_k`, and its guarantee replaces `risk` and `delta`.
+    views, method, method_options
+        Views, confidence method and its options.
+    risk, delta
+        Largest error rate among accepted images, and failure probability of this guarantee.
+    predict_from, top_k
+        Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+    allow_mismatch
+        Whether to use the policy with a classifier that it was not made for; nothing is guaranteed then.
+    progress
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    classifier_
+        The loaded classifier.
+    policy_, rule_
+        The policy in force, and its rule.
+    views_
+        The views of the policy.
+    classes_, n_classes_
+        The classes 0 .. C - 1, and their number C; known after the first prediction, or from the class names.
+    """
+
+    def __init__(
+        self,
+        classifier: object,
+        policy: Policy | str | Path | None = None,
+        *,
+        views: ViewsLike = "natural",
+        method: str = "mean",
+        risk: float = 0.05,
+        delta: float = DEFAULT_DELTA,
+        predict_from: PredictFrom = "image",
+        top_k: int = 1,
+        method_options: dict[str, object] | None = None,
+        allow_mismatch: bool = False,
+        progress: bool = False,
+    ) -> None:
+        self.classifier = classifier
+        self.policy = policy
+        self.views = views
+        self.method = method
+        self.risk = risk
+        self.delta = delta
+        self.predict_from = predict_from
+        self.top_k = top_k
+        self.method_options = method_options
+        self.allow_mismatch = allow_mismatch
+        self.progress = progress
+
+    @property
+    def classifier_(self) -> Classifier:
+        """The loaded classifier."""
+        return self._get_fitted().classifier
+
+    @property
+    def policy_(self) -> Policy:
+        """The policy in force."""
+        return self._get_fitted().policy
+
+    @property
+    def rule_(self) -> Rule:
+        """The rule in force."""
+        fitted = self._get_fitted()
+        return fitted.policy.rule if fitted.mismatch is None else replace(fitted.policy.rule, guarantee=None)
+
+    @property
+    def views_(self) -> ViewSet:
+        """The views of the policy."""
+        return ViewSet(list(self.policy_.views))
+
+    @property
+    def n_classes_(self) -> int:
+        """The number of classes."""
+        fitted = self._get_fitted()
+        n_classes = fitted.n_classes or fitted.classifier.n_classes or len(fitted.policy.class_names or ())
+        if not n_classes:
+            raise NotFittedError("the number of classes is unknown before the first prediction; call predict first.")
+        return n_classes
+
+    @property
+    def classes_(self) -> IntArray:
+        """The classes 0 .. C - 1. int64 [C]"""
+        return np.arange(self.n_classes_)
+
+    def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
+        """Choose the threshold on labeled images such that `risk` is guaranteed; the classifier stays unchanged.
+
+        If a policy was given, its settings are calibrated again on these images. If the risk cannot be guaranteed,
+        the message of the error has the smallest risk that can be.
+        """
+        policy = self._load_policy()
+        if policy is None:
+            classifier, views = load_classifier(self.classifier), as_view_set(self.views)
+            requested = Rule(np.inf, self.method, self.predict_from, self.top_k, self.method_options or {})
+        else:
+            classifier, views = self._resolve_classifier(policy).classifier, ViewSet(list(policy.views))
+            requested = policy.rule
+        guarantee = requested.guarantee or Guarantee(self.risk, self.delta)
+        source = _open_images(images, labels)
+        preds = collect(classifier, source, views, progress=self.progress)
+        rule = certify(
+            preds,
+            requested.method,
+            risk=guarantee.risk,
+            delta=guarantee.delta,
+            predict_from=requested.predict_from,
+            top_k=requested.top_k,
+            **requested.options,
+        )
+        if not rule.certified:
+            raise DecisionError(f"{rule.shortfall}.")
+        fitted_policy = Policy.from_rule(
+            rule,
+            classifier=classifier,
+            views=views.texts,
+            data=source.spec,
+            data_digest=source.digest,
+            class_names=preds.class_names,
+        )
+        self._fitted: _Fitted | None = _Fitted(classifier, fitted_policy, n_classes=preds.n_classes)
+        return self
+
+    def predict(self, images: Any) -> IntArray:
+        """Return the accepted classes, and -1 for rejected images. int64 [N], or [N, k] for top_k > 1"""
+        rule = self.rule_
+        return np.concatenate([_predict_accepted(rule, preds) for preds in self._predict_blocks(images)])
+
+    def predict_proba(self, images: Any) -> Float64Array:
+        """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
+        views = slice(0, 1) if self.rule_.predict_from == "image" else slice(None)
+        return np.concatenate(
+            [block[:, views].mean(axis=1) for preds in self._predict_blocks(images) for _, block in preds.blocks()]
+        )
+
+    def confidence(self, images: Any) -> Float64Array:
+        """Return the confidence of each prediction, by the method of the rule. float64 [N]"""
+        rule = self.rule_
+        return np.concatenate([_compute_confidence(rule, preds) for preds in self._predict_blocks(images)])
+
+    def decide(self, images: Any, *, level: float = 0.95, seed: int = 0) -> Decisions:
+        """Return predicted class, confidence, interval and decision of each image.
+
+        `level` and `seed` are the confidence level and the random seed of the interval.
+        """
+        rule = self.rule_
+        ids: list[str] = []
+        blocks: list[list[Array]] = []
+        for preds in self._predict_blocks(images):
+            ids.extend(preds.ids)
+            confidence = _compute_confidence(rule, preds)
+            ends = (
+                confidence_interval(preds, level, seed=seed, predict_from=rule.predict_from, top_k=rule.top_k)
+                if preds.n_outputs > 1
+                else ()
+            )
+            predicted = preds.predicted(rule.predict_from, rule.top_k)
+            blocks.append([predicted, confidence, rule.accept(confidence), *ends])
+        labels, confidence, accept, *interval = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        return Decisions(tuple(ids), labels, confidence, (interval[0], interval[1]) if interval else None, accept)
+
+    def score(self, images: Any, labels: ArrayLike | None = None) -> float:
+        """Return the fraction of images that are accepted and predicted correctly.
+
+        A rejected image counts as wrong, so this is the accuracy of `predict`: coverage times accuracy among accepted
+        images. For top_k > 1, a prediction is correct if the label is among the top-k classes.
+        """
+        rule = self.rule_
+        source = _open_images(images, labels)
+        if source.labels is None:
+            raise DecisionError(f"score needs labeled images, but {source.spec!r} has no labels; pass labels=.")
+        hits: list[BoolArray] = [
+            rule.accept(_compute_confidence(rule, preds)) & preds.correct(rule.predict_from, rule.top_k)
+            for preds in self._predict_source(source)
+        ]
+        return float(np.concatenate(hits).mean())
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters and discard the fitted state, which belongs to the previous ones."""
+        super().set_params(**params)
+        self._fitted = None
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.policy is not None or getattr(self, "_fitted", None) is not None
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy with the same classifier.
+
+        scikit-learn would copy the classifier, which sessions and handles do not allow, and unfit an estimator.
+        """
+        return type(self)(**self.get_params(deep=False))
+
+    def _get_fitted(self) -> _Fitted:
+        """Return the fitted state; a given policy and its classifier are loaded at first use."""
+        fitted: _Fitted | None = getattr(self, "_fitted", None)
+        if fitted is None:
+            policy = self._load_policy()
+            if policy is None:
+                raise NotFittedError("this SelectiveClassifier has no rule yet; pass policy=, or call fit first.")
+            resolved = self._resolve_classifier(policy)
+            fitted = self._fitted = _Fitted(resolved.classifier, policy, resolved.mismatch)
+        return fitted
+
+    def _load_policy(self) -> Policy | None:
+        return Policy.load(self.policy) if isinstance(self.policy, str | Path) else self.policy
+
+    def _resolve_classifier(self, policy: Policy) -> ResolvedClassifier:
+        return resolve_classifier(policy, load_classifier(self.classifier), allow_mismatch=self.allow_mismatch)
+
+    def _predict_blocks(self, images: Any) -> Iterator[Predictions]:
+        """Yield the predictions of a block of images at a time; folders of new images need not be classes."""
+        return self._predict_source(_open_images(images, None).without_labels())
+
+    def _predict_source(self, source: Source) -> Iterator[Predictions]:
+        fitted, views = self._get_fitted(), self.views_
+        for start in range(0, len(source), BLOCK_IMAGES):
+            positions = np.arange(start, min(start + BLOCK_IMAGES, len(source)))
+            is_whole = len(positions) == len(source)
+            block = source if is_whole else Subset(source, positions, source.spec, source.on_error)
+            preds = collect(fitted.classifier, block, views, progress=self.progress)
+            fitted.n_classes = preds.n_classes
+            yield preds
+
+
+def _open_images(images: Any, labels: ArrayLike | None) -> Source:
+    """Open images; a single image [H, W, C] is a batch of one."""
+    if isinstance(images, np.ndarray) and images.ndim == 3:
+        images = images[None]
+    return open_source(images, labels=labels)
+
+
+def _compute_confidence(rule: Rule, preds: Predictions) -> Float64Array:
+    return compute_confidence(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
+
+
+def _predict_accepted(rule: Rule, preds: Predictions) -> IntArray:
+    """Return the predicted classes, -1 where rejected. int64 [N], or [N, k] for top_k > 1"""
+    predicted = preds.predicted(rule.predict_from, rule.top_k)
+    accepted = rule.accept(_compute_confidence(rule, preds))
+    return np.where(accepted.reshape((-1,) + (1,) * (predicted.ndim - 1)), predicted, REJECTED_LABEL)

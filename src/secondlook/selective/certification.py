@@ -1,0 +1,144 @@
+"""Choosing a threshold: for a guaranteed risk, or for a coverage."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from secondlook.errors import DecisionError, MetricError
+from secondlook.estimators import METHODS
+from secondlook.estimators import confidence as compute_confidence
+from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.predictions import PredictFrom, Predictions
+from secondlook.selective.fixed_sequence import (
+    estimate_additional_images,
+    largest_certified_count,
+    smallest_certifiable_risk,
+)
+from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, Rule, Shortfall
+
+
+def certify(
+    preds: Predictions,
+    method: str = "mean",
+    *,
+    risk: float,
+    delta: float = DEFAULT_DELTA,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    **options: object,
+) -> Rule:
+    """Return the rule with the largest coverage whose error rate among accepted images is at most `risk`.
+
+    The guarantee holds for every classifier, confidence and distribution, with probability 1 - `delta` over the draw of
+    the labeled images (proof in docs/selective.md). If nothing can be guaranteed, the rule accepts nothing: `certified`
+    is False and `shortfall` tells what would have been possible.
+
+    Parameters
+    ----------
+    preds
+        Predictions with labels, for images that were not used to choose views, method or risk.
+    method, options
+        A confidence method and its options.
+    risk
+        Largest error rate among accepted images.
+    delta
+        Failure probability of the guarantee.
+    predict_from, top_k
+        Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+    """
+    check_risk_and_delta(risk, delta)
+    if not preds.has_labels:
+        raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
+    check_threshold_transfers(method, options)
+    confidence = compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
+    correct = preds.correct(predict_from=predict_from, top_k=top_k)
+    rule = certify_confidence(correct, confidence, risk=risk, delta=delta)
+    return replace(rule, method=method, predict_from=predict_from, top_k=top_k, options=dict(options))
+
+
+def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
+    """Return the rule of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
+    check_risk_and_delta(risk, delta)
+    ranking = _rank(correct, confidence)
+    guarantee = Guarantee(risk, delta)
+    accepted = largest_certified_count(ranking, risk, delta)
+    if accepted is None:
+        shortfall = Shortfall(
+            guarantee,
+            smallest_certifiable_risk(ranking, risk, delta),
+            estimate_additional_images(ranking, risk, delta),
+        )
+        return Rule(math.inf, calibration=Calibration(ranking.n_images, 0, 0), shortfall=shortfall)
+    tie = int(np.searchsorted(ranking.accepted, accepted))
+    calibration = Calibration(ranking.n_images, accepted, int(ranking.errors[tie]))
+    return Rule(float(ranking.confidences[tie]), guarantee=guarantee, calibration=calibration)
+
+
+def threshold_for(
+    preds: Predictions,
+    method: str = "mean",
+    *,
+    coverage: float,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    **options: object,
+) -> Rule:
+    """Return the rule that accepts at least this fraction of the images, without a guarantee about errors.
+
+    Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed.
+    """
+    if not 0 < coverage <= 1:
+        raise DecisionError(
+            f"coverage={coverage} is not a fraction of images; expected a number in (0, 1], such as 0.8."
+        )
+    check_threshold_transfers(method, options)
+    confidence = compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
+    threshold = float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
+    accepted = confidence >= threshold
+    errors = None
+    if preds.has_labels:
+        errors = int(np.sum(accepted & ~preds.correct(predict_from=predict_from, top_k=top_k)))
+    calibration = Calibration(len(confidence), int(np.sum(accepted)), errors)
+    return Rule(threshold, method, predict_from, top_k, dict(options), calibration=calibration)
+
+
+def check_risk_and_delta(risk: float, delta: float) -> None:
+    """Raise an error unless both are probabilities between 0 and 1."""
+    for name, value, example in (
+        ("risk", risk, "0.01 for 1 % errors"),
+        ("delta", delta, "0.001 for 99.9 % confidence"),
+    ):
+        if not 0 < value < 1:
+            raise DecisionError(
+                f"{name}={value} is out of range; expected a number between 0 and 1, such as {example}."
+            )
+
+
+def check_threshold_transfers(method: str, options: Mapping[str, object]) -> None:
+    """Raise an error for a confidence that depends on the other images: a threshold on it is invalid for new ones."""
+    name = method.partition(":")[0]
+    if name in METHODS and METHODS[name].is_rank:
+        raise DecisionError(
+            f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
+            "images; use 'bootstrap-lower' or 'mean'."
+        )
+    if name == "max-logit-pnorm" and options.get("p") is None:
+        raise DecisionError(
+            "confidence 'max-logit-pnorm' chooses p on the given images, so a threshold on it does not transfer to new "
+            "images; choose p on other images and pass p=."
+        )
+    if options.get("temperature") == "fit":
+        raise DecisionError(
+            "temperature='fit' is fitted to the given images, so a threshold does not transfer to new images; fit it "
+            "on other images with fit_temperature and pass the number."
+        )
+
+
+def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
+    try:
+        return rank(correct, confidence)
+    except MetricError as error:
+        raise DecisionError(str(error)) from None

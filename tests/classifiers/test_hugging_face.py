@@ -1,0 +1,113 @@
+"""Transformers image classifiers: tiny models, compared with their image processors."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook.classifiers import Preprocessing, load_classifier
+from secondlook.classifiers.hugging_face import parse_processor
+from secondlook.errors import ClassifierError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+Array = np.ndarray[Any, Any]
+
+
+def processors() -> dict[str, Any]:
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+    from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
+    from transformers.models.efficientnet.image_processing_pil_efficientnet import EfficientNetImageProcessorPil
+    from transformers.models.mobilevit.image_processing_pil_mobilevit import MobileViTImageProcessorPil
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    square = {"height": 16, "width": 16}
+    return {
+        "vit": ViTImageProcessorPil(size=square),
+        "crop": BitImageProcessorPil(size={"shortest_edge": 20}, crop_size=square, do_center_crop=True),
+        "crop_pct": ConvNextImageProcessorPil(size={"shortest_edge": 16}, crop_pct=0.875),
+        "warp": ConvNextImageProcessorPil(size={"shortest_edge": 384}),
+        "twice": EfficientNetImageProcessorPil(size=square, rescale_factor=1 / 127.5, rescale_offset=True),
+        "bgr": MobileViTImageProcessorPil(size={"shortest_edge": 20}, crop_size=square),
+        "raw": ViTImageProcessorPil(size=square, do_rescale=False, do_normalize=False),
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=3
+    )
+    config.id2label = {0: "cat", 1: "dog", 2: "owl"}
+    transformers.ResNetForImageClassification(config).eval().save_pretrained(tmp_path)
+    processors()["crop"].save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["vit", "crop", "crop_pct", "warp", "twice", "bgr", "raw"])
+@pytest.mark.parametrize(("height", "width"), [(33, 47), (40, 25), (33, 38)])
+def test_the_preprocessing_equals_the_image_processor(kind: str, height: int, width: int) -> None:
+    processor = processors()[kind]
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    preprocessing = parse_processor(processor.to_dict(), kind)
+    theirs = processor(images=[image], return_tensors="np")["pixel_values"]
+    np.testing.assert_allclose(preprocessing.normalize(preprocessing.fit([image])), theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_saved_model_has_the_same_output_as_in_transformers(folder: Path) -> None:
+    images = list(np.random.default_rng(0).integers(0, 256, (3, 33, 47, 3), dtype=np.uint8))
+    classifier = load_classifier(f"hf:{folder}")
+    assert classifier.output == "logits"
+    assert classifier.class_names == ("cat", "dog", "owl")
+    inputs = processors()["crop"](images=images, return_tensors="pt")
+    with torch.inference_mode():
+        expected = transformers.AutoModelForImageClassification.from_pretrained(folder)(**inputs).logits.numpy()
+    np.testing.assert_allclose(classifier(classifier.preprocessing.fit(images)), expected, atol=1e-4)
+    assert classifier.digest == load_classifier(f"hf:{folder}").digest
+
+
+def test_settings_can_be_replaced(folder: Path) -> None:
+    assert load_classifier(f"hf:{folder}", mean=0.5).preprocessing.mean == (0.5,)
+    plain = load_classifier(f"hf:{folder}", preprocessing=Preprocessing(mean=(0.25,))).preprocessing
+    assert plain == Preprocessing(mean=(0.25,), channels=3)
+
+
+def test_probabilities_are_rejected(folder: Path) -> None:
+    with pytest.raises(ClassifierError, match="output='probabilities'"):
+        load_classifier(f"hf:{folder}", output="probabilities")
+
+
+def test_a_folder_without_a_model_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ClassifierError, match=re.escape(str(tmp_path))):
+        load_classifier(f"hf:{tmp_path}")
+
+
+def test_a_model_without_a_trained_head_is_rejected(folder: Path) -> None:
+    model = transformers.AutoModelForImageClassification.from_pretrained(folder)
+    model.base_model.save_pretrained(folder)
+    with pytest.raises(ClassifierError, match=r"classifier\."):
+        load_classifier(f"hf:{folder}")
+
+
+def test_a_processor_that_does_more_than_its_settings_is_rejected(folder: Path) -> None:
+    from transformers.models.levit.image_processing_pil_levit import LevitImageProcessorPil
+
+    LevitImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(folder)
+    with pytest.raises(ClassifierError, match="LevitImageProcessorPil"):
+        load_classifier(f"hf:{folder}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "offending"),
+    [
+        ({"do_pad": True}, "do_pad"),
+        ({"do_resize": True, "size": {"longest_edge": 9}}, "size={'longest_edge': 9}"),
+        ({"do_resize": True, "size": {"height": 9, "width": 9}, "resample": 17}, "resample=17"),
+    ],
+)
+def test_unsupported_settings_are_rejected(settings: dict[str, Any], offending: str) -> None:
+    with pytest.raises(ClassifierError, match=re.escape(offending)):
+        parse_processor(settings, "m")

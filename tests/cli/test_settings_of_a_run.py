@@ -1,0 +1,98 @@
+"""Options are checked before anything is computed, and later commands use the settings of the run."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+
+Here = Callable[..., Any]
+LINE = "evaluate --model onnx:model.onnx --data folder:val/ --resamples 5"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--method meen", "Did you mean 'mean'?"),
+        ("--metric aurok", "Did you mean 'auroc'?"),
+        ("--predict-from z", "'z'"),
+        ("--level 95", "95.0"),
+        ("--top-k 11", "11"),
+    ],
+)
+def test_bad_option_is_rejected_before_anything_is_computed(here: Here, option: str, value: str) -> None:
+    done = here(*LINE.split(), "--out", "run", *option.split())
+    assert done.code == 2
+    assert value in done.err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("command", [f"{LINE} --out run", "compare a b", "search --run a", "score --policy p"])
+def test_negative_seed_is_rejected(here: Here, command: str) -> None:
+    done = here(*command.split(), "--seed", "-1")
+    assert done.code == 2
+    assert "--seed" in done.err
+
+
+def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
+    assert (
+        here(
+            *LINE.split(), "--views", "digits", "--out", "run", "--predict-from", "views", "--top-k", "2", "--quiet"
+        ).code
+        == 0
+    )
+    done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
+    assert done.code == 0, done.err
+    assert "top 2 predicted from views" in done.out
+    policy = sl.Policy.load("policy.json")
+    preds = sl.Predictions.open("run/predictions")
+    assert (policy.predict_from, policy.top_k) == ("views", 2)
+    assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
+    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1")
+    policy = sl.Policy.load("policy.json")
+    assert (policy.predict_from, policy.top_k) == ("image", 1)
+    assert "class predicted from image" in done.out
+
+
+def test_report_notes_out_of_distribution_images(here: Here) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
+    np.savez("noise.npz", images=noise)
+    line = [*LINE.split(), "--views", "identity", "--out", "run", "--quiet"]
+    assert here(*line, "--ood", "npz:noise.npz").code == 0
+    told = here("report", "run", "--json").json
+    assert told["report"] == "run/report.html"
+    assert any("npz:noise.npz" in note for note in told["notes"])
+    assert "npz:noise.npz" in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_json_lists_skipped_images_and_warnings(here: Here) -> None:
+    shutil.copytree("val", "some")
+    Path("some/1/broken.png").write_bytes(b"no picture")
+    line = "evaluate --model onnx:model.onnx --data folder:some --on-error skip --out run --metric accuracy"
+    done = here(*line.split(), "--resamples", "5", "--views", "identity hflip shift:1,0", "--json")
+    assert done.code == 0, done.err
+    assert [one["id"] for one in done.json["skipped"]] == ["1/broken.png"]
+    assert done.json["skipped"][0]["reason"]
+    assert "hflip" in done.json["warnings"][0]
+    assert done.json["warnings"] == here("info", "run", "--json").json["warnings"]
+    assert json.loads(Path("run/evaluation.json").read_text()) == done.json
+
+
+def test_unreadable_record_is_not_reported_as_missing(here: Here) -> None:
+    Path("run/run.json").mkdir(parents=True)
+    done = here("report", "run")
+    assert done.code == 2
+    assert "Is a directory" in done.err
+
+
+def test_next_commands_are_quoted_for_the_shell(here: Here) -> None:
+    done = here(*LINE.split(), "--views", "identity", "--out", "my run", "--metric", "accuracy")
+    assert "secondlook report 'my run', or secondlook calibrate --run 'my run' --risk 0.01" in done.out
+    done = here("calibrate", "--run", "my run", "--coverage", "0.5", "--out", "my policy.json", "--method", "msr")
+    assert "secondlook score --policy 'my policy.json' --data" in done.out
+    assert here("info", "my run", "--json").json["command"] == "secondlook evaluate --config 'my run/run.toml'"

@@ -1,0 +1,55 @@
+"""The result of a search: text, JSON, and files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from secondlook.diagnosis import search_views
+from secondlook.errors import DiagnosisError
+from secondlook.predictions import Predictions
+from secondlook.views import ViewSet
+
+MakePool = Callable[..., Predictions]
+
+
+def test_written_file_is_a_view_set(make_pool: MakePool, tmp_path: Path) -> None:
+    result = search_views(make_pool(), 6)
+    assert ViewSet(result.write(tmp_path / "views.txt")) == result.views == result.found
+    assert f"# {result.verdict}" in (tmp_path / "views.txt").read_text(encoding="utf-8")
+
+
+def test_result_prints_and_converts_to_json(make_pool: MakePool) -> None:
+    result = search_views(make_pool(), 4)
+    text = str(result)
+    for expected in ("4 of 10 views (1 harmful)", f"stop: {result.suggested_stop}", result.verdict, "- vflip is"):
+        assert expected in text
+    values = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert values["views"] == list(result.views.texts)
+    assert values["found"] == list(result.found.texts)
+    assert values["gains"][-1]["interval"]["low"] <= values["gains"][-1]["gain"]
+    assert [row["view"] for row in values["diagnosis"]["rows"]] == list(make_pool().views.texts)
+
+
+def test_verdict_tells_what_to_use(make_pool: MakePool) -> None:
+    kept = search_views(make_pool(300), 3, preset=["hflip", "shift:1,0", "rotate:2"])
+    assert ("is kept" in kept.verdict) == (kept.kept is not None)
+    too_many = search_views(make_pool(300), 1, preset=["hflip", "shift:1,0", "rotate:2"])
+    assert "the given 4 views" in too_many.verdict
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_gains_are_plotted(make_pool: MakePool, tmp_path: Path, ending: str) -> None:
+    path = search_views(make_pool(), 4).plot(tmp_path / f"curve.{ending}")
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+
+
+def test_unwritable_files_are_rejected(make_pool: MakePool, tmp_path: Path) -> None:
+    result = search_views(make_pool(), 3)
+    for write, name in ((result.write, "views.csv"), (result.plot, "curve.gif")):
+        with pytest.raises(DiagnosisError, match=name):
+            write(tmp_path / name)
+    for write, name in ((result.write, "views.txt"), (result.plot, "curve.png")):
+        with pytest.raises(DiagnosisError, match=f"{name}.*: No such file"):
+            write(tmp_path / "missing" / name)

@@ -1,0 +1,105 @@
+"""Estimates: values, intervals, verdicts and undefined metrics."""
+
+import numpy as np
+import pytest
+
+from secondlook import metrics
+from secondlook.estimators import confidence
+from secondlook.evaluation import Evaluation, evaluate
+from secondlook.predictions import Predictions
+
+
+@pytest.fixture(scope="module")
+def result(preds: Predictions) -> Evaluation:
+    return evaluate(preds, resamples=200)
+
+
+def test_values_are_those_of_the_metrics(preds: Predictions, result: Evaluation) -> None:
+    assert result.methods == ("msr", "mean", "bootstrap")
+    for method in result.methods:
+        values = confidence(preds, method)
+        assert result[method, "auroc"].value == metrics.auroc(preds.correct(), values)
+        assert result[method, "risk_at:0.8"].value == metrics.risk_at(preds.correct(), values, 0.8)
+    difference = result["mean", "auroc"].difference
+    assert difference == metrics.auroc(preds.correct(), confidence(preds, "mean")) - metrics.auroc(
+        preds.correct(), confidence(preds, "msr")
+    )
+    assert result["msr", "auroc"].difference is None
+
+
+def test_intervals_contain_the_value(result: Evaluation) -> None:
+    for one in result.rows:
+        assert one.value is not None
+        assert one.interval is not None
+        assert one.interval.low <= one.value <= one.interval.high
+
+
+def test_better_method_is_called_better(result: Evaluation) -> None:
+    assert result["mean", "auroc"].verdict == "better"
+    assert result["mean", "aurc"].verdict == "better"
+    assert result["msr", "auroc"].verdict is None
+
+
+def test_worse_method_is_called_worse(preds: Predictions) -> None:
+    result = evaluate(preds, ["mean", "msr"], ["auroc", "aurc"], baseline="mean", resamples=200)
+    assert result.baseline == "mean"
+    assert result["msr", "auroc"].verdict == "worse"
+    assert result["msr", "aurc"].verdict == "worse"
+
+
+def test_same_method_is_unclear() -> None:
+    preds = Predictions(probabilities=np.full((600, 1, 2), 0.5), views="identity", labels=np.arange(600) % 2)
+    values = {"msr": -np.arange(600.0), "same": -np.arange(600.0), "noise": np.random.default_rng(0).random(600)}
+    assert evaluate(preds, values, ["auroc"], resamples=50)["same", "auroc"].verdict == "unclear"
+
+
+def test_interval_is_that_of_resampled_images(preds: Predictions) -> None:
+    result = evaluate(preds, ["mean"], ["auroc"], resamples=300, seed=5)
+    correct, values = preds.correct(), confidence(preds, "mean")
+    rng = np.random.default_rng(5)
+    resamplings = [rng.integers(600, size=600) for _ in range(300)]
+    resampled = [metrics.auroc(correct[images], values[images]) for images in resamplings]
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    assert result["mean", "auroc"].interval is not None
+    assert result["mean", "auroc"].interval.low == pytest.approx(low, abs=1e-12)
+    assert result["mean", "auroc"].interval.high == pytest.approx(high, abs=1e-12)
+
+
+def test_interval_covers_the_true_value_at_its_level() -> None:
+    rng, hits, rounds = np.random.default_rng(0), 0, 100
+    for _ in range(rounds):
+        correct = rng.random(150) < 0.7
+        values = np.where(correct, rng.normal(1.0, 1.0, 150), rng.normal(0.0, 1.0, 150))
+        labels = np.where(correct, 0, 1)
+        preds = Predictions(probabilities=np.tile([0.9, 0.1], (150, 1, 1)), views="identity", labels=labels)
+        interval = evaluate(preds, {"own": values}, ["auroc"], resamples=100)["own", "auroc"].interval
+        assert interval is not None
+        hits += interval.low <= 0.7602499389 <= interval.high  # P(normal(1, 2) > 0)
+    assert hits >= 86
+
+
+def test_undefined_metric_has_a_reason(preds: Predictions) -> None:
+    only_correct = preds.select(images=np.flatnonzero(preds.correct()))
+    result = evaluate(only_correct, ["msr", "mean"], ["auroc", "aurc"], resamples=20)
+    undefined = result["mean", "auroc"]
+    assert undefined.value is None
+    assert undefined.interval is None
+    assert undefined.verdict is None
+    assert undefined.reason is not None
+    assert f"- mean: {undefined.reason}" in str(result)
+    assert result["mean", "aurc"].value == 0.0
+
+
+def test_metric_defined_on_few_resamplings_has_no_interval() -> None:
+    labels = np.array([1] + [0] * 29)
+    preds = Predictions(probabilities=np.tile([0.9, 0.1], (30, 1, 1)), views="identity", labels=labels)
+    one = evaluate(preds, {"own": np.arange(30.0)}, ["auroc"], resamples=50)["own", "auroc"]
+    assert one.value == 1.0
+    assert one.interval is None
+
+
+def test_score_is_not_calibrated(preds: Predictions) -> None:
+    result = evaluate(preds, ["mean", "bootstrap"], ["ece"], resamples=5)
+    assert result["mean", "ece"].value is not None
+    assert result["bootstrap", "ece"].value is None
+    assert "'bootstrap'" in (result["bootstrap", "ece"].reason or "")

@@ -1,0 +1,127 @@
+"""`evaluate` and its result: text, JSON, tables, and the arguments it rejects."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from secondlook.errors import MetricError
+from secondlook.evaluation import Evaluation, evaluate
+from secondlook.predictions import Predictions
+
+COLUMNS = [
+    "group",
+    "method",
+    "metric",
+    "better",
+    "value",
+    "low",
+    "high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "verdict",
+    "images",
+    "errors",
+    "reason",
+]
+
+
+def test_same_seed_gives_the_same_bytes(preds: Predictions) -> None:
+    first, again, other = (
+        json.dumps(evaluate(preds, ["mean"], ["aurc"], resamples=20, seed=seed).to_dict()) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_table_fits_into_80_columns(preds: Predictions) -> None:
+    text = str(evaluate(preds, resamples=200))
+    assert "all images: 600 images" in text
+    assert "4 views, class predicted from the image; 95 % intervals (200 resamplings)" in text
+    assert "auroc ↑" in text
+    assert "aurc ↓" in text
+    assert "Δ vs msr" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_class_from_views_and_top_k(preds: Predictions) -> None:
+    result = evaluate(preds, ["mean"], ["accuracy"], predict_from="views", top_k=2, resamples=5)
+    assert result["mean", "accuracy"].value == pytest.approx(preds.correct(predict_from="views", top_k=2).mean())
+    assert "top-2 classes predicted from the views" in str(result)
+
+
+def test_single_name_is_not_split_into_letters(preds: Predictions) -> None:
+    assert evaluate(preds, "mean", "auroc", resamples=2).methods == ("mean",)
+
+
+def test_from_dict_inverts_to_dict(preds: Predictions, ood: Predictions) -> None:
+    result = evaluate(preds, ["msr", "mean"], ["auroc", "nll"], ood=ood, groups="class", resamples=20)
+    stored = json.loads(json.dumps({**result.to_dict(), "skipped": [], "warnings": ["..."]}))
+    stored["rows"][0]["comment"] = "unknown keys are ignored"
+    assert Evaluation.from_dict(stored) == result
+
+
+def test_from_dict_rejects_missing_keys(preds: Predictions) -> None:
+    stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
+    with pytest.raises(MetricError, match="'level'"):
+        Evaluation.from_dict({name: value for name, value in stored.items() if name != "level"})
+    with pytest.raises(MetricError, match="'group'"):
+        Evaluation.from_dict({**stored, "rows": [{"interval": None, "difference_interval": None}]})
+
+
+def test_arrow_table_has_a_row_per_estimate(preds: Predictions) -> None:
+    result = evaluate(preds, ["msr", "bootstrap"], ["auroc", "ece"], resamples=20)
+    table = result.to_arrow()
+    assert table.column_names == COLUMNS
+    for row, one in zip(table.to_pylist(), result.rows, strict=True):
+        assert (row["group"], row["method"], row["metric"]) == (one.group, one.method, one.metric)
+        assert (row["value"], row["difference"], row["verdict"]) == (one.value, one.difference, one.verdict)
+        assert (row["low"], row["high"]) == ((one.interval.low, one.interval.high) if one.interval else (None, None))
+        paired = one.difference_interval
+        assert (row["difference_low"], row["difference_high"]) == (
+            (paired.low, paired.high) if paired else (None, None)
+        )
+        assert (row["images"], row["errors"], row["reason"]) == (one.images, one.errors, one.reason)
+
+
+def test_column_types_do_not_depend_on_the_values(preds: Predictions) -> None:
+    with_differences = evaluate(preds, ["msr", "mean"], "auroc", resamples=2).to_arrow()
+    assert evaluate(preds, ["msr"], "auroc", resamples=2).to_arrow().schema == with_differences.schema
+
+
+def test_pandas_frame_has_the_same_columns(preds: Predictions) -> None:
+    pytest.importorskip("pandas")
+    result = evaluate(preds, ["msr", "mean"], ["auroc"], resamples=20)
+    frame = result.to_frame()
+    assert list(frame.columns) == COLUMNS
+    assert frame["value"].tolist() == [one.value for one in result.rows]
+
+
+def test_labels_are_required(ood: Predictions) -> None:
+    with pytest.raises(MetricError, match="labels="):
+        evaluate(ood)
+
+
+@pytest.mark.parametrize(
+    ("options", "offending"),
+    [
+        ({"methods": ["mean"], "baseline": "msr"}, "'msr'"),
+        ({"methods": {"own": [1.0, 2.0, 3.0]}}, "3 values for 600 images"),
+        ({"methods": {"own": np.full(600, np.nan)}}, "NaN"),
+        ({"methods": []}, "methods"),
+        ({"metrics": ["aurok"]}, "'aurok'"),
+        ({"metrics": "risk_at:2"}, "2.0"),
+        ({"level": 2}, "level is 2"),
+        ({"resamples": 0}, "resamples is 0"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_invalid_arguments_are_rejected(preds: Predictions, options: dict[str, object], offending: str) -> None:
+    with pytest.raises(MetricError, match=re.escape(offending)):
+        evaluate(preds, **{"methods": "mean", **options})  # type: ignore[arg-type]
+
+
+def test_unknown_estimate_is_rejected(preds: Predictions) -> None:
+    with pytest.raises(MetricError, match="'mean, auc, all images'"):
+        evaluate(preds, ["mean"], ["auroc"], resamples=2)["mean", "auc"]

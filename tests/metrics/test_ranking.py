@@ -1,0 +1,57 @@
+"""Input validation and sorting, and the harmonic sums behind the expected value of ties."""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook import metrics
+from secondlook.errors import MetricError
+from secondlook.metrics.ranking import harmonic_sums
+
+
+@pytest.mark.parametrize(
+    ("correct", "confidence", "offending"),
+    [
+        ([True, False], [0.1], "[1]"),
+        ([[True]], [[0.1]], "[1, 1]"),
+        ([1, 0], [0.1, 0.2], "int64"),
+        ([True, False], [0.1, np.nan], "index 1"),
+        ([True, False], ["a", "b"], "dtype <U1"),
+        (np.zeros(0, dtype=bool), np.zeros(0), "empty"),
+    ],
+)
+def test_invalid_arrays_are_rejected(correct: Any, confidence: Any, offending: str) -> None:
+    with pytest.raises(MetricError, match=re.escape(offending)):
+        metrics.auroc(correct, confidence)
+
+
+def test_images_are_grouped_by_equal_confidence() -> None:
+    ranking = metrics.rank([True, False, False, True], [0.2, 0.7, 0.2, 0.9])
+    assert ranking.confidences.tolist() == [0.9, 0.7, 0.2]
+    assert ranking.accepted.tolist() == [1, 2, 4]
+    assert ranking.errors.tolist() == [0, 1, 2]
+    assert ranking.tie_sizes.tolist() == [1, 1, 2]
+    assert ranking.tie_errors.tolist() == [0, 1, 1]
+    assert ranking.expected_errors().tolist() == [0.0, 1.0, 1.5, 2.0]
+
+
+def test_infinite_confidences_can_be_ranked_but_are_no_probabilities() -> None:
+    correct, confidence = [True, True, False], [np.inf, 0.0, -np.inf]
+    assert metrics.auroc(correct, confidence) == 1.0
+    with pytest.raises(MetricError, match="inf"):
+        metrics.nll(correct, confidence)
+
+
+def test_positive_and_negative_zero_are_tied() -> None:
+    assert metrics.auroc([True, False], [0.0, -0.0]) == 0.5
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 40, 1000])
+@pytest.mark.parametrize("before", [0, 1, 5, 31, 32, 33, 100, 10**4, 10**7, 10**9])
+def test_harmonic_sums_are_precise(before: int, size: int) -> None:
+    expected = math.fsum(1 / n for n in range(before + 1, before + size + 1))
+    (found,) = harmonic_sums(np.array([before]), np.array([size]))
+    assert found == pytest.approx(expected, rel=3e-14, abs=0)

@@ -1,0 +1,111 @@
+"""Reading ahead in a thread, and what the pipeline decodes and checks."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Preprocessing, load_classifier
+from secondlook.predictions import collect, pipeline
+from secondlook.predictions.pipeline import read_ahead
+from secondlook.sources import open_source
+
+
+def running_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "secondlook-read-ahead"]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 100])
+def test_items_are_yielded_in_order(depth: int) -> None:
+    assert list(read_ahead(lambda: range(50), depth)) == list(range(50))
+    assert running_threads() == []
+
+
+def test_error_is_raised_in_the_consumer() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError("on purpose")
+
+    items = read_ahead(failing, 2)
+    assert next(items) == 1
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        next(items)
+    assert running_threads() == []
+
+
+def test_error_before_the_first_item_is_raised() -> None:
+    def failing() -> Iterator[int]:
+        raise ZeroDivisionError("at once")
+
+    with pytest.raises(ZeroDivisionError, match="at once"):
+        list(read_ahead(failing, 1))
+
+
+def test_thread_is_at_most_depth_items_ahead() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(20):
+            made.append(item)
+            yield item
+
+    used = read_ahead(items, 2)
+    next(used)
+    time.sleep(0.2)
+    assert len(made) == 4, "one consumed, two in the queue, one waiting for room"
+    used.close()
+
+
+def test_closing_stops_the_thread_and_closes_the_items() -> None:
+    closed = threading.Event()
+
+    def endless() -> Iterator[int]:
+        try:
+            while True:
+                yield 0
+        finally:
+            closed.set()
+
+    items = read_ahead(endless, 1)
+    next(items)
+    items.close()
+    assert closed.is_set()
+    assert running_threads() == []
+
+
+def test_few_images_are_held_at_their_original_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    source = open_source(np.zeros((70, 40, 40, 3), dtype=np.uint8))
+    fit = Preprocessing.fit
+
+    def record(self: Preprocessing, images: list[Array]) -> Array:
+        held.append(len(images))
+        return fit(self, images)
+
+    monkeypatch.setattr(pipeline, "DECODED_AT_ONCE", 5)
+    monkeypatch.setattr(Preprocessing, "fit", record)
+    sizes: list[int] = []
+
+    def classify(batch: Array) -> Array:
+        sizes.append(len(batch))
+        return np.full((len(batch), 2), 0.5)
+
+    collect(load_classifier(classify, resize=(8, 8)), source, "identity", batch_size=32)
+    assert max(held) == 5
+    assert sizes == [16, 16, 16, 16, 6], "batches do not cross chunks of 16 images"
+
+
+def test_labels_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr(pipeline, "as_labels", lambda labels, images, classes: checked.append(images))
+    collect(
+        lambda batch: np.full((len(batch), 2), 0.5),
+        np.zeros((50, 4, 4, 3), np.uint8),
+        "identity hflip",
+        labels=np.zeros(50, int),
+        batch_size=7,
+    )
+    assert checked == [50]

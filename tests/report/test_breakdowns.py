@@ -1,0 +1,51 @@
+"""Results per class and per view against counting by hand."""
+
+import pytest
+
+from secondlook.estimators import confidence
+from secondlook.metrics import auroc
+from secondlook.predictions import Predictions
+from secondlook.report.breakdowns import class_risks, view_contributions
+from secondlook.report.operating_points import point_at_risk
+from secondlook.report.study import Study, build_study
+
+
+@pytest.fixture
+def study(preds: Predictions) -> Study:
+    return build_study(preds, ["msr", "mean"])
+
+
+def test_class_counts_equal_counts_by_hand(study: Study) -> None:
+    accepted = study.confidences["mean"] >= point_at_risk(study.rankings["mean"], 0.1).threshold
+    rows = class_risks(study, 0.1)
+    assert [row.name for row in rows] == ["cat", "dog"], "classes without images are not listed"
+    for label, row in enumerate(rows):
+        members = study.preds.labels == label
+        assert row.images == members.sum()
+        assert row.errors == (members & ~study.correct).sum()
+        assert row.accepted == (members & accepted).sum()
+        assert row.errors_accepted == (members & accepted & ~study.correct).sum()
+    assert rows[0].auroc is None, "every cat is correct, so AUROC is undefined"
+
+
+def test_view_contributions_equal_those_of_selected_views(preds: Predictions, study: Study) -> None:
+    rows = view_contributions(study, 0.95)
+    texts = preds.views.texts
+    assert tuple(row.text for row in rows) == texts
+    for row in rows:
+        assert row.auroc_alone == auroc(study.correct, confidence(preds, f"view:{row.text}"))
+    for row in rows[1:]:
+        others = [text for text in texts[1:] if text != row.text]
+        without = auroc(study.correct, confidence(preds, "mean", views=["identity", *others]))
+        assert row.auroc_without == pytest.approx(without, abs=1e-12)
+        assert row.change == pytest.approx(without - auroc(study.correct, study.confidences["mean"]), abs=1e-12)
+        assert row.change is not None
+        assert row.change_interval is not None
+        assert row.change_interval.low <= row.change <= row.change_interval.high
+    assert rows[0].accuracy == study.correct.mean()
+
+
+def test_single_view_has_no_change(preds: Predictions) -> None:
+    (row,) = view_contributions(build_study(preds.select(views="identity")), 0.95)
+    assert row.auroc_alone is not None
+    assert (row.auroc_without, row.change, row.change_interval) == (None, None, None)

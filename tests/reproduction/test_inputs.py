@@ -1,0 +1,119 @@
+"""Data sets, classifiers and the TOML file of classifiers."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reproduction import CLASSIFIERS, DATA_SETS, ReproductionError, reproduce
+from reproduction.inputs import read_classifiers
+
+TORCH_MODULE = """
+import torch
+
+def network():
+    torch.manual_seed(0)
+    nn = torch.nn
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), nn.ELU(), nn.Linear(16, 10))
+"""
+
+
+def write_onnx(path: Path, classes: int) -> None:
+    """A linear classifier of 32x32 pixels."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    weights = np.random.default_rng(0).normal(size=(3 * 32 * 32, classes)).astype(np.float32)
+    nodes = [
+        helper.make_node("Flatten", ["images"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weights"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "linear",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 32, 32])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
+        [helper.make_tensor("weights", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def test_subset_sizes_are_those_of_the_released_code() -> None:
+    sizes = {name: (one.experimental, one.images) for name, one in DATA_SETS.items()}
+    assert sizes["cifar10"] == sizes["cifar100"] == (1000, 10_000)
+    assert sizes["stl10"] == (1000, 8000)
+    assert sizes["svhn"] == (3254, 26_032)
+    assert sizes["imagenet"] == (1000, 50_000)
+
+
+def test_shortened_data_set_is_split_in_the_same_proportion() -> None:
+    assert DATA_SETS["svhn"].count_experimental(26_032) == 3254
+    assert DATA_SETS["svhn"].count_experimental(80) == 10
+    assert DATA_SETS["imagenet"].count_experimental(5) == 1
+
+
+def test_onnx_files_of_the_toml_file_are_used(data_root: Path, tmp_path: Path) -> None:
+    text = ""
+    for name, classes in (("cifar10-vgg8", 10), ("cifar100-vgg8", 100), ("svhn-vgg8", 10)):
+        write_onnx(tmp_path / f"{name}.onnx", classes)
+        text += f'[{name}]\nspec = "onnx:{tmp_path}/{name}.onnx"\noutput = "logits"\n'
+        text += "mean = [0.5, 0.4, 0.3]\nstd = [9, 9, 9]\n"
+    (tmp_path / "classifiers.toml").write_text(text)
+    done = reproduce("table2", data_root, tmp_path / "out", tmp_path / "classifiers.toml")
+    assert done.has_run
+    assert not done.missing
+
+
+def test_activation_distances_of_a_torch_network_are_computed(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elu_network.py").write_text(TORCH_MODULE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "classifiers.toml").write_text(
+        '[stl10-elu]\nspec = "torch:elu_network:network"\noutput = "logits"\nresize = 32\ncrop = 32\nlayer = "1"\n'
+    )
+    done = reproduce("table4", data_root, tmp_path / "out", tmp_path / "classifiers.toml")
+    methods = {row.method for row in done.results["table4"][0].rows}
+    assert methods == {"MSR(x)", "MSR(x,hflip)", "MSR(D)", "BS(D)", "IAD"}
+    assert all("stl10-elu" not in item.name for item in done.missing)
+
+
+def test_unreadable_toml_file_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[cifar10-vgg8")
+    for name in ("c.toml", "nothing.toml"):
+        with pytest.raises(ReproductionError, match=re.escape(name)):
+            read_classifiers(tmp_path / name)
+
+
+def test_unknown_classifier_is_rejected_with_the_closest_name(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('[cifar10-vgg9]\nspec = "onnx:x.onnx"\n')
+    with pytest.raises(ReproductionError, match=r"'cifar10-vgg9'.*c\.toml.*'cifar10-vgg8'"):
+        read_classifiers(tmp_path / "c.toml")
+
+
+def test_table_without_spec_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[cifar10-vgg8]\nmean = [0.5]\n")
+    with pytest.raises(ReproductionError, match=re.escape("[cifar10-vgg8]")):
+        read_classifiers(tmp_path / "c.toml")
+
+
+def test_classifier_that_cannot_be_loaded_is_listed(data_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('[cifar10-vgg8]\nspec = "onnx:nowhere.onnx"\noutput = "logits"\n')
+    done = reproduce("table2", data_root, tmp_path / "out", tmp_path / "c.toml")
+    item = next(item for item in done.missing if "cifar10-vgg8" in item.name)
+    assert "nowhere.onnx" in item.reason
+
+
+def test_imagenet_classifiers_are_those_of_torchvision() -> None:
+    specs = {name: one.spec for name, one in CLASSIFIERS.items() if name.startswith("imagenet")}
+    assert specs == {
+        "imagenet-alexnet": "torchvision:alexnet?weights=IMAGENET1K_V1",
+        "imagenet-resnet18": "torchvision:resnet18?weights=IMAGENET1K_V1",
+        "imagenet-resnext": "torchvision:resnext101_32x8d?weights=IMAGENET1K_V1",
+    }
+
+
+def test_missing_default_file_is_listed_with_its_path(tmp_path: Path) -> None:
+    done = reproduce("cifar10-wrn", tmp_path, tmp_path / "out")
+    assert str(tmp_path / "wrn16-2-noflip.onnx") in str(done)

@@ -1,0 +1,207 @@
+"""`reproduce` on tiny official files with stand-ins: numbers, files, missing inputs, and inference only once."""
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import secondlook as sl
+from reproduction import ReproductionError, reproduce
+
+FILES = {"results.csv", "tables.md", "tables.tex", "page.html", "circumstances.json"}
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_table2_runs_on_official_files(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:
+    done = reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins)
+    assert done.has_run
+    assert not done.missing
+    text = str(done)
+    for expected in ("CIFAR-10 VGG-8", "CIFAR-100 VGG-8", "SVHN VGG-8", "MSR(digits)", "0.938", "joint risk"):
+        assert expected in text
+    assert {path.name for path in (tmp_path / "out" / "table2").iterdir()} >= FILES
+    rows = csv_rows(tmp_path / "out" / "table2" / "results.csv")
+    assert [row["method"] for row in rows] == ["MSR(x)", "MSR(D)", "BS(D)"] * 3 + ["MSR(digits)"]
+    assert {row["images"] for row in rows} == {"54", "52"}  # a tenth and an eighth of 60 are experimental
+    assert rows[1]["published"] == "0.941000"
+    assert float(rows[1]["difference"]) == pytest.approx(float(rows[1]["value"]) - 0.941, abs=2e-6)
+
+
+def test_numbers_equal_a_plain_computation(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+) -> None:
+    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins)
+    value = float(csv_rows(tmp_path / "out" / "table2" / "results.csv")[1]["value"])
+    source = sl.open_source(f"cifar10:{data_root}", subset="evaluation", count=6, seed=0)
+    images = np.stack([source.read(index) for index in range(len(source))])
+    views = sl.ViewSet("cifar10-released")
+    outputs = np.stack([stand_ins["cifar10-vgg8"](batch) for batch in sl.apply_views(images, views).swapaxes(0, 1)])
+    predicted = outputs[0].argmax(axis=1)
+    assert source.labels is not None
+    confidence = outputs.astype(float).mean(axis=0)[np.arange(len(images)), predicted]
+    assert value == pytest.approx(roc_auc_score(predicted == source.labels, confidence), abs=1e-6)
+
+
+def test_empty_data_root_yields_exact_instructions(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    done = reproduce("table2", tmp_path / "data", tmp_path / "out")
+    assert not done.has_run
+    text = str(done)
+    for expected in (
+        "data set CIFAR-10",
+        str(tmp_path / "data" / "cifar-10-batches-py" / "test_batch"),
+        "cifar-10-python.tar.gz",
+        str(tmp_path / "data" / "svhn" / "test_32x32.mat"),
+        "classifier cifar100-vgg8",
+        "[cifar100-vgg8]",
+        'spec = "onnx:FILE.onnx"',
+    ):
+        assert expected in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_inputs_are_listed_once(tmp_path: Path, stand_ins: dict[str, sl.Classifier]) -> None:
+    (tmp_path / "data").mkdir()
+    text = str(reproduce("all", tmp_path / "data", tmp_path / "out", classifiers=stand_ins))
+    assert text.count("data set SVHN") == 1
+    assert text.count("ILSVRC2012_img_val.tar") == 1
+
+
+def test_available_columns_run_when_others_are_missing(
+    tmp_path: Path, write_data: Callable[[Path, str], None], stand_ins: dict[str, sl.Classifier]
+) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    write_data(root, "cifar10")
+    chosen = {"cifar10-vgg8": stand_ins["cifar10-vgg8"]}
+    done = reproduce("table2", root, tmp_path / "out", classifiers=chosen)
+    assert {row["column"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"CIFAR-10 VGG-8"}
+    assert len(done.missing) == 4
+    assert "data set SVHN" in str(done)
+
+
+def test_damaged_file_is_listed(tmp_path: Path, write_data: Callable[[Path, str], None]) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    write_data(root, "cifar10")
+    (root / "cifar-10-batches-py" / "test_batch").write_bytes(b"cut short")
+    done = reproduce("table2", root, tmp_path / "out")
+    item = next(item for item in done.missing if item.name == "data set CIFAR-10")
+    assert "test_batch" in item.reason
+
+
+def test_no_image_is_classified_twice_across_experiments(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], networks: dict[str, Any], tmp_path: Path
+) -> None:
+    names = ("table2", "supplement", "figure-rc", "table1", "figure-aorc")
+    for name in names:
+        reproduce(name, data_root, tmp_path / "out", classifiers=stand_ins, store=tmp_path / "store", limit=12)
+    images = [image.tobytes() for batch in networks["svhn-vgg8"].batches for image in batch]
+    assert len(images) == len(set(images)) > 0
+    for network in networks.values():
+        network.batches.clear()
+    for name in names:
+        reproduce(name, data_root, tmp_path / "again", classifiers=stand_ins, store=tmp_path / "store", limit=12)
+    assert not any(network.batches for network in networks.values())
+
+
+def test_each_view_of_each_image_is_classified_once(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], networks: dict[str, Any], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    chosen = {"cifar100-vgg8": stand_ins["cifar100-vgg8"]}
+    for name in ("table2", "table1", "supplement"):
+        reproduce(name, data_root, tmp_path / "out", classifiers=chosen, store=store, progress=False)
+    views = set(sl.ViewSet("cifar100-released").texts)
+    single = {"hflip", "shift:0,-5", "shift:0,5", "hflip+shift:0,5", "rotate:-3", "vflip", "channels:gbr", "identity"}
+    # 54 evaluation and 6 experimental images, each with their own views.
+    assert networks["cifar100-vgg8"].n_images == 54 * len(views) + 6 * len(single)
+
+
+def test_rerun_from_the_store_writes_the_same_csv(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+) -> None:
+    texts = []
+    for out in ("first", "second"):
+        reproduce("table5", data_root, tmp_path / out, classifiers=stand_ins, store=tmp_path / "store")
+        texts.append((tmp_path / out / "table5" / "results.csv").read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_indices_files_define_the_experimental_subset(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], networks: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "indices").mkdir()
+    for key in ("cifar10", "cifar100", "svhn"):
+        (tmp_path / "indices" / f"{key}.txt").write_text("0 1 2 59")
+    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, indices=tmp_path / "indices")
+    rows = csv_rows(tmp_path / "out" / "table2" / "results.csv")
+    assert {row["images"] for row in rows} == {"56"}
+    whole = sl.open_source(f"cifar10:{data_root}")
+    first_batch = networks["cifar10-vgg8"].batches[0]
+    assert np.array_equal(first_batch[0], whole.read(3))
+    assert np.array_equal(first_batch[-1], whole.read(58))
+
+
+def test_missing_indices_file_is_listed(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:
+    (tmp_path / "indices").mkdir()
+    done = reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, indices=tmp_path / "indices")
+    assert not done.has_run
+    assert "cifar10.npy" in done.missing[0].reason
+
+
+def test_limit_reduces_the_number_of_images(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+) -> None:
+    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, limit=20)
+    assert {row["images"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"20"}
+
+
+def test_circumstances_are_written_without_paths(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+) -> None:
+    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, seed=3)
+    text = (tmp_path / "out" / "table2" / "circumstances.json").read_text()
+    facts = json.loads(text)
+    assert facts["seed"] == 3
+    assert {"date", "commit", "machine", "versions", "digests"} <= set(facts)
+    assert facts["predictions"]["svhn-vgg8 on svhn, evaluation"]["numpy"] == np.__version__
+    assert str(tmp_path) not in text
+
+
+def test_page_is_self_contained(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:
+    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins)
+    page = (tmp_path / "out" / "table2" / "page.html").read_text()
+    assert 'src="data:image/png;base64,' in page
+    assert 'src="http' not in page
+    assert "<link" not in page
+    assert "artifacts of these labels" in page
+
+
+def test_absent_data_root_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ReproductionError, match=re.escape(str(tmp_path / "nowhere"))):
+        reproduce("table2", tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_unknown_classifier_is_rejected_with_the_closest_name(
+    tmp_path: Path, stand_ins: dict[str, sl.Classifier]
+) -> None:
+    with pytest.raises(ReproductionError, match=r"'cifar10-vg8'.*'cifar10-vgg8'"):
+        reproduce("table2", tmp_path, tmp_path / "out", classifiers={"cifar10-vg8": stand_ins["cifar10-vgg8"]})
+
+
+def test_unwritable_out_folder_is_rejected(
+    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReproductionError, match=re.escape(str(tmp_path / "file"))):
+        reproduce("table2", data_root, tmp_path / "file", classifiers=stand_ins, store=tmp_path / "store")

@@ -1,0 +1,46 @@
+"""Rules: what they accept, and how they describe their guarantee."""
+
+import math
+
+import numpy as np
+import pytest
+
+from secondlook.errors import DecisionError
+from secondlook.selective import Calibration, Guarantee, Rule, Shortfall
+
+
+def test_plain_threshold_has_no_guarantee() -> None:
+    rule = Rule(0.9)
+    assert not rule.certified
+    assert rule.accept([0.95, 0.9, 0.1]).tolist() == [True, True, False]
+    assert "guarantee: none" in str(rule)
+    with pytest.raises(DecisionError, match="coverage"):
+        rule.coverage  # noqa: B018
+
+
+def test_nan_is_rejected() -> None:
+    with pytest.raises(DecisionError, match="NaN"):
+        Rule(math.nan)
+    with pytest.raises(DecisionError, match="NaN at index 0"):
+        Rule(0.5).accept([np.nan])
+
+
+def test_text_has_threshold_guarantee_and_calibration() -> None:
+    rule = Rule(0.75, guarantee=Guarantee(0.01, 0.001), calibration=Calibration(2000, 1500, 7))
+    for part in ("mean >= 0.75", "1 % errors", "99.9 %", "1,500 of 2,000", "75 %", "7 of them"):
+        assert part in str(rule)
+    assert rule.certified
+    assert rule.coverage == 0.75
+
+
+def test_calibration_risk_is_undefined_without_labels_or_accepted_images() -> None:
+    assert Calibration(10, 5, 1).risk == 0.2
+    assert Calibration(10, 5, None).risk is None
+    assert Calibration(10, 0, 0).risk is None
+
+
+def test_shortfall_text_has_what_would_have_been_possible() -> None:
+    requested = Guarantee(0.01, 0.001)
+    assert "2.5 %" in str(Shortfall(requested, 0.025, 1200))
+    assert "1,200" in str(Shortfall(requested, None, 1200))
+    assert "more images would not help" in str(Shortfall(requested, 0.025, None))

@@ -1,0 +1,205 @@
+"""Decoding image files of every format, and rejecting files that cannot be decoded."""
+
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from secondlook.arrays import Array
+from secondlook.sources import UnreadableImageError, decode_file
+from secondlook.sources.image_files import decode_image
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+MAX_PIXELS = 1_000_000
+
+
+def encode(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def decode(content: bytes, max_pixels: int = MAX_PIXELS) -> Array:
+    return decode_image(io.BytesIO(content), "x", max_pixels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("PNG", {}), ("WEBP", {"lossless": True}), ("BMP", {}), ("TIFF", {}), ("TIFF", {"big": 1})]
+)
+def test_lossless_formats_are_decoded_exactly(kind: str, options: dict[str, object]) -> None:
+    save = {"compression": "tiff_lzw"} if "big" in options else options
+    image = decode(encode(Image.fromarray(PIXELS), kind, **save))
+    assert image.dtype == np.uint8
+    assert image.flags.writeable
+    np.testing.assert_array_equal(image, PIXELS)
+
+
+def test_jpeg_is_decoded_as_by_pillow() -> None:
+    content = encode(Image.fromarray(PIXELS), "JPEG")
+    np.testing.assert_array_equal(decode(content), np.array(Image.open(io.BytesIO(content))))
+
+
+def test_format_is_detected_by_content_not_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(encode(Image.fromarray(PIXELS), "PNG"))
+    np.testing.assert_array_equal(decode_file(tmp_path / "a.jpg", "a", MAX_PIXELS), PIXELS)
+
+
+def reference_orientation(image: Array, orientation: int) -> Array:
+    """The EXIF table: which side of the stored image is the visual top, and which is the visual left."""
+    turned = {
+        1: image,
+        2: image[:, ::-1],
+        3: image[::-1, ::-1],
+        4: image[::-1],
+        5: image.transpose(1, 0, 2),
+        6: np.rot90(image, -1),
+        7: image[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(image),
+    }
+    return turned[orientation]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
+def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    plain = decode(encode(Image.fromarray(PIXELS), kind))
+    turned = decode(encode(Image.fromarray(PIXELS), kind, exif=exif))
+    np.testing.assert_array_equal(turned, reference_orientation(plain, orientation))
+
+
+def test_gray_and_bilevel_become_rgb() -> None:
+    gray = PIXELS[..., 0]
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(gray), "PNG")), np.repeat(gray[..., None], 3, axis=2))
+    bilevel = Image.fromarray(gray).point(lambda value: 255 * (value > 127), "1")
+    np.testing.assert_array_equal(decode(encode(bilevel, "PNG"))[..., 2], np.where(gray > 127, 255, 0))
+
+
+def test_alpha_is_dropped() -> None:
+    alpha = np.dstack([PIXELS, np.zeros((5, 7), dtype=np.uint8)])
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(alpha), "PNG")), PIXELS)
+    gray_alpha = Image.fromarray(alpha).convert("LA")
+    expected = np.repeat(np.array(gray_alpha)[..., :1], 3, axis=2)
+    np.testing.assert_array_equal(decode(encode(gray_alpha, "PNG")), expected)
+
+
+@pytest.mark.parametrize("transparency", [None, 0, b"\x00\x80\xff"])
+def test_palettes_become_rgb(transparency: int | bytes | None) -> None:
+    palette = Image.fromarray(PIXELS).quantize(16)
+    options = {} if transparency is None else {"transparency": transparency}
+    expected = np.array(palette.convert("RGB"))
+    np.testing.assert_array_equal(decode(encode(palette, "PNG", **options)), expected)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
+def test_cmyk_becomes_rgb(kind: str) -> None:
+    red = Image.new("CMYK", (4, 3), (0, 255, 255, 0))
+    image = decode(encode(red, kind))
+    assert image.shape == (3, 4, 3)
+    assert np.abs(image.astype(int) - [255, 0, 0]).max() < 8
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_16_bit_pixels_keep_the_upper_byte(kind: str) -> None:
+    deep = np.arange(35, dtype=np.uint16).reshape(5, 7) * 1800
+    image = decode(encode(Image.fromarray(deep), kind))
+    np.testing.assert_array_equal(image, np.repeat((deep // 256).astype(np.uint8)[..., None], 3, axis=2))
+
+
+def test_first_of_several_images_is_decoded() -> None:
+    first, second = Image.fromarray(PIXELS), Image.fromarray(PIXELS[::-1].copy())
+    content = encode(first, "TIFF", save_all=True, append_images=[second])
+    np.testing.assert_array_equal(decode(content), PIXELS)
+
+
+def make_huge_png(width: int, height: int) -> bytes:
+    """A PNG whose header announces a huge image, followed by almost no data."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + data
+
+
+def test_huge_image_is_rejected_before_decoding() -> None:
+    with pytest.raises(UnreadableImageError, match=r"30000 x 30000 .*max_pixels=1000000"):
+        decode(make_huge_png(30_000, 30_000))
+
+
+def test_size_limit_is_exact_and_not_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pillow's own limit neither warns nor raises, whatever its value; warnings are errors here.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    content = encode(Image.fromarray(PIXELS), "PNG")
+    np.testing.assert_array_equal(decode(content, max_pixels=35), PIXELS)
+    with pytest.raises(UnreadableImageError, match="max_pixels=34"):
+        decode(content, max_pixels=34)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"hello, I am a text", "its content is not JPEG, PNG, WebP, BMP or TIFF"),
+        (b"GIF89a" + bytes(20), "its content is not JPEG"),
+        (b"\xff\xd8\xff" + bytes(20), "it is damaged or cut short"),
+        (b"BM", "it is damaged or cut short"),
+    ],
+)
+def test_file_that_is_no_image_is_rejected(content: bytes, reason: str) -> None:
+    # Digests and stored predictions contain the reasons, so these texts must not change.
+    with pytest.raises(UnreadableImageError, match="image x ") as caught:
+        decode(content)
+    assert caught.value.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
+def test_truncated_image_is_rejected(kind: str) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    content = encode(Image.fromarray(noise), kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow also warns about the truncated directory of a TIFF
+        with pytest.raises(UnreadableImageError, match="image x "):
+            decode(content[: len(content) // 2])
+
+
+def test_float_pixels_are_rejected() -> None:
+    content = encode(Image.fromarray(np.ones((3, 3), dtype=np.float32)), "TIFF")
+    with pytest.raises(UnreadableImageError, match="32-bit"):
+        decode(content)
+
+
+def test_file_that_cannot_be_opened_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableImageError, match=r"none\.png .*No such file"):
+        decode_file(tmp_path / "none.png", "none.png", MAX_PIXELS)
+    with pytest.raises(UnreadableImageError, match=r"folder .*Is a directory"):
+        decode_file(tmp_path, "folder", MAX_PIXELS)
+
+
+@given(
+    kind=st.sampled_from(["PNG", "JPEG", "WEBP", "BMP", "TIFF"]),
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6),
+)
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+def test_damaged_bytes_are_decoded_or_rejected(kind: str, damage: list[tuple[float, int]]) -> None:
+    content = bytearray(encode(Image.fromarray(PIXELS), kind))
+    for place, value in damage:
+        content[int(place * len(content))] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = decode(bytes(content))
+        except UnreadableImageError:
+            return
+    assert image.dtype == np.uint8
+    assert image.ndim == 3
+    assert image.shape[2] == 3

@@ -1,0 +1,139 @@
+"""The text of a view: canonical form, the notation of the paper, and errors."""
+
+import pickle
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secondlook.errors import ViewError
+from secondlook.views import View
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("shift:2.0,0", "shift:2,0"),
+        ("shift:-0,1.50", "shift:0,1.5"),
+        ("shift:5.0%,0%", "shift:5%,0"),
+        ("shift:1e2,0", "shift:100,0"),
+        ("rotate:03", "rotate:3"),
+        ("zoom:1.10", "zoom:1.1"),
+        ("channels:BGR", "channels:bgr"),
+        ("crop:10%,10%,80%,80%", "crop:10,10,80,80"),
+        ("identity", "identity"),
+        ("identity+hflip", "hflip"),
+        ("hflip+shift:0,0", "hflip"),
+        ("shift:0,0%", "identity"),
+        ("rotate:0+zoom:1+gamma:1+contrast:1+brightness:1+channels:rgb+crop:0,0,100,100", "identity"),
+        ("hflip+hflip", "hflip+hflip"),
+    ],
+)
+def test_equal_views_have_equal_text(text: str, canonical: str) -> None:
+    assert str(View.parse(text)) == canonical
+    assert View.parse(text) == View.parse(canonical)
+    assert hash(View.parse(text)) == hash(View.parse(canonical))
+
+
+NUMBERS = st.floats(-1e20, 1e20, allow_nan=False)
+STEP_TEXTS = st.one_of(
+    st.sampled_from(["hflip", "vflip", "gray", "identity", "channels:gbr"]),
+    st.tuples(NUMBERS, st.sampled_from(["", "%"]), NUMBERS).map(lambda t: f"shift:{t[0]!r}{t[1]},{t[2]!r}"),
+    NUMBERS.map(lambda value: f"rotate:{value!r}"),
+    st.floats(0.05, 20).map(lambda value: f"zoom:{value!r}"),
+    st.floats(0.01, 100).map(lambda value: f"gamma:{value!r}"),
+    st.floats(0, 100).map(lambda value: f"contrast:{value!r}"),
+    st.floats(0.01, 100).map(lambda value: f"blur:{value!r}"),
+    st.floats(0, 50).map(lambda value: f"crop:{value!r},0,{value / 2 + 1!r},100"),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEP_TEXTS, min_size=1, max_size=5))
+def test_formatted_view_parses_to_itself(steps: list[str]) -> None:
+    view = View.parse("+".join(step.replace("e+", "e") for step in steps))
+    assert View.parse(str(view)) == view
+
+
+def test_view_can_be_pickled() -> None:
+    view = View.parse("hflip+shift:2,-1")
+    assert pickle.loads(pickle.dumps(view)) == view
+
+
+@pytest.mark.parametrize(
+    ("paper", "text"),
+    [
+        ("⇔+←2+↓1", "hflip+shift:-2,1"),
+        ("⇔+↑1", "hflip+shift:0,-1"),
+        ("→3", "shift:3,0"),
+        ("↻3", "rotate:3"),
+        ("↺7", "rotate:-7"),
+        ("×1.1", "zoom:1.1"),
+        ("×1.1+γ0.8", "zoom:1.1+gamma:0.8"),
+        ("⇕", "vflip"),
+        ("BGR", "channels:bgr"),
+        ("x", "identity"),
+        ("→5%+↑2.5%", "shift:5%,-2.5%"),
+        ("⇔+rotate:4+↓1+→2", "hflip+rotate:4+shift:2,1"),
+    ],
+)
+def test_notation_of_the_paper(paper: str, text: str) -> None:
+    assert View.parse(paper) == View.parse(text)
+    assert View.parse(View.parse(text).to_paper_notation()) == View.parse(text)
+
+
+@pytest.mark.parametrize(("text", "closest"), [("hflipp", "hflip"), ("hflip+shfit:1,2", "shift"), ("⇔3", "hflip")])
+def test_unknown_step_is_rejected_with_a_suggestion(text: str, closest: str) -> None:
+    with pytest.raises(ViewError, match=rf"'{re.escape(text)}'.*shift:DX,DY.*'{closest}'\?"):
+        View.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "form"),
+    [
+        ("shift:1", 1, "shift:DX,DY"),
+        ("shift", 0, "shift:DX,DY"),
+        ("shift:1,2,3", 3, "shift:DX,DY"),
+        ("hflip:1", 1, "hflip"),
+    ],
+)
+def test_wrong_number_of_arguments_is_rejected(text: str, found: int, form: str) -> None:
+    with pytest.raises(ViewError, match=rf"'{text}' .*{found} argument.*{form}"):
+        View.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameter", "value"),
+    [
+        ("shift:1,two", "DY", "'two'"),
+        ("shift:,1", "DX", "''"),
+        ("rotate:nan", "DEG", "'nan'"),
+        ("zoom:inf", "F", "'inf'"),
+        ("zoom:0", "F", "0, expected 0.05 to 20"),
+        ("gamma:-1", "G", "-1, expected 0.01 to 100"),
+        ("contrast:-0.1", "F", "-0.1, expected 0 to 100"),
+        ("channels:rgg", "ORDER", "'rgg'"),
+        ("→two", "DX", "'two'"),
+    ],
+)
+def test_invalid_argument_is_rejected(text: str, parameter: str, value: str) -> None:
+    with pytest.raises(ViewError, match=rf"^{parameter} of step .*in view '{text}' .*{re.escape(value)}"):
+        View.parse(text)
+
+
+@pytest.mark.parametrize("text", ["crop:50,0,60,100", "crop:50,0,0,100"])
+def test_invalid_crop_is_rejected(text: str) -> None:
+    with pytest.raises(ViewError, match=f"'{text}'"):
+        View.parse(text)
+
+
+@pytest.mark.parametrize("text", ["hflip++vflip", "", "hflip+"])
+def test_empty_step_is_rejected(text: str) -> None:
+    with pytest.raises(ViewError, match=f"empty step in view '{re.escape(text)}'"):
+        View.parse(text)
+
+
+def test_too_many_steps_are_rejected() -> None:
+    with pytest.raises(ViewError, match="40 steps"):
+        View.parse("+".join(["hflip"] * 40))

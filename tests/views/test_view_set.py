@@ -1,0 +1,120 @@
+"""Sets of views: reading, warnings, errors and the behavior of a sequence."""
+
+import copy
+import pickle
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from secondlook.errors import ViewError
+from secondlook.views import View, ViewSet, ViewWarning, as_view_set, as_view_set_with_identity
+
+
+def test_sets_are_read_from_text_lists_and_files(tmp_path: Path) -> None:
+    expected = ("identity", "hflip", "shift:2,-1", "hflip+rotate:3")
+    file = tmp_path / "views.txt"
+    file.write_text("# mine\nidentity hflip # mirrored\n\nshift:2,-1,\n⇔+↻3\n", encoding="utf-8")
+    forms: list[str | Path | list[View | str]] = [
+        "identity, hflip, shift:2,-1, hflip+rotate:3",
+        "identity hflip\n shift:2,-1\thflip+rotate:3",
+        ["identity", "hflip", View.parse("shift:2,-1"), "hflip+rotate:3"],
+        file,
+        str(file),
+    ]
+    for views in forms:
+        assert ViewSet(views).texts == expected
+    assert ViewSet(ViewSet(file)) == ViewSet(file)
+
+
+def test_unreadable_view_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ViewError, match=r"'no-such-file\.txt'"):
+        ViewSet("no-such-file.txt")
+    (tmp_path / "views.txt").write_bytes(b"\xff\xfe\x00hflip")
+    with pytest.raises(ViewError, match=r"views\.txt'"):
+        ViewSet(tmp_path / "views.txt")
+
+
+def test_identity_is_added_or_moved_to_the_front_with_a_warning() -> None:
+    with pytest.warns(ViewWarning, match="identity"):
+        assert ViewSet("hflip shift:1,0").texts == ("identity", "hflip", "shift:1,0")
+    with pytest.warns(ViewWarning, match="position 2 of 2"):
+        assert ViewSet("hflip identity").texts == ("identity", "hflip")
+
+
+def test_view_set_behaves_like_a_sequence() -> None:
+    views = ViewSet("identity hflip shift:1,0")
+    assert len(views) == 3
+    assert views[1] == View.parse("hflip")
+    assert "shift:1.0,0" in views
+    assert "vflip" not in views
+    assert views.index("shift:1,0") == 2
+    assert str(views) == "identity hflip shift:1,0"
+    assert repr(ViewSet("cifar10")) == "ViewSet('cifar10')"
+    with pytest.raises(ViewError, match=r"'shift:1,1' .*'shift:1,0'\?"):
+        views.index("shift:1,1")
+
+
+def test_view_set_is_an_immutable_value() -> None:
+    views = ViewSet("cifar10")
+    assert pickle.loads(pickle.dumps(views)) == views == copy.deepcopy(views)
+    assert hash(views) == hash(ViewSet(list(views)))
+    with pytest.raises(AttributeError, match="'views'"):
+        views.views = ()
+
+
+@pytest.mark.parametrize("preset", ["cifar10", "cifar100", "imagenet", "stl10", "stl10-elu", "natural", "digits"])
+def test_presets_survive_the_notation_of_the_paper(preset: str) -> None:
+    views = ViewSet(preset)
+    assert ViewSet([view.to_paper_notation() for view in views]) == views
+
+
+@pytest.mark.parametrize(
+    ("views", "value"),
+    [
+        ("identity,hflip", "'identity,hflip' .*white space"),
+        ("identity shift:1,0,hflip", "view 2 of 2: .*white space"),
+        ("identity hflip zoom:0", "view 3 of 3: .*'zoom:0'"),
+        ("identity hflip shift:1,0 hflip", "'hflip' at positions 2 and 4 of 4"),
+        ("identity shift:2,0 shift:2.0,0", "'shift:2,0'"),
+        ("identity zoom:1", "'identity'"),
+        ("", "empty"),
+        ([], "empty"),
+        ("cifar", r"cifar10, .*'cifar10'\?"),
+        ("natural hflip", "'natural'"),
+        (["hflip", 3], "view 2 of 2 .*int"),
+        ("x" * 10_000, r"'x{60}… \(10,000 characters\)'"),
+        ("hflip+" * 2_000 + "vflip", "2,001 steps"),
+        ("identity " + "1" * 10_000, "view 2 of 2: .*'1{60}…"),
+    ],
+)
+def test_invalid_set_is_rejected_with_a_short_message(views: object, value: str) -> None:
+    with pytest.raises(ViewError, match=value) as raised:
+        ViewSet(views)  # type: ignore[arg-type]
+    assert len(str(raised.value)) < 500
+
+
+def test_as_view_set_returns_sets_as_they_are() -> None:
+    views = ViewSet("identity hflip")
+    assert as_view_set(views) is as_view_set_with_identity(views) is views
+    assert as_view_set("cifar10").preset is as_view_set_with_identity("cifar10").preset is not None
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        ["hflip", "shift:1,0"],
+        ["identity", "hflip", "shift:1,0"],
+        ["hflip", "zoom:1", View.parse("shift:1,0")],
+        (text for text in ("hflip", "shift:1,0")),
+    ],
+)
+def test_lists_may_omit_the_identity_without_a_warning(views: Iterable[View | str]) -> None:
+    assert as_view_set_with_identity(views).texts == ("identity", "hflip", "shift:1,0")
+
+
+def test_errors_in_lists_without_the_identity_count_the_given_views() -> None:
+    assert as_view_set_with_identity([]).texts == ("identity",)
+    with pytest.raises(ViewError, match=re.escape("view 2 of 2: ")):
+        as_view_set_with_identity(["hflip", "nope"])
