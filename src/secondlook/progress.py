@@ -1,4 +1,4 @@
-"""One progress bar: how much is done, how fast, and how long it will still take. Silent where nobody looks."""
+"""The progress bar: amount done, speed and remaining time on standard error, if it is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,21 +6,21 @@ from contextlib import contextmanager
 from threading import Timer
 
 Advance = Callable[[int], None]
-"""Takes how many more are done."""
+"""Called with the number of items just finished."""
 
 SHORT = 1.0
-"""Seconds that a job may take without a bar."""
+"""Seconds before a bar appears."""
 
 
-def unwatched(_: int) -> None:
-    """Take how many more are done, and tell nobody."""
+def ignore_progress(_: int) -> None:
+    """Do nothing."""
 
 
 @contextmanager
 def progress_bar(description: str, total: int, unit: str, *, enabled: bool = True) -> Iterator[Advance]:
-    """Give a function that takes how many more are done; a long job is drawn on standard error, if a terminal."""
+    """Yield a function to call with the number of items just finished; the bar appears if the job takes long."""
     if not (enabled and total > 0 and sys.stderr.isatty()):
-        yield unwatched
+        yield ignore_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -28,14 +28,14 @@ def progress_bar(description: str, total: int, unit: str, *, enabled: bool = Tru
     from rich.text import Text
 
     class SpeedColumn(ProgressColumn):
-        """How many are done per second, of late."""
+        """Recent number of items per second."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
             return Text("" if speed is None else f"{speed:,.{0 if speed >= 10 else 1}f} {unit}/s")
 
     columns = (
-        # Narrow enough that rate and time left fit beside it on 80 columns.
+        # Narrow enough for speed and remaining time to fit into 80 columns.
         TextColumn("{task.description}", table_column=Column(max_width=20, no_wrap=True, overflow="ellipsis")),
         BarColumn(bar_width=16),
         TextColumn("{task.percentage:>3.0f} %"),
@@ -49,7 +49,7 @@ def progress_bar(description: str, total: int, unit: str, *, enabled: bool = Tru
     appearing.start()
     try:
         yield lambda done: progress.update(task, advance=done)
-        progress.update(task, completed=total)  # where the total was a guess, nothing is left all the same
+        progress.update(task, completed=total)  # the total may have been an estimate
     finally:
         appearing.cancel()
         appearing.join()

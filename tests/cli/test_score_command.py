@@ -181,7 +181,7 @@ def test_harmful_views_are_warned_of(secondlook: Command, place: Path, policy: P
         ({"--export": "cvat:a.json"}, "'cvat"),
         ({"--export": "fiftyone:none/a.json"}, "'none/a.json'"),
         ({"--rejected": "new/rejected"}, "'new/rejected'"),
-        ({"--rejected": "policy.json"}, "'policy.json'"),
+        ({"--rejected": "policy.json"}, "policy.json"),
         ({"--model": "onnx:none.onnx"}, "'none.onnx'"),
         ({"--level": "2"}, "2.0"),
     ],

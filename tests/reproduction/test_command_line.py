@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,14 @@ def test_overviews_list_every_experiment_and_group(tmp_path: Path, arguments: li
     done = run(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
     assert {*EXPERIMENTS, *GROUPS} <= set(done.stdout.split())
+
+
+def test_documented_commands_exist() -> None:
+    pages = [ROOT / "README.md", ROOT / "reproduction" / "README.md", *(ROOT / "docs").glob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = set(re.findall(r"python -m reproduction ([^\s`]+)", text))
+    assert {*GROUPS["all"].experiments, *GROUPS} <= names
+    assert names <= {*EXPERIMENTS, *GROUPS, "list"}
 
 
 def test_list_prints_json(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
+    from secondlook.evaluation import describe_prediction
     from secondlook.runs import open_run
 
     opened, progress = open_run(run), not (quiet or no_progress)
@@ -53,6 +54,6 @@ def calibrate(
     if as_json:
         typer.echo(policy.model_dump_json())
     elif not quiet:
-        about = [options.describe_prediction(policy.predict_from, policy.top_k)]
+        about = [describe_prediction(policy.predict_from, policy.top_k)]
         following = f"secondlook score --policy {quote(str(out))} --data folder:new/ --out scores.parquet"
         typer.echo("\n".join([str(policy), *about, "", f"Saved in {out}. Next: {following}"]))

@@ -44,7 +44,7 @@ def demo(
     if not quiet:
         typer.echo(
             "A small network, trained on 200 handwritten digits, classifies 1,597 others. When is it wrong?\n"
-            "The first half of them is labeled; the other half stands for new images."
+            "The first half of them is labeled; the other half serves as new images."
         )
     for arguments in commands(out):
         if not quiet:

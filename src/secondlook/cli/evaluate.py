@@ -18,7 +18,7 @@ def evaluate(
         Path, typer.Option("--out", metavar="DIR", help="Folder of the run; stored predictions in it are reused.")
     ],
     views: options.Views = "natural",
-    output: options.Output = None,
+    output: options.OutputOption = None,
     mean: options.Mean = None,
     std: options.Std = None,
     resize: options.Resize = None,

@@ -78,6 +78,7 @@ def _describe_run(path: Path) -> Facts:
 
 
 def _describe_policy(path: Path) -> Facts:
+    from secondlook.evaluation import describe_prediction
     from secondlook.selective import Policy
 
     policy = Policy.load(path)
@@ -86,7 +87,7 @@ def _describe_policy(path: Path) -> Facts:
         "what": "policy",
         "rule": f"accept where {policy.method} >= {policy.threshold:.6g}",
         "guarantee": policy.guarantee.text,
-        "prediction": options.describe_prediction(policy.predict_from, policy.top_k),
+        "prediction": describe_prediction(policy.predict_from, policy.top_k),
         "classifier": policy.classifier.name,
         "classifier digest": policy.classifier.digest,
         "preprocessing": policy.classifier.preprocessing,

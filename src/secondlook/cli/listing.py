@@ -16,7 +16,7 @@ Kind = Literal["methods", "metrics", "views", "models", "sources", "exports"]
 
 
 def list_kind(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="methods, metrics, views, models, sources or exports.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
     as_json: options.Json = False,
 ) -> None:
     """List what is available, with a line on each.

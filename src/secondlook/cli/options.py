@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secondlook.arrays import Output
 from secondlook.errors import ClassifierError, SecondLookError
 from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
@@ -21,8 +22,8 @@ Models = Annotated[
     list[str],
     typer.Option("--model", metavar="SPEC", help="Classifier, such as onnx:model.onnx; repeat for an ensemble."),
 ]
-Output = Annotated[
-    str | None, typer.Option(help="What the model outputs, logits or probabilities, where its file does not tell.")
+OutputOption = Annotated[
+    Output | None, typer.Option("--output", help="What the model outputs, where its file does not tell.")
 ]
 Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")]
 Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Standard deviation to divide by.")]
@@ -36,15 +37,18 @@ ModelOptions = Annotated[
 ]
 Data = Annotated[
     str,
-    typer.Option("--data", metavar="SPEC", help="Images: folder:DIR, npz:FILE, csv:FILE, hf:NAME; see list sources."),
+    typer.Option(
+        "--data", metavar="SPEC", help="Images, such as folder:DIR or npz:FILE; 'secondlook list sources' has all."
+    ),
 ]
 Views = Annotated[str, typer.Option("--views", metavar="SET", help="Preset, views in quotes, or a .txt file of views.")]
 Methods = Annotated[
     list[str] | None,
-    typer.Option("--method", metavar="NAME", help="Confidence method; may be repeated. See list methods."),
+    typer.Option("--method", metavar="NAME", help="Confidence method ('secondlook list methods'); may be repeated."),
 ]
 Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME", help="Metric; may be repeated. See list metrics.")
+    list[str] | None,
+    typer.Option("--metric", metavar="NAME", help="Metric ('secondlook list metrics'); may be repeated."),
 ]
 Level = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
 Resamples = Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
@@ -121,11 +125,6 @@ def _add_options(text: str, options: Mapping[str, str]) -> str:
     for name in options.keys() & spec.options.keys():
         raise ClassifierError(f"option {name!r} is given twice, in {text!r} and as an option; give it once.")
     return str(spec.with_options(options))
-
-
-def describe_prediction(predict_from: str, top_k: int) -> str:
-    """Return what counts as the prediction, such as 'class predicted from views' or 'top 5 predicted from image'."""
-    return f"{'class' if top_k == 1 else f'top {top_k}'} predicted from {predict_from}"
 
 
 def use_config(context: typer.Context, path: Path | None) -> Path | None:

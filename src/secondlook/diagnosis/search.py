@@ -21,7 +21,7 @@ from secondlook.diagnosis.search_result import SearchResult
 from secondlook.errors import DiagnosisError, MetricError
 from secondlook.metrics import BoundMetric, parse_metric
 from secondlook.predictions import Predictions
-from secondlook.progress import Advance, progress_bar, unwatched
+from secondlook.progress import Advance, progress_bar, ignore_progress
 from secondlook.views import PRESETS, ViewSet, ViewsLike, as_view_set_with_identity
 
 ENOUGH_ERRORS = 20
@@ -123,7 +123,7 @@ def _is_kept(reference: ViewSet | None, gain: Gain, diagnosis: Diagnosis, budget
     return len(reference) <= budget + 1 and diagnosis.harmful.keys().isdisjoint(reference.texts)
 
 
-def choose_views(pool: Pool, metric: BoundMetric, n_views: int, advance: Advance = unwatched) -> IntArray:
+def choose_views(pool: Pool, metric: BoundMetric, n_views: int, advance: Advance = ignore_progress) -> IntArray:
     """Return positions of views in the order of a greedy forward search that starts with the identity. -> int64 [v]
 
     Among equally good views the first is chosen, which is the mildest of candidate views.
@@ -156,7 +156,7 @@ def assign_folds(correct: BoolArray, folds: int, seed: int) -> IntArray:
 
 
 def compute_held_out_means(
-    pool: Pool, metric: BoundMetric, fold: IntArray, n_views: int, advance: Advance = unwatched
+    pool: Pool, metric: BoundMetric, fold: IntArray, n_views: int, advance: Advance = ignore_progress
 ) -> Float64Array:
     """Return the mean over the first 1 .. n_views views chosen without the fold of each image. -> float64 [n_views, N]
 

@@ -15,7 +15,7 @@ from secondlook.metrics import (
     rank,
     resample_metrics,
 )
-from secondlook.progress import Advance, unwatched
+from secondlook.progress import Advance, ignore_progress
 from secondlook.tables import arrow_table, format_table
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def check_level(level: float) -> None:
 
 
 def estimate_metrics(
-    group: str, entries: NamedConfidences, options: EstimateOptions, advance: Advance = unwatched
+    group: str, entries: NamedConfidences, options: EstimateOptions, advance: Advance = ignore_progress
 ) -> Iterator[Estimate]:
     """Yield every metric of every entry; all entries share the same resamplings of the images."""
     rankings = {name: rank(*entry) for name, entry in entries.items()}

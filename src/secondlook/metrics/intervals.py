@@ -10,7 +10,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.metrics.ranking import Ranking, count_increments
-from secondlook.progress import Advance, unwatched
+from secondlook.progress import Advance, ignore_progress
 
 NamedConfidences = Mapping[str, tuple[BoolArray, Float64Array]]
 """`correct` (bool [N]) and `confidence` (float64 [N]) by name, of the same N images."""
@@ -52,7 +52,7 @@ def resample_metrics(
     compute: Callable[[str, Ranking], Sequence[float] | Float64Array],
     resamples: int,
     seed: int,
-    advance: Advance = unwatched,
+    advance: Advance = ignore_progress,
 ) -> dict[str, Float64Array]:
     """Return `compute(name, ranking)` for each name on each resampling. float64 [R, M] each
 

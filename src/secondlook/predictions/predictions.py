@@ -25,7 +25,7 @@ from secondlook.predictions.validation import (
     resolve_positions,
     resolve_views,
 )
-from secondlook.progress import Advance, progress_bar, unwatched
+from secondlook.progress import Advance, progress_bar, ignore_progress
 from secondlook.tables import arrow_table, pandas_frame
 from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity
 
@@ -213,7 +213,7 @@ class Predictions:
             _n_classes=n_classes,
             _image_positions=np.arange(n_images),
             _view_positions=np.arange(n_views),
-            _advance=unwatched,
+            _advance=ignore_progress,
             _predicted={},
         )
 

@@ -141,7 +141,7 @@ class Run:
         path = self.path / EVALUATION
         try:
             return Evaluation.from_dict(json.loads(path.read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, SecondLookError) as error:
             raise PredictionsError(
                 f"the evaluation {str(path)!r} cannot be read: {error}; evaluate again to recreate it."
             ) from None
@@ -181,7 +181,7 @@ class Run:
         seed: int | None = None,
         progress: bool = True,
     ) -> Evaluation:
-        """Evaluate the stored predictions again; arguments left out are those of the run. Nothing is written."""
+        """Evaluate the stored predictions again, with the settings of the run by default. Nothing is written."""
         return evaluate(
             self.predictions,
             methods or self.settings.get("method"),

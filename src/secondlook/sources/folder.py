@@ -54,7 +54,7 @@ def _open_unlabeled(spec: Spec, read_options: ReadOptions, paths: list[Path]) ->
     if "classes" in spec.options:
         raise SourceError(f"classes= in {str(spec)!r} applies to one folder per class only; omit it.")
     _check_not_empty(paths, spec)
-    return FileSource(str(spec), paths, relative_ids(paths, spec.path), read_options)
+    return FileSource(str(spec), paths, make_relative_ids(paths, spec.path), read_options)
 
 
 def _open_labeled(spec: Spec, read_options: ReadOptions, per_class: dict[str, list[Path]]) -> FileSource:
@@ -65,7 +65,7 @@ def _open_labeled(spec: Spec, read_options: ReadOptions, per_class: dict[str, li
         class_names = read_class_names(Path(spec.options["classes"]).expanduser(), str(spec))
     folders = [name for name, members in per_class.items() for _ in members]
     labels = encode_labels(folders, class_names, str(spec))
-    ids = relative_ids(paths, spec.path)
+    ids = make_relative_ids(paths, spec.path)
     return FileSource(str(spec), paths, ids, read_options, labels=labels, class_names=class_names)
 
 
@@ -92,7 +92,7 @@ def walk_images(folder: Path) -> list[Path]:
     return _filter_images(_walk_files(folder))
 
 
-def relative_ids(paths: list[Path], root: Path) -> list[str]:
+def make_relative_ids(paths: list[Path], root: Path) -> list[str]:
     """Return the paths relative to the root, with forward slashes on every system."""
     return [path.relative_to(root).as_posix() for path in paths]
 

@@ -69,12 +69,12 @@ class HuggingFaceSource(Source):
             raise UnreadableImageError(where, "its row is empty")
         return decode_file(Path(str(cell["path"])), where, self.max_pixels)
 
-    def content_digest(self, index: int) -> bytes:
+    def hash_content(self, index: int) -> bytes:
         """Return the sha256 of the encoded image."""
         cell = self._read_cell(index)
         if cell.get("bytes") is not None:
             return hashlib.sha256(cell["bytes"]).digest()
-        return super().content_digest(index)
+        return super().hash_content(index)
 
     def _read_cell(self, index: int) -> dict[str, Any]:
         cell = self.encoded[index][self.image]

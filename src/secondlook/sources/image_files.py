@@ -65,7 +65,7 @@ class FileSource(Source):
         path = self.paths[index]
         return decode_file(path, str(path), self.max_pixels)
 
-    def content_digest(self, index: int) -> bytes:
+    def hash_content(self, index: int) -> bytes:
         """Return a digest of one file: of its bytes, or of its size and modification time for very large sources."""
         path = self.paths[index]
         return _hash_file(path) if self._hashes_bytes else _hash_file_status(path)

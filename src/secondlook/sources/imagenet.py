@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secondlook.errors import SourceError
-from secondlook.sources.folder import check_folder, list_images, relative_ids, walk_images
+from secondlook.sources.folder import check_folder, list_images, make_relative_ids, walk_images
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.official_files import read_mat_file
 from secondlook.sources.source import ReadOptions, source_scheme
@@ -69,17 +69,17 @@ def _find_devkit(spec: Spec, root: Path) -> Path | None:
 
 def _open_synset_folders(spec: Spec, read_options: ReadOptions, folder: Path, devkit: Path | None) -> FileSource:
     wnids = sorted(path.name for path in folder.iterdir() if SYNSET_NAME.fullmatch(path.name))
-    synsets = _synsets_from_folders(wnids, folder) if devkit is None else _read_synsets(devkit)
+    synsets = _make_synsets(wnids, folder) if devkit is None else _read_synsets(devkit)
     unknown = [wnid for wnid in wnids if wnid not in synsets.index_of_wnid]
     if unknown:
         raise SourceError(f"folder {unknown[0]!r} in {str(folder)!r} is not a synset of the devkit; remove it.")
     paths = [path for wnid in wnids for path in walk_images(folder / wnid)]
     labels = [synsets.index_of_wnid[path.relative_to(folder).parts[0]] for path in paths]
-    ids = relative_ids(paths, folder)
+    ids = make_relative_ids(paths, folder)
     return FileSource(str(spec), paths, ids, read_options, labels=labels or None, class_names=synsets.class_names)
 
 
-def _synsets_from_folders(wnids: list[str], folder: Path) -> Synsets:
+def _make_synsets(wnids: list[str], folder: Path) -> Synsets:
     if len(wnids) != N_SYNSETS:
         raise SourceError(
             f"{str(folder)!r} contains {len(wnids)} synset folders, so the class indices are unknown without the"
@@ -99,7 +99,7 @@ def _open_flat_folder(spec: Spec, read_options: ReadOptions, folder: Path, devki
     numbered = [(path, int(match[1])) for path, match in matches if match]
     labels = [_find_label(path, number, ground_truth, synsets) for path, number in numbered]
     paths = [path for path, _ in numbered]
-    ids = relative_ids(paths, folder)
+    ids = make_relative_ids(paths, folder)
     return FileSource(str(spec), paths, ids, read_options, labels=labels, class_names=synsets.class_names)
 
 

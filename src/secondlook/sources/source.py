@@ -122,7 +122,7 @@ class Source(ABC):
     def read(self, index: int) -> Array:
         """Return one image, uint8 [H, W, 1 or 3], or raise `UnreadableImageError`."""
 
-    def content_digest(self, index: int) -> bytes:
+    def hash_content(self, index: int) -> bytes:
         """Return a digest of the content of one image: of its pixels, or, for files, of the bytes of the file."""
         try:
             return hash_pixels(self.read(index))
@@ -134,7 +134,7 @@ class Source(ABC):
         """The sha256 (hex) of class names, ids, labels and image contents, in order."""
         total = hashlib.sha256(json.dumps(self.class_names).encode())
         labels: Iterable[int | None] = repeat(None, len(self)) if self.labels is None else self.labels.tolist()
-        for id_, label, content in zip(self.ids, labels, self._content_digests(), strict=True):
+        for id_, label, content in zip(self.ids, labels, self._hash_contents(), strict=True):
             # One line of JSON per image: no two lists of images have the same text.
             total.update(f"\n{json.dumps([id_, label, content.hex()])}".encode())
         return total.hexdigest()
@@ -176,11 +176,11 @@ class Source(ABC):
                 images[index] = result
         return Batch(np.array(list(images), dtype=np.int64), tuple(self.ids[i] for i in images), list(images.values()))
 
-    def _content_digests(self) -> Iterator[bytes]:
+    def _hash_contents(self) -> Iterator[bytes]:
         with self._open_pool() as pool:
             for first in range(0, len(self), IMAGES_PER_HASHING_BLOCK):
                 positions = range(first, min(first + IMAGES_PER_HASHING_BLOCK, len(self)))
-                yield from _map_in_order(pool, self.content_digest, positions)
+                yield from _map_in_order(pool, self.hash_content, positions)
 
     def _open_pool(self) -> ThreadPoolExecutor | nullcontext[None]:
         return ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext()

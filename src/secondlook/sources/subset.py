@@ -47,9 +47,9 @@ class Subset(Source):
         """Read one image from the whole source. -> uint8 [H, W, 1 or 3]"""
         return self.whole.read(int(self.positions[index]))
 
-    def content_digest(self, index: int) -> bytes:
+    def hash_content(self, index: int) -> bytes:
         """Return the content digest of one image in the whole source."""
-        return self.whole.content_digest(int(self.positions[index]))
+        return self.whole.hash_content(int(self.positions[index]))
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,9 @@ def _fuse(first: Operation, second: Operation, frame: Frame) -> Operation | None
         case Tone(), Tone():
             return Tone(first.curves + second.curves, first.uses_mean or second.uses_mean)
         case Copy(), Warp() if _covers_frame(first, frame):
-            return _compose_warp(_copy_matrix(first), second.inverse_map, second.border)
+            return _compose_warp(_to_matrix(first), second.inverse_map, second.border)
         case Warp(), Copy() if _covers_frame(second, frame):
-            return _compose_warp(first.inverse_map, _copy_matrix(second), first.border)
+            return _compose_warp(first.inverse_map, _to_matrix(second), first.border)
     return None
 
 
@@ -143,7 +143,7 @@ def _covers_frame(copy: Copy, frame: Frame) -> bool:
     return copy.y.covers(frame.height) and copy.x.covers(frame.width)
 
 
-def _copy_matrix(copy: Copy) -> Float64Array:
+def _to_matrix(copy: Copy) -> Float64Array:
     return np.array([[copy.x.sign, 0, copy.x.offset], [0, copy.y.sign, copy.y.offset]], dtype=np.float64)
 
 
