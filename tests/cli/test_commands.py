@@ -235,6 +235,7 @@ def test_damaged_chunk_of_a_run_is_named(here: Here, run: Path) -> None:
     assert str(chunk) in done.err
 
 
+@pytest.mark.posix
 def test_full_disk_is_an_error_message(digits: Path, tmp_path: Path) -> None:
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
     limited += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -259,6 +260,7 @@ def classify(images):
 """
 
 
+@pytest.mark.posix
 def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_CLASSIFIER)
     program = Path(sys.executable).with_name("secondlook")

@@ -207,6 +207,7 @@ def test_unknown_choice_is_rejected(secondlook: Command, place: Path) -> None:
     assert not (place / "scores.csv").exists()
 
 
+@pytest.mark.posix
 def test_full_disk_is_an_error_message(secondlook: Command, place: Path) -> None:
     """A limit on the size of files stands for a disk without room; afterwards the same command succeeds."""
     program = Path(sys.executable).with_name("secondlook")

@@ -48,7 +48,7 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
     )
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
-    assert "top 2" in done.out
+    assert "top-2" in done.out
     policy = sl.Policy.load("policy.json")
     preds = sl.Predictions.open("run/predictions")
     assert (policy.predict_from, policy.top_k) == ("views", 2)

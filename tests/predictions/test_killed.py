@@ -97,6 +97,7 @@ def all_bytes(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.posix
 def test_killed_and_resumed_collection_writes_the_same_bytes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     with start_collectors() as collector:

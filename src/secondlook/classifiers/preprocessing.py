@@ -227,8 +227,12 @@ class Preprocessing:
     @classmethod
     def from_dict(cls, settings: Mapping[str, object]) -> Self:
         """Return the preprocessing described by `to_dict`; missing settings have their default."""
-        names = {stored: name for name, stored in _STORED_NAMES.items()}
-        return cls().with_settings({names.get(name, name): value for name, value in settings.items()})
+        return cls().with_settings({cls.setting_name(stored): value for stored, value in settings.items()})
+
+    @staticmethod
+    def setting_name(stored: str) -> str:
+        """Return the name of a setting whose name in files is `stored`."""
+        return next((name for name, kept in _STORED_NAMES.items() if kept == stored), stored)
 
     @property
     def digest(self) -> str:

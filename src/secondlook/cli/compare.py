@@ -36,7 +36,7 @@ def compare(
     chosen = {name: value for name, value in {"methods": method, "metrics": metric}.items() if value}
     result = compare_predictions(
         opened,
-        **chosen,  # type: ignore[arg-type]
+        **chosen,
         predict_from=predict_from or first.predict_from,
         top_k=top_k or first.top_k,
         level=level,

@@ -63,7 +63,7 @@ def _describe_run(path: Path) -> Facts:
         "classifier": record.classifier.name,
         "classifier digest": record.classifier.digest,
         "output": record.classifier.output,
-        "preprocessing": record.classifier.preprocessing,
+        "preprocessing": str(run.preprocessing),
         "images": record.data.spec,
         "images digest": record.data.digest,
         "predictions": f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes",
@@ -78,6 +78,7 @@ def _describe_run(path: Path) -> Facts:
 
 
 def _describe_policy(path: Path) -> Facts:
+    from secondlook.classifiers import Preprocessing
     from secondlook.evaluation import describe_prediction
     from secondlook.selective import Policy
 
@@ -90,7 +91,7 @@ def _describe_policy(path: Path) -> Facts:
         "prediction": describe_prediction(policy.predict_from, policy.top_k),
         "classifier": policy.classifier.name,
         "classifier digest": policy.classifier.digest,
-        "preprocessing": policy.classifier.preprocessing,
+        "preprocessing": str(Preprocessing.from_dict(policy.classifier.preprocessing)),
         "views": list(policy.views),
         "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
         "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.errors} of them wrong",
@@ -109,13 +110,11 @@ def _describe_model(spec: str) -> Facts:
         "digest": model.digest,
         "output": model.output,
         "classes": model.n_classes if model.n_classes is not None else "known after the first call",
-        "preprocessing": model.preprocessing.to_dict(),
+        "preprocessing": str(model.preprocessing),
     }
 
 
 def _format_value(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {item}" for name, item in value.items() if item is not None)
     if isinstance(value, list):
         return "\n".join(str(item) for item in value) or "none"
     return str(value)

@@ -21,7 +21,7 @@ from secondlook.diagnosis.search_result import SearchResult
 from secondlook.errors import DiagnosisError, MetricError
 from secondlook.metrics import BoundMetric, parse_metric
 from secondlook.predictions import Predictions
-from secondlook.progress import Advance, progress_bar, ignore_progress
+from secondlook.progress import Advance, ignore_progress, progress_bar
 from secondlook.views import PRESETS, ViewSet, ViewsLike, as_view_set_with_identity
 
 ENOUGH_ERRORS = 20

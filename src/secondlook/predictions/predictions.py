@@ -25,7 +25,7 @@ from secondlook.predictions.validation import (
     resolve_positions,
     resolve_views,
 )
-from secondlook.progress import Advance, progress_bar, ignore_progress
+from secondlook.progress import Advance, ignore_progress, progress_bar
 from secondlook.tables import arrow_table, pandas_frame
 from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity
 

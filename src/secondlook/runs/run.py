@@ -146,6 +146,11 @@ class Run:
                 f"the evaluation {str(path)!r} cannot be read: {error}; evaluate again to recreate it."
             ) from None
 
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How images become the input of the classifier."""
+        return Preprocessing.from_dict(self.record.classifier.preprocessing)
+
     @cached_property
     def source(self) -> Source:
         """The images, if they have not changed since the run."""
@@ -159,9 +164,8 @@ class Run:
 
     def image(self, position: int) -> Array:
         """Return one image of the predictions as the classifier saw it. uint8 or float32 [H, W, C]"""
-        preprocessing = Preprocessing.from_dict(self.record.classifier.preprocessing)
         index = self._source_index[self.predictions.ids[position]]
-        image: Array = preprocessing.fit([self.source.read(index)])[0]
+        image: Array = self.preprocessing.fit([self.source.read(index)])[0]
         return image
 
     @cached_property
@@ -306,7 +310,7 @@ class Run:
             "classifier": classifier.name,
             "classifier digest": classifier.digest,
             "output": classifier.output,
-            "preprocessing": ", ".join(f"{name} {value}" for name, value in classifier.preprocessing.items()),
+            "preprocessing": str(self.preprocessing),
             "images": data.spec,
             "images digest": data.digest,
             "views": " ".join(self.record.views),

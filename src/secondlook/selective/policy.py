@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
+from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
@@ -270,12 +271,13 @@ def _upgrade_version_1(content: Mapping[str, object]) -> dict[str, object]:
 
 
 def _find_setting_mismatch(expected: Mapping[str, object], given: Mapping[str, object]) -> Mismatch | None:
-    for setting in sorted({*expected, *given}):
-        if expected.get(setting) != given.get(setting):
+    for stored in sorted({*expected, *given}):
+        if expected.get(stored) != given.get(stored):
+            setting = Preprocessing.setting_name(stored)
             return Mismatch(
-                f"the policy was made with preprocessing {setting}={expected.get(setting)}, but the classifier has "
-                f"{setting}={given.get(setting)}",
-                f"load it with {setting}={expected.get(setting)}, or {UNGUARANTEED}",
+                f"the policy was made with preprocessing {setting}={expected.get(stored)}, but the classifier has "
+                f"{setting}={given.get(stored)}",
+                f"load it with {setting}={expected.get(stored)}, or {UNGUARANTEED}",
             )
     return None
 

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from secondlook.imports import lazy_attributes
-from secondlook.views.arguments import Amount
 from secondlook.views.presets import PRESETS, Preset
-from secondlook.views.steps import STEPS, Step, view_step
+from secondlook.views.steps import STEPS, Amount, Step, view_step
 from secondlook.views.view import BoundStep, View
 from secondlook.views.view_set import ViewSet, ViewsLike, ViewWarning, as_view_set, as_view_set_with_identity
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from secondlook.errors import ViewError
 from secondlook.registry import did_you_mean
-from secondlook.views.arguments import shorten
 from secondlook.views.presets import PRESETS, Preset
+from secondlook.views.steps import shorten
 from secondlook.views.view import View
 
 
