@@ -1,13 +1,14 @@
-"""How fast collecting is beside the bare classifier, and how much memory a large table takes.
+"""Speed of `collect` compared with the ONNX session alone, and peak memory of a large table of predictions.
 
-python benchmarks/collect.py                  # everything, as in the results kept
-python benchmarks/collect.py --images 500 --rows 2000 --classes 100    # a quick look
+python benchmarks/collect.py                                           # the sizes of the stored results
+python benchmarks/collect.py --images 500 --rows 2000 --classes 100    # quick
+
+The speed needs ../shared/cifar10 (test.npz, resnet20.onnx); the memory needs about 5 GB of disk at the default sizes.
 """
 
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,149 +21,156 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from circumstances import ROOT, write_results
+from measurement import (
+    CIFAR10,
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    Row,
+    create_parser,
+    load_cifar10_classifier,
+    peak_memory_bytes,
+    write_results,
+)
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.predictions import Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
-CIFAR10 = ROOT.parent / "shared" / "cifar10"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MODEL = CIFAR10 / "resnet20.onnx"
 SEED = 0
-BATCH = 256
-ROUNDS = 9
+BATCH_SIZE = 256
 MEGABYTE = 2**20
 
 
 def main() -> None:
-    """Measure what is asked for and keep it."""
-    asked = _arguments()
-    if asked.child:
-        print(json.dumps(_child(asked)))
+    """Measure speed and memory, print the table and write it."""
+    options = parse_options()
+    if options.child:
+        print(json.dumps(run_child(options)))
         return
-    rows = [*_throughput(asked.images), *_memory(asked.rows, asked.views, asked.classes)]
-    write_results(asked.out, rows)
-    _print(rows)
+    rows = [
+        *measure_throughput(options.images, options.rounds),
+        *measure_memory(options.rows, options.views, options.classes),
+    ]
+    write_results(options.out / "collect.csv", rows)
+    print_table(rows)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=1000, help="CIFAR-10 images for the throughput")
-    parser.add_argument("--rows", type=int, default=50_000, help="images of the large table")
-    parser.add_argument("--views", type=int, default=24, help="views of the large table")
-    parser.add_argument("--classes", type=int, default=1000, help="classes of the large table")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "collect.csv")
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = create_parser(__doc__)
+    parser.add_argument("--images", type=int, default=1000, help="CIFAR-10 images for the speed (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds for the speed (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=50_000, help="images of the large table (default: %(default)s)")
+    parser.add_argument("--views", type=int, default=24, help="views of the large table (default: %(default)s)")
+    parser.add_argument("--classes", type=int, default=1000, help="classes of the large table (default: %(default)s)")
     parser.add_argument("--child", choices=("collecting", "scoring"), help=argparse.SUPPRESS)
     parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _throughput(count: int) -> list[dict[str, object]]:
-    """Time the bare session and collecting in turns, on the same images and views.
+# --- Speed ---
 
-    A machine that is shared speeds up and slows down, so each turn is compared with its neighbor; the median counts.
+
+def measure_throughput(count: int, rounds: int) -> list[Row]:
+    """Time the ONNX session and `collect` in alternation, on the same images and views.
+
+    The speed of a shared machine varies, so the ratio is computed within each round; the median over rounds is kept.
     """
     if not CIFAR10.is_dir():
-        print(f"throughput left out: there is no {CIFAR10}")
+        print(f"skipped the speed: {CIFAR10} does not exist")
         return []
     source = f"npz:{CIFAR10 / 'test.npz'}?limit={count}"
     views = ViewSet("cifar10")
-    model = load_classifier(f"onnx:{CIFAR10 / 'resnet20.onnx'}", output="logits", mean=MEAN, std=STD)
-    inputs = _ready_inputs(source, views)
-    bare, collected = [], []
-    for _ in range(ROUNDS):
-        bare.append(_seconds_bare(inputs))
+    model = load_cifar10_classifier(MODEL)
+    inputs = prepare_inputs(source, views)
+    session_times, collect_times = [], []
+    for _ in range(rounds):
+        session_times.append(time_session(inputs))
         with tempfile.TemporaryDirectory() as store:
             start = time.perf_counter()
-            collect(model, source, views, store=store, batch_size=BATCH, progress=False)
-            collected.append(time.perf_counter() - start)
-    looks = len(inputs)
-    ratios = [one / other for one, other in zip(bare, collected, strict=True)]
+            collect(model, source, views, store=store, batch_size=BATCH_SIZE, progress=False)
+            collect_times.append(time.perf_counter() - start)
+    ratios = [session / collected for session, collected in zip(session_times, collect_times, strict=True)]
     return [
-        _row("bare ONNX session", "images x views per second", looks / median(bare), ""),
-        _row("collect to disk", "images x views per second", looks / median(collected), ""),
-        _row("collect beside the bare session", "ratio of throughput", median(ratios), ">= 0.95"),
+        make_row("bare ONNX session", "images x views per second", len(inputs) / median(session_times)),
+        make_row("collect to disk", "images x views per second", len(inputs) / median(collect_times)),
+        make_row("collect beside the bare session", "ratio of throughput", median(ratios), ">= 0.95"),
     ]
 
 
-def _ready_inputs(source: str, views: ViewSet) -> Array:
-    """Every view of every image, normalized: float32 [N x V, 3, 32, 32]."""
+def prepare_inputs(source: str, views: ViewSet) -> Array:
+    """Return every view of every image, normalized. float32 [N x V, 3, 32, 32]"""
     images = np.stack([image for batch in open_source(source).batches(1000) for image in batch.images])
-    looks = apply_views(images, views).reshape(-1, *images.shape[1:]).transpose(0, 3, 1, 2)
-    ready = looks.astype(np.float32)
-    ready /= 255
-    ready -= np.array(MEAN, dtype=np.float32)[:, None, None]
-    ready /= np.array(STD, dtype=np.float32)[:, None, None]
-    return ready
+    transformed = apply_views(images, views).reshape(-1, *images.shape[1:]).transpose(0, 3, 1, 2)
+    inputs = transformed.astype(np.float32)
+    inputs /= 255
+    inputs -= np.array(CIFAR10_MEAN, dtype=np.float32)[:, None, None]
+    inputs /= np.array(CIFAR10_STD, dtype=np.float32)[:, None, None]
+    return inputs
 
 
-def _seconds_bare(inputs: Array) -> float:
+def time_session(inputs: Array) -> float:
+    """Return the seconds of the ONNX session for all inputs, after one batch to warm up."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(CIFAR10 / "resnet20.onnx", providers=["CPUExecutionProvider"])
-    session.run(None, {"images": inputs[:BATCH]})
+    session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    session.run(None, {"images": inputs[:BATCH_SIZE]})
     start = time.perf_counter()
-    for first in range(0, len(inputs), BATCH):
-        session.run(None, {"images": inputs[first : first + BATCH]})
+    for first in range(0, len(inputs), BATCH_SIZE):
+        session.run(None, {"images": inputs[first : first + BATCH_SIZE]})
     return time.perf_counter() - start
 
 
-def _memory(rows: int, views: int, classes: int) -> list[dict[str, object]]:
-    """Collect a large table and score it, each in a process of its own, and ask each for its peak."""
-    needed = rows * views * classes * 4 * 1.1
+# --- Memory ---
+
+
+def measure_memory(rows: int, views: int, classes: int) -> list[Row]:
+    """Collect a large table and compute confidences from it, each in a separate process with its own peak memory."""
+    required = rows * views * classes * 4 * 1.1
     with tempfile.TemporaryDirectory() as folder:
-        if shutil.disk_usage(folder).free < needed:
-            print(f"memory left out: the table needs {needed / 2**30:.1f} GB of disk in {folder}")
+        if shutil.disk_usage(folder).free < required:
+            print(f"skipped the memory: the table needs {required / 2**30:.1f} GB of disk in {folder}")
             return []
         size = f"{rows} images x {views} views x {classes} classes"
         results = []
         for stage in ("collecting", "scoring"):
             command = [sys.executable, __file__, "--child", stage, "--store", folder]
             sizes = ["--rows", str(rows), "--views", str(views), "--classes", str(classes)]
-            answer = json.loads(subprocess.run([*command, *sizes], capture_output=True, text=True, check=True).stdout)
-            results.append(_row(f"{stage} {size}", "peak memory, MB", answer["peak_mb"], "< 1500"))
-            results.append(_row(f"{stage} {size}", "seconds", answer["seconds"], ""))
+            measured = json.loads(subprocess.run([*command, *sizes], capture_output=True, text=True, check=True).stdout)
+            results.append(make_row(f"{stage} {size}", "peak memory, MB", measured["peak_mb"], "< 1500"))
+            results.append(make_row(f"{stage} {size}", "seconds", measured["seconds"]))
         return results
 
 
-def _child(asked: argparse.Namespace) -> dict[str, float]:
+def run_child(options: argparse.Namespace) -> dict[str, float]:
+    """Run one stage and return its measurements, in the process that `measure_memory` starts."""
     start = time.perf_counter()
-    if asked.child == "collecting":
-        _collect_random(asked.store, asked.rows, asked.views, asked.classes)
+    if options.child == "collecting":
+        collect_random_outputs(options.store, options.rows, options.views, options.classes)
     else:
-        _mean_confidence(Predictions.open(asked.store))
-    return {"seconds": time.perf_counter() - start, "peak_mb": _peak_bytes() / MEGABYTE}
+        compute_mean_confidence(Predictions.open(options.store))
+    return {"seconds": time.perf_counter() - start, "peak_mb": peak_memory_bytes() / MEGABYTE}
 
 
-def _peak_bytes() -> int:
-    """Return the peak memory of this process.
-
-    On Linux `getrusage` starts a new program with the peak of the one that started it; the status file does not.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        (line,) = (line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _collect_random(store: Path, rows: int, views: int, classes: int) -> None:
+def collect_random_outputs(store: Path, rows: int, views: int, classes: int) -> None:
+    """Collect the outputs of a classifier that returns random logits at no cost."""
     random = np.random.default_rng(SEED)
     images = random.integers(0, 256, (rows, 8, 8, 3), dtype=np.uint8)
     logits = random.normal(size=(4096, classes)).astype(np.float32)
 
-    def random_classifier(batch: Array) -> Array:
-        answers: Array = logits[batch[:, 0, 0, 0].astype(int) * 16 + batch[:, 0, 0, 1] % 16]
-        return answers
+    def classify(batch: Array) -> Array:
+        outputs: Array = logits[batch[:, 0, 0, 0].astype(int) * 16 + batch[:, 0, 0, 1] % 16]
+        return outputs
 
     texts = ["identity", *(f"shift:{x},{y}" for x in range(-2, 3) for y in range(-2, 3) if (x, y) != (0, 0))][:views]
-    model = load_classifier(random_classifier, name=f"random {classes} {SEED}", output="logits")
+    model = load_classifier(classify, name=f"random {classes} {SEED}", output="logits")
     collect(model, images, texts, store=store, progress=False)
 
 
-def _mean_confidence(predictions: Predictions) -> Array:
-    """Score every image as the mean confidence does: the mean over views of the predicted class's probability."""
+def compute_mean_confidence(predictions: Predictions) -> Array:
+    """Return the mean over views of the predicted class's probability, computed block by block. float64 [N]"""
     predicted = predictions.predicted(predict_from="image")
     confidence = np.empty(predictions.n_images)
     for rows, block in predictions.blocks():
@@ -170,14 +178,20 @@ def _mean_confidence(predictions: Predictions) -> Array:
     return confidence
 
 
-def _row(what: str, measure: str, value: float, target: str) -> dict[str, object]:
+# --- Results ---
+
+
+def make_row(what: str, measure: str, value: float, target: str = "") -> Row:
+    """Return one row of the results."""
     return {"what": what, "measure": measure, "value": round(value, 4), "target": target, "seed": SEED}
 
 
-def _print(rows: list[dict[str, object]]) -> None:
-    table = Table("what", "measure", "value", "target", title=f"Collecting, {os.cpu_count()} cores")
+def print_table(rows: list[Row]) -> None:
+    """Print the results as a table."""
+    columns = ("what", "measure", "value", "target")
+    table = Table(*columns, title=f"Collecting predictions, {os.cpu_count()} cores")
     for row in rows:
-        table.add_row(*(str(row[name]) for name in ("what", "measure", "value", "target")))
+        table.add_row(*(str(row[name]) for name in columns))
     Console().print(table)
 
 

@@ -1,51 +1,51 @@
-"""How fast BS(D) ranks: against one numpy.argsort of all values, over the number of images, and against the naive way.
+"""Speed of the bootstrap ranking BS(D): against one numpy.argsort, over the number of images, and against plain Python.
 
-Run: python benchmarks/ranking.py
+Run: python benchmarks/ranking.py [--quick]
 """
 
+import argparse
 import functools
 import json
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from circumstances import write_results
+from measurement import Row, create_parser, peak_memory_bytes, time_rounds, write_results
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.estimators import plurality_order, view_resampling_counts
 
-RESULTS = Path(__file__).parent / "results"
-IMAGES, VIEWS, RESAMPLINGS = 49_000, 24, 1_000
-GROWTH = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 500_000)
-NAIVE = (100, 200, 400)
-MOST_OF_ARGSORT, MOST_MEGABYTES = 0.5, 1000
+VIEWS, RESAMPLINGS = 24, 1_000
+MAX_ARGSORT_RATIO, MAX_MEGABYTES = 0.5, 1000
 TYPES = ("float64", "float32")
 SEED = 0
 
 
-def made_up_doubts(images: int) -> Float64Array:
-    """Return doubts like those of a good classifier: from 1e-8 to nearly 1, views of an image alike. [images, VIEWS]"""
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of images: to compare with argsort, to measure the growth, and to compare with plain Python."""
+
+    argsort: int
+    growth: tuple[int, ...]
+    naive: tuple[int, ...]
+
+
+FULL = Sizes(49_000, (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 500_000), (100, 200, 400))
+QUICK = Sizes(2_000, (500, 1_000), (50,))
+
+
+def make_other_mass(images: int) -> Float64Array:
+    """Return values like those of a good classifier: 1e-8 to nearly 1, similar over views. [images, VIEWS]"""
     generator = np.random.default_rng(SEED)
     logits = generator.normal(4, 4, (images, 1)) + generator.normal(0, 1, (images, VIEWS))
     return 1 / (1 + np.exp(logits))
 
 
-def seconds(job: Callable[[], object], rounds: int = 3) -> float:
-    """Return the least time of a few rounds."""
-    times = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        job()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def naive_order(resampled: Array, window: int) -> list[int]:
-    """Rank as the paper writes it, by plain lists. [N, B] -> images, the surest first"""
+def rank_naively(resampled: Array, window: int) -> list[int]:
+    """Rank with plain lists, as described in the paper. [N, B] -> images, the most confident first"""
     images = [image for _, image in sorted((x, image) for image, row in enumerate(resampled.tolist()) for x in row)]
     order = []
     while images:
@@ -59,54 +59,47 @@ def naive_order(resampled: Array, window: int) -> list[int]:
     return order
 
 
-def measured_alone(images: int) -> dict[str, float]:
-    """Return seconds, processor seconds (of all threads) and peak megabytes of a ranking in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "alone", str(images)], capture_output=True, text=True, check=True)
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
+def measure_ranking(images: int) -> dict[str, float]:
+    """Return seconds, processor seconds (of all threads) and peak megabytes of a ranking in a separate process."""
+    command = [sys.executable, __file__, "--child", str(images)]
+    measured: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return measured
 
 
-def rank_alone(images: int) -> None:
-    """Rank once and print the figures; what `measured_alone` starts."""
-    doubts, counts = made_up_doubts(images), view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
-    plurality_order(doubts[:100], counts)
-    rounds = 3 if images <= IMAGES else 1
-    started = time.process_time()
-    taken = seconds(functools.partial(plurality_order, doubts, counts), rounds)
-    processor = (time.process_time() - started) / rounds
-    print(json.dumps({"seconds": taken, "processor_seconds": processor, "megabytes": peak_megabytes()}))
+def run_child(images: int) -> None:
+    """Rank and print the measurements as JSON, in the process that `measure_ranking` starts."""
+    other_mass, counts = make_other_mass(images), view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
+    plurality_order(other_mass[:100], counts)  # compiles the kernels
+    rounds = 3 if images <= FULL.argsort else 1
+    start = time.process_time()
+    (times,) = time_rounds(functools.partial(plurality_order, other_mass, counts), rounds=rounds)
+    processor = (time.process_time() - start) / rounds
+    megabytes = peak_memory_bytes() / 1e6
+    print(json.dumps({"seconds": min(times), "processor_seconds": processor, "megabytes": megabytes}))
 
 
-def peak_megabytes() -> float:
-    """Return the most memory this process has held; getrusage would count what its parent held as well."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s*(\d+) kB", status)
-    return int(found[1]) * 1024 / 1e6 if found else float("nan")
+def compare_with_argsort(images: int, counts: IntArray) -> list[Row]:
+    """Compare with one numpy.argsort of all resampled values, as float64 (the matrix product) and as float32."""
+    values = (make_other_mass(images) @ counts).ravel()
+    argsort = {name: time_rounds(functools.partial(np.argsort, values.astype(name)), rounds=1)[0][0] for name in TYPES}
+    ours = measure_ranking(images)
+    print(f"{images:,} images x {VIEWS} views x {RESAMPLINGS:,} resamplings:")
+    print(f"  ranking              {ours['seconds']:7.2f} s, peak {ours['megabytes']:.0f} MB (limit {MAX_MEGABYTES})")
+    for name, seconds in argsort.items():
+        ratio = ours["seconds"] / seconds
+        print(f"  argsort of {name}   {seconds:7.2f} s, ratio {ratio:.3f} (limit {MAX_ARGSORT_RATIO})")
+    met = ours["seconds"] <= MAX_ARGSORT_RATIO * argsort["float64"] and ours["megabytes"] < MAX_MEGABYTES
+    print(f"  target {'met' if met else 'MISSED'}")
+    rows = [{"what": f"argsort {name}", "images": images, "seconds": seconds} for name, seconds in argsort.items()]
+    return [{"what": "ranking", "images": images, **ours}, *rows]
 
 
-def against_argsort(counts: IntArray) -> list[dict[str, object]]:
-    """Compare with one numpy.argsort of all bootstrapped values, float64 as they come from the product."""
-    values = (made_up_doubts(IMAGES) @ counts).ravel()
-    argsort = {kind: seconds(functools.partial(np.argsort, values.astype(kind)), rounds=1) for kind in TYPES}
-    ours = measured_alone(IMAGES)
-    print(f"{IMAGES:,} images x {VIEWS} views x {RESAMPLINGS:,} resamplings, from scores to ranking:")
-    print(
-        f"  ranking              {ours['seconds']:7.2f} s, peak {ours['megabytes']:.0f} MB (allowed {MOST_MEGABYTES})"
-    )
-    for name, taken in argsort.items():
-        print(f"  argsort of {name}   {taken:7.2f} s, ratio {ours['seconds'] / taken:.3f} (allowed {MOST_OF_ARGSORT})")
-    reached = ours["seconds"] <= MOST_OF_ARGSORT * argsort["float64"] and ours["megabytes"] < MOST_MEGABYTES
-    print(f"  target {'reached' if reached else 'MISSED'}")
-    rows = [{"what": f"argsort {name}", "images": IMAGES, "seconds": taken} for name, taken in argsort.items()]
-    return [{"what": "ranking", "images": IMAGES, **ours}, *rows]
-
-
-def over_images() -> list[dict[str, object]]:
+def measure_growth(sizes: tuple[int, ...]) -> list[Row]:
     """Measure how time and memory grow with the number of images."""
     print(f"\n{'images':>10}{'seconds':>10}{'processor':>11}{'us/image':>10}{'peak MB':>10}")
-    rows: list[dict[str, object]] = []
-    for images in GROWTH:
-        ours = measured_alone(images)
+    rows: list[Row] = []
+    for images in sizes:
+        ours = measure_ranking(images)
         processor = ours["processor_seconds"]
         per_image = f"{processor:11.3f}{1e6 * processor / images:10.1f}"
         print(f"{images:10,}{ours['seconds']:10.3f}{per_image}{ours['megabytes']:10.0f}")
@@ -114,59 +107,66 @@ def over_images() -> list[dict[str, object]]:
     return rows
 
 
-def against_naive(counts: IntArray) -> list[dict[str, object]]:
-    """Compare with the naive transcription, where that is still bearable; both must rank alike."""
+def compare_with_naive(sizes: tuple[int, ...], counts: IntArray) -> list[Row]:
+    """Compare with plain Python, which is too slow for more images, and check that both rankings are equal."""
     print(f"\n{'images':>10}{'naive s':>10}{'ours s':>10}{'ratio':>10}")
-    rows: list[dict[str, object]] = []
-    for images in NAIVE:
-        doubts = made_up_doubts(images)
-        resampled = sum_over_views(doubts, counts)
-        naive = seconds(functools.partial(naive_order, resampled, RESAMPLINGS), rounds=1)
-        ours = seconds(functools.partial(plurality_order, doubts, counts))
-        if naive_order(resampled, RESAMPLINGS) != plurality_order(doubts, counts).tolist():
-            raise SystemExit(f"the rankings of {images} images differ")
+    rows: list[Row] = []
+    for images in sizes:
+        other_mass = make_other_mass(images)
+        resampled = sum_over_views(other_mass, counts)
+        naive = time_rounds(functools.partial(rank_naively, resampled, RESAMPLINGS), rounds=1)[0][0]
+        ours = min(time_rounds(functools.partial(plurality_order, other_mass, counts), rounds=3)[0])
+        if rank_naively(resampled, RESAMPLINGS) != plurality_order(other_mass, counts).tolist():
+            raise SystemExit(f"the two rankings of {images} images differ")
         print(f"{images:10,}{naive:10.2f}{ours:10.4f}{naive / ours:10.0f}")
         rows.append({"what": "naive", "images": images, "seconds": naive})
         rows.append({"what": "against naive", "images": images, "seconds": ours})
     return rows
 
 
-def sum_over_views(doubts: Float64Array, counts: IntArray) -> Array:
-    """Return the float32 that the ranking sorts, added up in the same order. [N, V], [V, B] -> [N, B]"""
-    sums = np.zeros((len(doubts), counts.shape[1]))
+def sum_over_views(other_mass: Float64Array, counts: IntArray) -> Array:
+    """Return the float32 values that the ranking sorts, summed in the same order. [N, V], [V, B] -> [N, B]"""
+    sums = np.zeros((len(other_mass), counts.shape[1]))
     for view in range(len(counts)):
-        sums += doubts[:, view, None] * counts[view]
+        sums += other_mass[:, view, None] * counts[view]
     return sums.astype(np.float32)
 
 
-def plot(rows: list[dict[str, object]], path: Path) -> None:
-    """Draw time over the number of images, both logarithmic, beside a straight line."""
+def plot_growth(rows: list[Row], path: Path) -> None:
+    """Plot time against the number of images on logarithmic axes, with proportional growth as a reference."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     images = np.array([float(str(row["images"])) for row in rows])
-    taken = np.array([float(str(row["processor_seconds"])) for row in rows])
+    seconds = np.array([float(str(row["processor_seconds"])) for row in rows])
     figure, axes = pyplot.subplots(figsize=(6, 4))
-    axes.loglog(images, taken, "o-", label="ranking")
-    axes.loglog(images, taken[-1] * images / images[-1], "--", label="in proportion to the images")
+    axes.loglog(images, seconds, "o-", label="ranking")
+    axes.loglog(images, seconds[-1] * images / images[-1], "--", label="proportional to the number of images")
     axes.set(xlabel="images", ylabel="processor seconds", title=f"BS(D), {VIEWS} views, {RESAMPLINGS:,} resamplings")
     axes.legend()
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
 def main() -> None:
-    """Run all comparisons, print them, and keep them in benchmarks/results."""
+    """Run all comparisons, print them and write them."""
+    parser = create_parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="few images, to check that the benchmark runs")
+    parser.add_argument("--child", type=int, metavar="IMAGES", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        run_child(options.child)
+        return
+    sizes = QUICK if options.quick else FULL
     counts = view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
     setting = {"views": VIEWS, "resamplings": RESAMPLINGS, "seed": SEED}
-    ratio, growth, naive = against_argsort(counts), over_images(), against_naive(counts)
-    plot(growth, RESULTS / "ranking.png")
-    write_results(RESULTS / "ranking.csv", [{**row, **setting} for row in (*ratio, *growth, *naive)])
+    argsort = compare_with_argsort(sizes.argsort, counts)
+    growth = measure_growth(sizes.growth)
+    naive = compare_with_naive(sizes.naive, counts)
+    write_results(options.out / "ranking.csv", [{**row, **setting} for row in (*argsort, *growth, *naive)])
+    plot_growth(growth, options.out / "ranking.png")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["alone"]:
-        rank_alone(int(sys.argv[2]))
-    else:
-        main()
+    main()

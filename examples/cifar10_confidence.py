@@ -1,28 +1,27 @@
-"""How well does a CIFAR-10 classifier know when it is wrong, and how much does a second look help?
+"""Compare confidence methods on CIFAR-10: how well does each detect the errors of a classifier?
 
     python examples/cifar10_confidence.py ../shared/cifar10 resnet20 --store predictions/
 
-The folder holds `test.npz` (images uint8 [N, 32, 32, 3], labels) and NAME.onnx (logits). Prints every confidence that
-needs nothing but predictions, measured as a detector of errors, and how far the bootstrap interval can be trusted.
+Needs a folder with `test.npz` (`images` uint8 [N, 32, 32, 3] and `labels` [N]) and the classifier as MODEL.onnx, which
+outputs logits for normalized images. The first run takes minutes on a CPU; with `--store` the predictions are reused.
+
+Prints AUROC, AUPR and AURC of every method that needs only predictions, with the class predicted from the image and
+from the views; then how often the bootstrap interval of some views contains the mean over other views.
 """
 
 import argparse
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from sklearn.metrics import average_precision_score, roc_auc_score
+from numpy.typing import NDArray
 
-from secondlook.arrays import BoolArray, Float64Array
-from secondlook.classifiers import load_classifier
-from secondlook.estimators import confidence, confidence_interval
-from secondlook.predictions import Predictions, collect
-from secondlook.views import ViewSet
+import secondlook as sl
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-ROWS: list[tuple[str, dict[str, Any]]] = [
+METHODS: list[tuple[str, dict[str, Any]]] = [
     ("msr", {}),
     ("mean", {}),
     ("bootstrap", {}),
@@ -42,68 +41,66 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
 
 
 def main() -> None:
-    """Collect (or open) the predictions and print the tables."""
+    """Collect the predictions, or read them from the store, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder with test.npz and the model")
-    parser.add_argument("model", help="name of the model, such as resnet20")
-    parser.add_argument("--store", type=Path, help="keep the predictions in this folder")
-    parser.add_argument("--images", type=int, help="only that many images, from the first")
-    asked = parser.parse_args()
-    preds = predictions_of(asked.folder, asked.model, asked.store, asked.images)
-    for predict_from in ("image", "views"):
-        print_table(preds, asked.model, predict_from)
-    print_interval_on_unseen_views(preds)
+    parser.add_argument("folder", type=Path, help="folder with test.npz and the classifier")
+    parser.add_argument("model", help="name of the classifier, such as resnet20")
+    parser.add_argument("--store", type=Path, help="folder for the predictions (default: they are not stored)")
+    parser.add_argument("--images", type=int, help="use only the first images (default: all)")
+    options = parser.parse_args()
+    preds = collect_predictions(options.folder, options.model, options.store, options.images)
+    print_metrics(preds, options.model, "image")
+    print_metrics(preds, options.model, "views")
+    print_interval_coverage(preds)
 
 
-def predictions_of(folder: Path, model: str, store: Path | None, images: int | None) -> Predictions:
-    """Return what the model answers to the `cifar10` views of the test images."""
+def collect_predictions(folder: Path, model: str, store: Path | None, images: int | None) -> sl.Predictions:
+    """Return the predictions for the `cifar10` views of the test images."""
     with np.load(folder / "test.npz") as test:
         pixels, labels = test["images"][:images], test["labels"][:images]
-    classifier = load_classifier(f"onnx:{folder / model}.onnx", output="logits", mean=MEAN, std=STD)
-    return collect(classifier, pixels, ViewSet("cifar10"), labels=labels, store=store)
+    classifier = sl.load_classifier(f"onnx:{folder / model}.onnx", output="logits", mean=MEAN, std=STD)
+    return sl.collect(classifier, pixels, sl.ViewSet("cifar10"), labels=labels, store=store)
 
 
-def print_table(preds: Predictions, model: str, predict_from: Any) -> None:
-    """Print AUROC and AUPR (errors positive, per cent) and AURC (mean selective risk, per mille) of each confidence."""
+def print_metrics(preds: sl.Predictions, model: str, predict_from: Literal["image", "views"]) -> None:
+    """Print AUROC and AUPR (errors are positive, in percent) and AURC (mean selective risk x 1000) of each method."""
     correct = preds.correct(predict_from=predict_from)
-    print(f"\n{model}, {preds.n_images:,} images, class by {predict_from}, accuracy {correct.mean():.4f}")
+    print(f"\n{model}, {preds.n_images:,} images, class from {predict_from}, accuracy {correct.mean():.4f}")
     print(f"{'confidence':<34}{'AUROC':>8}{'AUPR':>8}{'AURC':>8}")
-    for name, options in ROWS:
-        text = " ".join([name, *(f"{option}={value}" for option, value in options.items())])
-        auroc, aupr, aurc = measured(correct, confidence(preds, name, predict_from=predict_from, **options))
-        print(f"{text:<34}{auroc:8.2f}{aupr:8.2f}{aurc:8.2f}")
+    for name, options in METHODS:
+        title = " ".join([name, *(f"{option}={value}" for option, value in options.items())])
+        confidence = sl.confidence(preds, name, predict_from=predict_from, **options)
+        auroc, aupr = 100 * sl.metrics.auroc(correct, confidence), 100 * sl.metrics.aupr(correct, confidence)
+        print(f"{title:<34}{auroc:8.2f}{aupr:8.2f}{1000 * sl.metrics.aurc(correct, confidence):8.2f}")
 
 
-def measured(correct: BoolArray, surety: Float64Array) -> tuple[float, float, float]:
-    """Return AUROC and AUPR in per cent, errors positive, and the mean selective risk x 1000."""
-    errors_in_order = ~correct[np.argsort(-surety, kind="stable")]
-    risk = np.cumsum(errors_in_order) / np.arange(1, len(correct) + 1)
-    auroc, aupr = roc_auc_score(~correct, -surety), average_precision_score(~correct, -surety)
-    return 100 * auroc, 100 * aupr, 1000 * float(risk.mean())
+def print_interval_coverage(preds: sl.Predictions, level: float = 0.95, splits: int = 20) -> None:
+    """Print how often the interval of some views contains the mean over the held-out views.
 
-
-def print_interval_on_unseen_views(preds: Predictions, level: float = 0.95, splits: int = 20) -> None:
-    """Print how often the interval of some views holds the mean of the views it has not seen.
-
-    Once the unseen views are the flipped ones, once they are drawn at random, equally many. Were the views of an
-    image independent, both figures would be the same.
+    The held-out views are first equally many random ones, then the flipped ones. If the views of an image were
+    independent, both numbers would be equal.
     """
     flipped = np.array(["hflip" in text for text in preds.views.texts])
     generator = np.random.default_rng(0)
-    at_random = []
+    fractions = []
     for _ in range(splits):
-        places = 1 + generator.permutation(preds.n_views - 1)[: flipped.sum()]
-        at_random.append(share_held(preds, np.isin(np.arange(preds.n_views), places), level))
-    print(f"\nthe {level:.0%} interval of {(~flipped).sum()} views holds the mean of {flipped.sum()} unseen ones")
-    print(f"  unseen views drawn at random: {np.mean(at_random):.1%} of the images")
-    print(f"  unseen views are the flipped: {share_held(preds, flipped, level):.1%} of the images")
+        chosen = 1 + generator.permutation(preds.n_views - 1)[: flipped.sum()]
+        held_out = np.isin(np.arange(preds.n_views), chosen)
+        fractions.append(compute_interval_coverage(preds, held_out, level))
+    print(
+        f"\nthe {level:.0%} interval of {(~flipped).sum()} views contains the mean over {flipped.sum()} held-out views"
+    )
+    print(f"  random views held out:  {np.mean(fractions):.1%} of the images")
+    print(f"  flipped views held out: {compute_interval_coverage(preds, flipped, level):.1%} of the images")
 
 
-def share_held(preds: Predictions, unseen: BoolArray, level: float) -> float:
-    """Return the share of images whose interval from the seen views holds the mean of the unseen ones, bool [V]."""
-    low, high = confidence_interval(preds.select(views=list(itertools.compress(preds.views, ~unseen))), level)
-    shares = np.take_along_axis(preds.probabilities.astype(float), preds.predicted()[:, None, None], axis=2)[:, :, 0]
-    means = shares[:, unseen].mean(axis=1)
+def compute_interval_coverage(preds: sl.Predictions, held_out: NDArray[np.bool_], level: float) -> float:
+    """Return the fraction of images whose interval contains the mean over the held-out views. bool [V]"""
+    used = list(itertools.compress(preds.views, ~held_out))
+    low, high = sl.confidence_interval(preds.select(views=used), level)
+    predicted = preds.predicted()[:, None, None]
+    probabilities = np.take_along_axis(preds.probabilities.astype(float), predicted, axis=2)[:, :, 0]
+    means = probabilities[:, held_out].mean(axis=1)
     return float(((low <= means) & (means <= high)).mean())
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -188,3 +189,18 @@ def test_every_error_is_a_secondlook_error() -> None:
 def test_missing_extra_names_the_command_that_installs_it() -> None:
     message = str(errors.MissingExtraError("Ray scale-out", "ray", "ray"))
     assert "pip install 'secondlook[ray]'" in message
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_library_messages_name_no_command_line_options(path: Path) -> None:
+    if room_of(path) == "cli":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    raised = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    texts = [
+        part.value
+        for node in raised
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
+    assert not [text for text in texts if re.search(r"(?<!\w)--[a-z]", text)]
