@@ -149,7 +149,7 @@ def compute_accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> floa
     """Return the fraction of correct predictions."""
     network.eval()
     correct = 0
-    for inputs, targets in zip(images.split(1000), labels.split(1000), strict=True):
+    for inputs, targets in zip(torch.split(images, 1000), torch.split(labels, 1000), strict=True):
         correct += int((network(normalize(inputs)).argmax(dim=1) == targets).sum())
     return correct / len(images)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from reproduction.cifar10 import CIFAR10_EXPERIMENTS
-from reproduction.experiment import Experiment, NamedRecord, ReproductionError
+from reproduction.experiment import Experiment, ReproductionError, TitledRecord
 from reproduction.paper import PAPER_EXPERIMENTS
 from secondlook.registry import Registry
 
@@ -15,7 +15,7 @@ for _experiment in (*PAPER_EXPERIMENTS, *CIFAR10_EXPERIMENTS):
 
 
 @dataclass(frozen=True)
-class Group(NamedRecord):
+class Group(TitledRecord):
     """A name that runs several experiments."""
 
     experiments: tuple[str, ...]

@@ -25,7 +25,7 @@ class ReproductionError(sl.SecondLookError):
 
 
 @dataclass(frozen=True)
-class NamedRecord:
+class TitledRecord:
     """A record with a name and a title, as registries list it."""
 
     name: str
@@ -190,7 +190,7 @@ Piece = Comparison | Intensity | RiskCoverage | MetricExplained | ContactSheets 
 
 
 @dataclass(frozen=True)
-class Experiment(NamedRecord):
+class Experiment(TitledRecord):
     """A table or figure of the paper, or several pieces that belong together."""
 
     pieces: tuple[Piece, ...]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproduction.experiment import NamedRecord, ReproductionError
+from reproduction.experiment import ReproductionError, TitledRecord
 from secondlook.registry import Registry
 
 # --- Required files, and what is missing ---
@@ -51,7 +51,7 @@ def format_missing(missing: tuple[MissingItem, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class DataSet(NamedRecord):
+class DataSet(TitledRecord):
     """A data set below the data root.
 
     Attributes
@@ -221,7 +221,7 @@ NAME_INSTRUCTION = 'add name = "..." below [{name}] in the TOML file, and change
 
 
 @dataclass(frozen=True)
-class ClassifierRecord(NamedRecord):
+class ClassifierRecord(TitledRecord):
     """A classifier that the columns refer to by name, and the spec that it is loaded from by default.
 
     `{root}` in the spec is the first of `folders` below the data root that contains `file`. `layer` is the layer of a

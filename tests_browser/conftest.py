@@ -1,4 +1,4 @@
-"""A headless Chromium, and reports to open in it."""
+"""Fixtures of the browser tests: headless Chromium, and reports to open in it."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ CLASSES = ("cat", "dog", "bird", '<img src="x" onerror="alert(1)">')
 
 
 def make_predictions(n_images: int) -> Predictions:
-    """Make predictions of which about one in seven is wrong, and less confident for the other views."""
+    """Return predictions with errors in about one image of seven. logits [n_images, 4 views, 4 classes]"""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, n_images)
     logits = rng.normal(size=(n_images, 4, 4))
@@ -44,7 +44,7 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
         tmp_path_factory.mktemp("report") / "report.html",
         title="Cats, dogs and birds",
         image=lambda index: np.roll(noise, index, axis=1),
-        notes=["made up for this test"],
+        notes=["synthetic predictions"],
         command="secondlook report run/",
         delta=0.01,
         artifacts=False,
@@ -62,20 +62,20 @@ def browser() -> Iterator[Browser]:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert chromium, "Chromium is not installed: apt-get install chromium, or set CHROMIUM to its path"
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
-        yield launched
-        launched.close()
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
 def page(browser: Browser, report: Path) -> Iterator[Page]:
-    """Open the report; any console message, and any request except for the page itself, fails the test."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    """Open the report; a console message, or a request for anything but the page itself, fails the test."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
     messages: list[str] = []
-    opened.on("console", lambda message: messages.append(message.text))
-    opened.on("pageerror", lambda error: messages.append(str(error)))
-    opened.on("request", lambda request: None if request.url.startswith("data:") else messages.append(request.url))
-    opened.goto(report.as_uri())
-    yield opened
-    opened.close()
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith("data:") else messages.append(request.url))
+    page.goto(report.as_uri())
+    yield page
+    page.close()
     assert messages == [report.as_uri()]

@@ -1,4 +1,4 @@
-"""The page in a browser: example images, keyboard, sorting, reading curves, widths, colors and print."""
+"""The report in a browser: example images, keyboard, sorting, reading curves, widths, colors and print."""
 
 import os
 from pathlib import Path
@@ -29,11 +29,11 @@ def test_image_opens_all_of_its_views_and_closes(page: Page) -> None:
     assert page.locator("#views-dialog").is_visible()
     tiles = page.locator("#dialog-views .tile")
     assert [text.splitlines()[-1] for text in tiles.all_inner_texts()] == ["identity", "hflip", "shift:1,0", "rotate:5"]
-    assert page.locator("#dialog-views img").evaluate_all("all => all.every((one) => one.naturalWidth > 0)")
+    assert page.locator("#dialog-views img").evaluate_all("images => images.every((image) => image.naturalWidth > 0)")
     assert "✗ wrong" in page.inner_text("#dialog-summary")
     page.keyboard.press("Escape")
     assert not page.locator("#views-dialog").is_visible()
-    assert opener.evaluate("one => one === document.activeElement"), "the focus returns to the opener"
+    assert opener.evaluate("button => button === document.activeElement"), "focus should return to the opener"
     page.keyboard.press("Enter")
     page.locator("#views-dialog .close").click()
     assert not page.locator("#views-dialog").is_visible()
@@ -55,7 +55,7 @@ def test_controls_are_reached_by_tab_with_a_visible_focus(page: Page) -> None:
     assert reached[0] == "Skip to the result"
     order = [reached.index(name) for name in ("risk-plot", "method", "tolerated", "coverage", "logarithmic")]
     assert order == sorted(order)
-    assert "Class" in reached, "sortable headings are buttons"
+    assert "Class" in reached, "sortable headings should be buttons"
 
 
 def test_skip_link_leads_to_the_result(page: Page) -> None:
@@ -66,11 +66,11 @@ def test_skip_link_leads_to_the_result(page: Page) -> None:
 
 def test_curves_are_read_by_pointer_and_arrow_keys(page: Page) -> None:
     page.locator("#risk-plot svg").hover()
-    pointed = page.inner_text("#risk-reading")
-    assert all(f"{name} " in pointed for name in ("msr", "mean", "bootstrap", "bootstrap-lower"))
+    reading = page.inner_text("#risk-reading")
+    assert all(f"{name} " in reading for name in ("msr", "mean", "bootstrap", "bootstrap-lower"))
     page.focus("#risk-plot")
     page.keyboard.press("ArrowRight")
-    assert page.inner_text("#risk-reading") != pointed
+    assert page.inner_text("#risk-reading") != reading
 
 
 def test_heading_sorts_its_table(page: Page) -> None:
@@ -95,31 +95,32 @@ def test_page_fits_the_width_with_enough_contrast(browser: Browser, report: Path
     page = context.new_page()
     page.goto(report.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    paper, ink = (
-        luminance(page.evaluate(f"getComputedStyle(document.body).{name}")) for name in ("backgroundColor", "color")
+    background, text = (
+        compute_luminance(page.evaluate(f"getComputedStyle(document.body).{name}"))
+        for name in ("backgroundColor", "color")
     )
-    assert (paper > ink) == (scheme == "light")
-    assert (max(paper, ink) + 0.05) / (min(paper, ink) + 0.05) > 7
+    assert (background > text) == (scheme == "light")
+    assert (max(background, text) + 0.05) / (min(background, text) + 0.05) > 7
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"report-{width}-{scheme}.png", full_page=True)
     context.close()
 
 
-def luminance(color: str) -> float:
-    """Return the relative luminance of 'rgb(r, g, b)', as WCAG defines it."""
+def compute_luminance(color: str) -> float:
+    """Return the relative luminance of 'rgb(r, g, b)' as defined by WCAG."""
     channels = [int(value) / 255 for value in color.removeprefix("rgb(").removesuffix(")").split(",")]
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_printed_page_cuts_off_no_table(page: Page) -> None:
+def test_tables_fit_the_printed_page(page: Page) -> None:
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 680, "height": 1000})  # A4 between margins of 1.5 cm
     assert page.evaluate("document.documentElement.scrollWidth") <= 680
-    clipped = "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.ariaLabel)"
-    assert page.locator(".scroll").evaluate_all(clipped) == []
+    find_clipped = "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.ariaLabel)"
+    assert page.locator(".scroll").evaluate_all(find_clipped) == []
     assert not page.locator("nav").is_visible()
-    assert page.locator("#tolerated-value").is_visible(), "the chosen operating point is printed"
+    assert page.locator("#tolerated-value").is_visible(), "the selected operating point should be printed"
 
 
 def test_plots_follow_the_width_of_the_window(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""The sliders in a browser: they compute the same numbers as Python, and a step takes no longer than a frame."""
+"""The sliders in a browser: same numbers as in Python, and a step within the time of a frame."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ from secondlook.report.operating_points import (
 )
 from secondlook.report.study import MULTI_VIEW_METHODS, Study, build_study
 
-MOVE = "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')); }"
+MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
 TIMES = """(id) => {
   const slider = document.getElementById(id);
   const times = [];

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 from secondlook.errors import SecondLookError
@@ -22,6 +22,19 @@ class Listed(Protocol):
     @property
     def summary(self) -> str:
         """One line for tables."""
+
+
+@dataclass(frozen=True)
+class NamedRecord:
+    """Base of records that are written by their name alone."""
+
+    name: str
+    summary: str
+
+    @property
+    def form(self) -> str:
+        """How it is written: the name."""
+        return self.name
 
 
 Record = TypeVar("Record", bound=Listed)

@@ -87,6 +87,10 @@ def test_threshold_for_a_coverage_has_no_guarantee(run: sl.Run) -> None:
     assert policy.rule.coverage >= 0.8
 
 
+def test_seed_zero_is_recorded(run: sl.Run) -> None:
+    assert run.settings["seed"] == 0
+
+
 def test_settings_of_the_run_are_the_defaults(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     run = sl.create_run(
         classifier,

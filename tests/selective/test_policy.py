@@ -243,3 +243,16 @@ def test_class_names_are_stored_if_known(policy: Policy, classifier: Classifier,
     del content["class_names"]
     (tmp_path / "without.json").write_text(json.dumps(content))
     assert Policy.load(tmp_path / "without.json").class_names is None
+
+
+@pytest.mark.parametrize(("on", "expected"), [("x", "image"), ("D", "views")])
+def test_version_1_options_are_upgraded(on: str, expected: str) -> None:
+    content = json.loads(VERSION_1) | {"method": "entropy", "options": {"on": on}}
+    assert Policy.model_validate_json(json.dumps(content)).options == {"on": expected}
+
+
+def test_version_1_spelling_in_the_classifier_spec_is_upgraded() -> None:
+    content = json.loads(VERSION_1)
+    content["classifier"]["name"] = "onnx:grey=1.onnx?grey=luminance&colour=BGR&mean=0.5"
+    policy = Policy.model_validate_json(json.dumps(content))
+    assert policy.classifier.name == "onnx:grey=1.onnx?gray=luminance&color=BGR&mean=0.5"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice, takewhile
 
 from secondlook.errors import DiagnosisError
-from secondlook.registry import Registry
+from secondlook.registry import NamedRecord, Registry
 from secondlook.views import View, ViewSet
 
 ViewsOfLevel = Callable[[int, int], list[str]]
@@ -16,17 +16,10 @@ LAST_LEVEL = 4
 
 
 @dataclass(frozen=True)
-class CandidateKind:
+class CandidateKind(NamedRecord):
     """A kind of candidate views, and the function that lists those of each level of strength."""
 
-    name: str
-    summary: str
     views_of_level: ViewsOfLevel
-
-    @property
-    def form(self) -> str:
-        """The name: a kind has no parameters."""
-        return self.name
 
 
 CANDIDATE_KINDS: Registry[CandidateKind] = Registry("kind of candidates", DiagnosisError)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -11,20 +11,15 @@ from secondlook.estimators import confidence, find_method
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
+    EstimateTable,
     describe_prediction,
     estimate_metrics,
     format_estimates,
-    tabulate_estimates,
 )
 from secondlook.evaluation.groups import ALL_IMAGES
 from secondlook.metrics import NamedConfidences, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.progress import progress_bar
-from secondlook.tables import pandas_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 
 class HasPredictions(Protocol):
@@ -36,7 +31,7 @@ class HasPredictions(Protocol):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(EstimateTable):
     """Estimates of several classifiers and methods, paired with the first; `print` shows a table."""
 
     rows: tuple[Estimate, ...]
@@ -51,14 +46,6 @@ class Comparison:
         """Return the comparison as plain values for JSON."""
         names = ("baseline", "level", "n_images", "predict_from", "top_k")
         return {**{name: getattr(self, name) for name in names}, "rows": [one.to_dict() for one in self.rows]}
-
-    def to_arrow(self) -> "pa.Table":
-        """Return an Arrow table with a row per estimate."""
-        return tabulate_estimates(self.rows)
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return a pandas data frame with a row per estimate."""
-        return pandas_frame(self.to_arrow())
 
     def __str__(self) -> str:
         title = f"{self.n_images:,} images"

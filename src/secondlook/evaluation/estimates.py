@@ -16,9 +16,10 @@ from secondlook.metrics import (
     resample_metrics,
 )
 from secondlook.progress import Advance, ignore_progress
-from secondlook.tables import arrow_table, format_table
+from secondlook.tables import arrow_table, format_table, pandas_frame
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 ARROWS = {"higher": "↑", "lower": "↓"}
@@ -72,7 +73,7 @@ class EstimateOptions:
 
     metrics: tuple[BoundMetric, ...]
     scores: frozenset[str]
-    """NamedConfidences whose values are not probabilities, even where they lie in [0, 1]."""
+    """Names of entries whose values are not probabilities, even where they lie in [0, 1]."""
     baseline: str
     level: float
     resamples: int
@@ -170,26 +171,35 @@ def describe_prediction(predict_from: str, top_k: int) -> str:
     return f"{'class' if top_k == 1 else f'top-{top_k} classes'} predicted from the {predict_from}"
 
 
-def tabulate_estimates(estimates: Sequence[Estimate]) -> "pa.Table":
-    """Return an Arrow table with a row per estimate."""
-    import pyarrow as pa
+class EstimateTable:
+    """Base of results that consist of estimates."""
 
-    text, number, count = pa.string(), pa.float64(), pa.int64()
-    intervals = [(one.interval, one.difference_interval) for one in estimates]
-    columns = {
-        "group": ([one.group for one in estimates], text),
-        "method": ([one.method for one in estimates], text),
-        "metric": ([one.metric for one in estimates], text),
-        "better": ([one.better for one in estimates], text),
-        "value": ([one.value for one in estimates], number),
-        "low": ([own and own.low for own, _ in intervals], number),
-        "high": ([own and own.high for own, _ in intervals], number),
-        "difference": ([one.difference for one in estimates], number),
-        "difference_low": ([paired and paired.low for _, paired in intervals], number),
-        "difference_high": ([paired and paired.high for _, paired in intervals], number),
-        "verdict": ([one.verdict for one in estimates], text),
-        "images": ([one.images for one in estimates], count),
-        "errors": ([one.errors for one in estimates], count),
-        "reason": ([one.reason for one in estimates], text),
-    }
-    return arrow_table({name: pa.array(values, kind) for name, (values, kind) in columns.items()})
+    rows: tuple[Estimate, ...]
+
+    def to_arrow(self) -> "pa.Table":
+        """Return an Arrow table with a row per estimate."""
+        import pyarrow as pa
+
+        text, number, count = pa.string(), pa.float64(), pa.int64()
+        intervals = [(one.interval, one.difference_interval) for one in self.rows]
+        columns = {
+            "group": ([one.group for one in self.rows], text),
+            "method": ([one.method for one in self.rows], text),
+            "metric": ([one.metric for one in self.rows], text),
+            "better": ([one.better for one in self.rows], text),
+            "value": ([one.value for one in self.rows], number),
+            "low": ([own and own.low for own, _ in intervals], number),
+            "high": ([own and own.high for own, _ in intervals], number),
+            "difference": ([one.difference for one in self.rows], number),
+            "difference_low": ([paired and paired.low for _, paired in intervals], number),
+            "difference_high": ([paired and paired.high for _, paired in intervals], number),
+            "verdict": ([one.verdict for one in self.rows], text),
+            "images": ([one.images for one in self.rows], count),
+            "errors": ([one.errors for one in self.rows], count),
+            "reason": ([one.reason for one in self.rows], text),
+        }
+        return arrow_table({name: pa.array(values, kind) for name, (values, kind) in columns.items()})
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a pandas data frame with a row per estimate."""
+        return pandas_frame(self.to_arrow())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,21 +13,16 @@ from secondlook.estimators import confidence, find_method
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
+    EstimateTable,
     describe_prediction,
     estimate_metrics,
     format_estimates,
-    tabulate_estimates,
 )
 from secondlook.evaluation.groups import OOD_DETECTION, Group, Groups, make_groups
 from secondlook.metrics import check_confidence, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions, concatenate
 from secondlook.progress import progress_bar
 from secondlook.registry import did_you_mean
-from secondlook.tables import pandas_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
 
@@ -35,7 +30,7 @@ _SETTINGS = ("baseline", "predict_from", "top_k", "views", "level", "resamples",
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(EstimateTable):
     """The result of `evaluate`; `print` shows a table for each group of images."""
 
     rows: tuple[Estimate, ...]
@@ -82,14 +77,6 @@ class Evaluation:
             raise MetricError(
                 f"missing {error.args[0]!r} in the evaluation; expected what to_dict() returns."
             ) from None
-
-    def to_arrow(self) -> "pa.Table":
-        """Return an Arrow table with a row per estimate."""
-        return tabulate_estimates(self.rows)
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return a pandas data frame with a row per estimate."""
-        return pandas_frame(self.to_arrow())
 
     def __str__(self) -> str:
         return "\n\n".join(self._format_group(group) for group in self.groups)

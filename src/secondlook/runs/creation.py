@@ -151,4 +151,4 @@ def _views_text(views: ViewSet) -> str:
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value not in (None, [], False)}
+    return {name: value for name, value in settings.items() if value is not None and value is not False and value != []}

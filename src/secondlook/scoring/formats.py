@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from secondlook.errors import DecisionError
 from secondlook.files import TEMPORARY_SUFFIX, write_atomically
-from secondlook.registry import Registry
+from secondlook.registry import NamedRecord, Registry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,18 +23,10 @@ WriteTables = Callable[[BinaryIO, "pa.Schema", Iterable["pa.Table"]], None]
 
 
 @dataclass(frozen=True)
-class ScoreFormat:
-    """A format of score files, found by the suffix of the file."""
+class ScoreFormat(NamedRecord):
+    """A format of score files; its name is the suffix of the files, such as '.csv'."""
 
-    name: str
-    """The suffix, such as '.csv'."""
-    summary: str
     write: WriteTables
-
-    @property
-    def form(self) -> str:
-        """The suffix."""
-        return self.name
 
 
 SCORE_FORMATS: Registry[ScoreFormat] = Registry("score format", DecisionError)

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, Self
@@ -267,7 +268,16 @@ def _upgrade_version_1(content: Mapping[str, object]) -> dict[str, object]:
     upgraded["version"] = 2
     by = content.get("by", "x")
     upgraded["predict_from"] = VERSION_1_PREDICT_FROM.get(str(by), by)
+    if isinstance(options := content.get("options"), dict) and "on" in options:
+        upgraded["options"] = {**options, "on": VERSION_1_PREDICT_FROM.get(str(options["on"]), options["on"])}
+    if isinstance(classifier := content.get("classifier"), dict):
+        upgraded["classifier"] = {**classifier, "name": _upgrade_spelling(str(classifier.get("name")))}
     return upgraded
+
+
+def _upgrade_spelling(spec: str) -> str:
+    """Return the spec of a classifier with the options `grey` and `colour` of version 1 under their present names."""
+    return re.sub(r"(?<=[?&])(grey|colour)(?==)", lambda match: Preprocessing.setting_name(match[0]), spec)
 
 
 def _find_setting_mismatch(expected: Mapping[str, object], given: Mapping[str, object]) -> Mismatch | None:

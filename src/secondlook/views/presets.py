@@ -3,22 +3,15 @@
 from dataclasses import dataclass
 
 from secondlook.errors import ViewError
-from secondlook.registry import Registry
+from secondlook.registry import NamedRecord, Registry
 
 
 @dataclass(frozen=True)
-class Preset:
+class Preset(NamedRecord):
     """A named set of views; `views` is their text."""
 
-    name: str
-    summary: str
     views: str
     warning: str | None = None
-
-    @property
-    def form(self) -> str:
-        """How the preset is written: its name."""
-        return self.name
 
 
 PRESETS: Registry[Preset] = Registry("preset", ViewError)
