@@ -6,7 +6,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 TEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 
-.PHONY: demo test test-browser check lint types bench reproduce docs clean
+.PHONY: demo test test-browser check lint types bench stress reproduce docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
@@ -30,6 +30,11 @@ check: lint types test
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	for name in views ranking metrics collect search guarantee; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): ten to
+# twenty minutes. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.
+stress: $(VENV)/ready-dev
+	$(BIN)/python -m stress all --out benchmarks/results
 
 # Reruns the two experiments of reproduction/results; DATA_ROOT contains the data sets and weights (reproduction/README.md).
 DATA_ROOT ?= ../shared

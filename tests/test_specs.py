@@ -43,3 +43,7 @@ def test_home_folder_is_expanded() -> None:
 def test_malformed_spec_is_rejected_with_the_error_of_the_caller(text: str) -> None:
     with pytest.raises(SourceError):
         parse_spec(text, SourceError)
+
+
+def test_home_folder_of_an_unknown_user_is_part_of_the_name() -> None:
+    assert parse_spec("onnx:~nobody-here/m.onnx").path == Path("~nobody-here/m.onnx")

@@ -1,6 +1,7 @@
-"""Array types that pass between the rooms, and what an array must be to count as images or as outputs."""
+"""Array types that pass between the rooms, and what counts as a number, an array, images or outputs."""
 
-from typing import Any, Literal
+import math
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,31 @@ def softmax(logits: Array) -> Float64Array:
     np.exp(shifted, out=shifted)
     shifted /= shifted.sum(axis=-1, keepdims=True)
     return shifted
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite real number: not a text, a bool, None or NaN."""
+    if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
+        return False
+    return bool(-math.inf < value < math.inf)
+
+
+def is_whole_number(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer: not a float, a text, a bool or None."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def as_array(values: object, name: str, error: type[Exception]) -> Array:
+    """Return values as an array; raise `error` for ragged lists, and for masked values, which NumPy would unmask."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        first_sentence = str(reason).partition(".")[0]
+        raise error(f"{name} cannot be converted to an array: {first_sentence}; pass a NumPy array.") from None
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        index = np.argwhere(np.ma.getmaskarray(values))[0].tolist()
+        raise error(f"{name} is masked at index {index}; pass only the images whose values are known.")
+    return array
 
 
 def default_ids(n_images: int) -> tuple[str, ...]:

@@ -1,16 +1,20 @@
 """Files that survive a crash: written whole or not at all, locked between processes, validated when read."""
 
+import errno
 import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 TEMPORARY_SUFFIX = ".tmp"
+_NAME_LENGTH = 50
+"""Characters of a name that its temporary file begins with: file systems allow 255 bytes, and some need four each."""
 
 
 class FrozenRecord(BaseModel):
@@ -26,23 +30,60 @@ def describe_invalid(error: ValidationError) -> str:
     return f"{where}: {first['msg'].rstrip('.')}"
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a temporary file, flush it to disk, then rename it to `path` in one step."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, clean: bool = False) -> None:
+    """Let `write` fill a temporary file, flush it to disk, then rename it to `path` in one step.
+
+    `clean` first removes the temporary files that killed processes left for the same path. It lists the folder, so
+    files in large folders are written without it, and the folder is cleaned as a whole (`remove_temporary_files`).
+    """
+    if not path.name:  # '.' or '/'
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if clean:
+        _remove_abandoned_files(path)
+    file, temporary = _create_temporary_file(path)
     try:
-        with temporary.open("xb") as file:
+        with file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            if os.name != "nt":  # renamed while it is locked; an open file cannot be renamed on Windows
+                temporary.replace(path)
+        if os.name == "nt":
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Write a file of known content, whole or not at all."""
-    write_atomically(path, lambda file: file.write(content))
+    """Write a file of known content, whole or not at all, and clean up after killed processes."""
+    write_atomically(path, lambda file: file.write(content), clean=True)
+
+
+def _create_temporary_file(path: Path) -> tuple[BinaryIO, Path]:
+    """Create a file next to `path` that other processes take for alive until it is closed."""
+    while True:
+        temporary = path.with_name(f".{path.name[:_NAME_LENGTH]}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        file = temporary.open("xb")
+        _mark_alive(file)
+        if is_same_file(file, temporary):
+            return file, temporary
+        file.close()  # another process took it for abandoned before it was marked
+
+
+def _remove_abandoned_files(path: Path) -> None:
+    """Remove the temporary files of `path` whose writers are dead; other processes may be writing the same path."""
+    for left in path.parent.glob(f".{escape(path.name[:_NAME_LENGTH])}.{'[0-9a-f]' * 32}{TEMPORARY_SUFFIX}"):
+        with suppress(OSError):
+            _remove_if_abandoned(left)
+
+
+def is_same_file(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is the one at a path now, and not one that was removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def remove_temporary_files(folder: Path) -> None:
@@ -67,7 +108,7 @@ def exclusive_lock(path: Path) -> Iterator[BinaryIO]:
 
     The operating system releases the lock when the process dies.
     """
-    with path.open("ab") as file:
+    with _open_without_waiting(path, "ab") as file:
         _lock(file, shared=False, wait=True)
         yield file
 
@@ -75,10 +116,16 @@ def exclusive_lock(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def shared_lock(path: Path) -> Iterator[bool]:
     """Hold the lock file `path` together with others; yields whether no other process held it at the start."""
-    with path.open("ab") as file:
+    with _open_without_waiting(path, "ab") as file:
         was_alone = _lock(file, shared=False, wait=False)
         _lock(file, shared=True, wait=True)
         yield was_alone
+
+
+def _open_without_waiting(path: Path, mode: str) -> BinaryIO:
+    """Open a file; a pipe in its place is an error, not a wait for the other end."""
+    flags = getattr(os, "O_NONBLOCK", 0)
+    return cast(BinaryIO, open(path, mode, opener=lambda name, others: os.open(name, others | flags, 0o666)))
 
 
 if sys.platform == "win32":
@@ -86,6 +133,7 @@ if sys.platform == "win32":
     import time
 
     _RETRY_SECONDS = 0.05
+    _ABANDONED_SECONDS = 3600
 
     def _lock(file: BinaryIO, *, shared: bool, wait: bool) -> bool:
         """Lock the first byte. Windows has no shared locks: sharing is allowed, and nobody is known to be alone."""
@@ -100,6 +148,13 @@ if sys.platform == "win32":
             else:
                 return True
 
+    def _mark_alive(_file: BinaryIO) -> None:
+        """Do nothing: Windows does not remove a file that is open, and it is renamed as soon as it is closed."""
+
+    def _remove_if_abandoned(path: Path) -> None:
+        if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+            path.unlink()
+
 else:
     import fcntl
 
@@ -109,3 +164,13 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    def _mark_alive(file: BinaryIO) -> None:
+        # On a file system without locks nobody can lock the file, and nobody takes it for abandoned.
+        with suppress(OSError):
+            _lock(file, shared=False, wait=True)
+
+    def _remove_if_abandoned(path: Path) -> None:
+        with _open_without_waiting(path, "r+b") as file:
+            if _lock(file, shared=False, wait=False):
+                path.unlink()  # before the lock is released: its writer may just be about to take it

@@ -1,5 +1,6 @@
 """The one grammar of texts that name a model, a data source or an export: `scheme:location?option=value&...`."""
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class Spec:
     @property
     def path(self) -> Path:
         """The location as a path, with `~` expanded."""
-        return Path(self.location).expanduser()
+        return expand_path(self.location)
 
     @property
     def short_name(self) -> str:
@@ -75,6 +76,11 @@ def parse_spec(text: str, error: type[SecondLookError] = SecondLookError) -> Spe
     if not location:
         raise error(f"{text!r} has no location after '{scheme}:'; expected '{scheme}:LOCATION'.")
     return Spec(scheme, location, _parse_options(options, text, error))
+
+
+def expand_path(text: str) -> Path:
+    """Return a path with `~` expanded; unlike `Path.expanduser`, a `~` of an unknown user is part of a name."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
 def short_name(text: str) -> str:

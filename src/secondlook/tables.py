@@ -1,6 +1,9 @@
-"""Tables of results: aligned text for people, Arrow and pandas for programs."""
+"""Tables of results: aligned text for people, CSV cells for spreadsheets, Arrow and pandas for programs."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from secondlook.imports import import_extra
@@ -8,6 +11,30 @@ from secondlook.imports import import_extra
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+# What spreadsheets run as a formula (the list of OWASP), and texts that escaping would make look like an escaped one.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+
+
+def format_csv_row(cells: Iterable[object]) -> str:
+    """Return a line of a CSV file, whose texts spreadsheets do not run as formulas."""
+    line = io.StringIO(newline="")
+    # Only characters of the line end are quoted, so the writer must know both: a lone "\r" would start a new row.
+    csv.writer(line, lineterminator="\r\n").writerow(map(escape_formula, cells))
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def escape_formula(cell: object) -> object:
+    """Return a cell of a CSV file so that spreadsheets do not run it: a text like '=A1' gets a single quote in front.
+
+    Numbers and other texts are returned as they are. `unescape_formula` restores the text.
+    """
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def unescape_formula(text: str) -> str:
+    """Return the text that `escape_formula` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def format_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:

@@ -1,5 +1,7 @@
 """Transformers image classifiers: tiny models, compared with their image processors."""
 
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,93 @@ def test_a_processor_that_does_more_than_its_settings_is_rejected(folder: Path) 
 def test_unsupported_settings_are_rejected(settings: dict[str, Any], offending: str) -> None:
     with pytest.raises(ClassifierError, match=re.escape(offending)):
         parse_processor(settings, "m")
+
+
+@pytest.fixture
+def folder_with_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a model folder whose code writes the file `ran`; a question on stdin fails the test."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on stdin"))
+    # transformers copies trusted code to this folder.
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    (folder / "modeling_own.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import BitImageProcessorPil, ResNetConfig, ResNetForImageClassification\n"
+        f"Path({str(folder / 'ran')!r}).touch()\n"
+        "class OwnConfig(ResNetConfig):\n    model_type = 'own'\n"
+        "class OwnModel(ResNetForImageClassification):\n    config_class = OwnConfig\n"
+    )
+    return folder
+
+
+def change_json(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+OWN_MODEL = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForImageClassification": "modeling_own.OwnModel"}
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("config.json", {"model_type": "own", "auto_map": OWN_MODEL}),
+        (
+            "preprocessor_config.json",
+            {"image_processor_type": "Own", "auto_map": {"AutoImageProcessor": "modeling_own.Own"}},
+        ),
+    ],
+)
+def test_code_in_a_folder_is_not_run(folder_with_code: Path, file: str, changes: dict[str, object]) -> None:
+    change_json(folder_with_code / file, **changes)
+    with pytest.raises(ClassifierError, match="trust_remote_code=True"):
+        load_classifier(f"hf:{folder_with_code}")
+    assert not (folder_with_code / "ran").exists()
+
+
+def test_code_in_a_folder_is_run_if_the_user_trusts_it(folder_with_code: Path) -> None:
+    expected = load_classifier(f"hf:{folder_with_code}?trust_remote_code=false")
+    change_json(folder_with_code / "config.json", model_type="own", auto_map=OWN_MODEL)
+    classifier = load_classifier(f"hf:{folder_with_code}?trust_remote_code=true")
+    assert (folder_with_code / "ran").exists()
+    images = expected.preprocessing.fit(np.random.default_rng(0).integers(0, 256, (3, 33, 47, 3), dtype=np.uint8))
+    np.testing.assert_array_equal(classifier(images), expected(images))
+
+
+@pytest.mark.posix
+def test_a_folder_with_a_pipe_is_rejected(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    with pytest.raises(ClassifierError, match=r"config\.json.* pipe"):
+        load_classifier(f"hf:{folder}")
+
+
+class RunsCode:
+    """A pickle that creates a folder when it is loaded."""
+
+    def __init__(self, created: Path) -> None:
+        self._created = created
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._created),)
+
+
+def test_pickled_weights_that_run_code_are_rejected(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"classifier.1.bias": RunsCode(folder / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(ClassifierError, match=re.escape(str(folder))):
+        load_classifier(f"hf:{folder}")
+    assert not (folder / "ran").exists()
+
+
+def test_pickled_weights_are_loaded_as_data(folder: Path) -> None:
+    expected = load_classifier(f"hf:{folder}")
+    torch.save(expected.module.state_dict(), folder / "pytorch_model.bin")  # type: ignore[attr-defined]
+    (folder / "model.safetensors").unlink()
+    assert load_classifier(f"hf:{folder}").digest == expected.digest
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "model.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b'{"model_type": 7, "size": 1e999}', b"\xff\xff"])
+def test_damaged_files_are_rejected(folder: Path, file: str, content: bytes) -> None:
+    (folder / file).write_bytes(content)
+    with pytest.raises(ClassifierError, match=re.escape(str(folder))):
+        load_classifier(f"hf:{folder}")

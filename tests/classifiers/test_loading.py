@@ -183,3 +183,8 @@ def test_importing_the_room_loads_nothing_heavy() -> None:
     code = f"import sys, secondlook.classifiers; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_only_onnx_files_are_data_only() -> None:
+    assert [name for name, scheme in MODELS.items() if scheme.is_data_only] == ["onnx"]
+    assert {row["name"]: row["is_data_only"] for row in MODELS.to_rows()}["onnx"] is True

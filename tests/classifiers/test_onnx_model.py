@@ -1,6 +1,7 @@
 """ONNX files: the input is read from the model, and models that do not fit are rejected."""
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from secondlook.classifiers import load_classifier
+from secondlook.classifiers.classifier import digest_values
+from secondlook.classifiers.onnx_file import find_external_data
 from secondlook.errors import ClassifierError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -163,6 +166,157 @@ def test_external_weights_are_part_of_the_digest(make_onnx: Write, network: Any,
     weights[0] ^= 1
     (tmp_path / "weights.bin").write_bytes(weights)
     assert load_classifier(f"onnx:{file}", output="logits").digest != before
+
+
+def field(number: int, content: bytes | int) -> bytes:
+    """Return a protobuf field."""
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def varint(value: int) -> bytes:
+    low, high = value & 127, value >> 7
+    return bytes([low | 128]) + varint(high) if high else bytes([low])
+
+
+def model_with_external_data(location: bytes, *, is_external: int = 1, more: bytes = b"") -> bytes:
+    """Return a model [n, 3, 8, 8] -> [n, 3] plus three external floats, whose location is written value-first."""
+    entry = field(2, location) + field(1, b"location")
+    weights = b"".join([field(1, 3), field(2, 1), field(8, b"w"), field(13, entry), field(14, is_external), more])
+    pool = field(1, b"images") + field(2, b"pooled") + field(4, b"GlobalAveragePool")
+    flatten = field(1, b"pooled") + field(2, b"flat") + field(4, b"Flatten")
+    add = field(1, b"flat") + field(1, b"w") + field(2, b"logits") + field(4, b"Add")
+    sizes = [field(2, b"n"), *(field(1, size) for size in (3, 8, 8))]
+    images = field(1, b"images") + field(
+        2, field(1, field(1, 1) + field(2, b"".join(field(1, each) for each in sizes)))
+    )
+    logits = field(1, b"logits") + field(2, field(1, field(1, 1)))
+    graph = b"".join([field(1, pool), field(1, flatten), field(1, add), field(2, b"g"), field(5, weights)])
+    return field(1, 8) + field(7, graph + field(11, images) + field(12, logits)) + field(8, field(2, 17))
+
+
+def load_with_weights(folder: Path, location: str, **options: Any) -> Any:
+    (folder / "m.onnx").write_bytes(model_with_external_data(location.encode(), **options))
+    return load_classifier(f"onnx:{folder / 'm.onnx'}", output="logits")
+
+
+def test_external_weights_are_found_in_any_order_of_fields(tmp_path: Path, images: Array) -> None:
+    weights = np.array([1, 2, 3], np.float32)
+    weights.tofile(tmp_path / "weights.bin")
+    before = load_with_weights(tmp_path, "weights.bin")
+    np.testing.assert_allclose(before(images), images.mean(axis=(1, 2)) / 255 + weights, atol=1e-5)
+    content = bytearray(weights.tobytes())
+    content[5] ^= 1
+    (tmp_path / "weights.bin").write_bytes(content)
+    assert load_with_weights(tmp_path, "weights.bin").digest != before.digest
+    expected = [(tmp_path / name).read_bytes() for name in ("m.onnx", "weights.bin")]
+    digests = [hashlib.sha256(each).hexdigest() for each in expected]
+    assert load_with_weights(tmp_path, "weights.bin").digest == digest_values(*digests)
+
+
+def test_external_weights_are_found_in_every_message(tmp_path: Path) -> None:
+    """In branches and attributes of nodes, in functions and in sparse tensors, not only beside the graph."""
+    tensor = field(13, field(1, b"location") + field(2, b"NAME")) + field(14, 1)
+    places = {
+        "initializer": field(7, field(5, tensor)),
+        "attribute": field(7, field(1, field(5, field(5, tensor)))),
+        "branch": field(7, field(1, field(5, field(6, field(1, field(5, field(10, tensor))))))),
+        "function": field(25, field(7, field(5, field(11, field(5, tensor))))),
+        "sparse": field(7, field(15, field(1, tensor)) + field(15, field(2, tensor))),
+        "training": field(20, field(1, field(5, tensor))),
+    }
+    for place, content in places.items():
+        (tmp_path / "m.onnx").write_bytes(content)
+        (tmp_path / "NAME").write_bytes(place.encode())
+        assert find_external_data(tmp_path / "m.onnx", "m") == [tmp_path / "NAME"]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_external": 1 + 2**32}, {"more": field(14, 7)}])
+@pytest.mark.parametrize(
+    "location",
+    ["/etc/hostname", "../secret", "a/../../secret", "..\\secret", "C:\\secret", "", "*/_ORT_MEM_ADDR_/*", "a\0b"],
+)
+def test_external_weights_elsewhere_are_rejected(location: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """ONNX Runtime rejects most of them itself; none may get that far."""
+    (tmp_path / "secret").write_bytes(bytes(12))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(model_with_external_data(location.encode(), **options))
+    with pytest.raises(ClassifierError, match="'onnx:m'"):
+        find_external_data(folder / "m.onnx", "onnx:m")
+
+
+@pytest.mark.posix
+def test_links_to_external_weights_elsewhere_are_rejected(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(12))
+    (folder / "weights.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(ClassifierError, match=r"'weights\.bin'.*folder"):
+        load_with_weights(folder, "weights.bin")
+
+
+@pytest.mark.posix
+def test_links_of_a_cache_are_followed(tmp_path: Path) -> None:
+    """The Hugging Face Hub keeps files in one folder and links to them from another."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "blobs" / "1").write_bytes(model_with_external_data(b"weights.bin"))
+    (tmp_path / "blobs" / "2").write_bytes(bytes(12))
+    for name, blob in (("m.onnx", "1"), ("weights.bin", "2")):
+        (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / blob)
+    model = tmp_path / "snapshot" / "m.onnx"
+    assert find_external_data(model, "m") == [tmp_path / "snapshot" / "weights.bin"]
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("kind", ["named pipe", "folder", "device"])
+def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
+    place = {"named pipe": tmp_path / "pipe", "folder": tmp_path, "device": Path("/dev/zero")}[kind]
+    if kind == "named pipe":
+        os.mkfifo(place)
+    for spec in (f"onnx:{place}", f"torch:{place}", f"sklearn:{place}?trust_pickle=true"):
+        with pytest.raises(ClassifierError, match=kind):
+            load_classifier(spec, output="probabilities")
+    if kind == "named pipe":
+        with pytest.raises(ClassifierError, match=kind):
+            load_with_weights(tmp_path, "pipe")
+
+
+def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path, images: Array) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    true = helper.make_tensor_value_info("go_on", TensorProto.BOOL, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["before"], ["go_on"]), helper.make_node("Relu", ["values"], ["next"])],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("before", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("values", TensorProto.FLOAT, None),
+        ],
+        [true, helper.make_tensor_value_info("next", TensorProto.FLOAT, None)],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["flat"]),
+            helper.make_node("Loop", ["", "yes", "flat"], ["logits"], body=body),
+        ],
+        "g",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(np.array(True), "yes")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    classifier = load_classifier(f"onnx:{tmp_path / 'm.onnx'}?timeout=0.3")
+    with pytest.raises(ClassifierError, match=r"0\.3 seconds"):
+        classifier(images)
+    with pytest.raises(ClassifierError, match="timeout=0"):
+        load_classifier(f"onnx:{tmp_path / 'm.onnx'}?timeout=0")
 
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")

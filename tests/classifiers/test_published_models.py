@@ -172,3 +172,20 @@ def test_torchvision_errors(
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ClassifierError, match="pip install torchvision"):
         load_classifier("torchvision:tiny")
+
+
+def test_pickles_that_timm_loads_do_not_run_code(
+    create_model_calls: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a model on the Hub, timm itself calls torch.load with weights_only=False."""
+
+    class RunsCode:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"weight": RunsCode()}, tmp_path / "model.bin")
+    monkeypatch.setattr("timm.create_model", lambda *_, **__: torch.load(tmp_path / "model.bin", weights_only=False))
+    with pytest.raises(ClassifierError, match="'timm:hf-hub:someone/model'"):
+        load_classifier("timm:hf-hub:someone/model")
+    assert not (tmp_path / "ran").exists()
+    assert not create_model_calls

@@ -13,7 +13,6 @@ from secondlook.classifiers import remote as remote_module
 from secondlook.classifiers.remote import Address, RemoteClassifier, RetrySettings
 from secondlook.errors import ClassifierError
 
-pytest.importorskip("tritonclient.http")
 Array = np.ndarray[Any, Any]
 
 
@@ -82,34 +81,6 @@ def test_a_server_that_restarts_during_a_batch_loses_nothing(mortal_server: Any,
     expected = network.logits(many.transpose(0, 3, 1, 2).astype(np.float32) / 255)
     np.testing.assert_allclose(outputs, expected, atol=1e-4)
     classifier.close()  # type: ignore[attr-defined]
-
-
-@pytest.mark.network
-@pytest.mark.parametrize(("status", "attempts"), [("404", 2), ("503", 2), ("401", 1)])
-def test_only_transient_statuses_are_retried(
-    status: str, attempts: int, remote: Any, images: Array, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that has just started answers 404 until the model is loaded; 401 is permanent."""
-    from tritonclient.utils import InferenceServerException
-
-    remote(images[:1])
-    client, calls = remote._client._client, []
-    infer = client.infer
-
-    def fail_once(*arguments: Any, **options: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) == 1:
-            raise InferenceServerException("not now", status=status)
-        return infer(*arguments, **options)
-
-    expected = remote(images[:1])
-    monkeypatch.setattr(client, "infer", fail_once)
-    if attempts == 1:
-        with pytest.raises(ClassifierError, match=r"1 attempt.*\[401\] not now"):
-            remote(images[:1])
-    else:
-        np.testing.assert_array_equal(remote(images[:1]), expected)
-    assert len(calls) == attempts
 
 
 @pytest.mark.network

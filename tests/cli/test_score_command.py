@@ -2,10 +2,14 @@
 
 import csv
 import json
+import os
+import pickle
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +18,7 @@ from PIL import Image
 import secondlook as sl
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo import digit_images, split_digits
+from secondlook.cli.info import describe
 from secondlook.selective import Policy, certify, threshold_for
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -50,6 +55,11 @@ def place(tmp_path: Path, policy: Policy) -> Path:
 
 
 GIVEN = ("--policy", "policy.json", "--data", "folder:new/")
+
+
+def save_for(policy: Policy, path: Path, **classifier: str) -> None:
+    """Save a policy as if it had been made for a classifier with another name or digest."""
+    policy.model_copy(update={"classifier": policy.classifier.model_copy(update=classifier)}).save(path)
 
 
 def test_score_reject_and_export(secondlook: Command, place: Path) -> None:
@@ -100,11 +110,9 @@ def test_skipped_images_are_listed(secondlook: Command, place: Path) -> None:
     assert (place / "scores.csv").read_bytes() == (place / "b.csv").read_bytes()
 
 
-def test_moved_model_can_be_given(secondlook: Command, place: Path) -> None:
+def test_moved_model_can_be_given(secondlook: Command, place: Path, policy: Policy) -> None:
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
-    policy = json.loads((place / "policy.json").read_text())
-    policy["classifier"]["name"] = "onnx:gone.onnx?output=logits"
-    (place / "policy.json").write_text(json.dumps(policy))
+    save_for(policy, place / "policy.json", name="onnx:gone.onnx?output=logits")
     done = secondlook("score", *GIVEN, "--out", "scores.csv")
     assert done.returncode == 2
     assert "gone.onnx" in done.stderr
@@ -145,10 +153,8 @@ def test_option_without_its_partner_is_rejected(secondlook: Command, place: Path
     assert not (place / "scores.csv").exists()
 
 
-def test_another_model_needs_allow_mismatch(secondlook: Command, place: Path) -> None:
-    policy = json.loads((place / "policy.json").read_text())
-    policy["classifier"]["digest"] = "0" * 64
-    (place / "policy.json").write_text(json.dumps(policy))
+def test_another_model_needs_allow_mismatch(secondlook: Command, place: Path, policy: Policy) -> None:
+    save_for(policy, place / "policy.json", digest="0" * 64)
     done = secondlook("score", *GIVEN, "--out", "scores.csv")
     assert done.returncode == 2
     assert "000000000000" in done.stderr
@@ -156,6 +162,58 @@ def test_another_model_needs_allow_mismatch(secondlook: Command, place: Path) ->
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch")
     assert done.returncode == 0, done.stderr
     assert "guarantee: none" in done.stdout
+
+
+def test_edited_policy_has_no_guarantee(secondlook: Command, place: Path) -> None:
+    content = json.loads((place / "policy.json").read_text())
+    intact = describe(str(place / "policy.json"))
+    assert intact["file"] == "as it was written"
+    content["threshold"] -= 0.2
+    (place / "policy.json").write_text(json.dumps(content))
+    for given in ((), ("--model", MODEL)):
+        done = secondlook("score", *GIVEN, "--out", "scores.csv", *given)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("warning: ")
+        assert "policy.json" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "guarantee: none" in done.stdout
+    told = secondlook("info", "policy.json", "--json")
+    assert "policy.json" in told.stderr
+    facts = json.loads(told.stdout)
+    assert facts["file"] != intact["file"]
+    assert facts["guarantee"].startswith("none")
+
+
+class RunsCode:
+    """A pickle that creates a folder when it is loaded."""
+
+    def __init__(self, created: Path) -> None:
+        self.created = created
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.created),)
+
+
+def test_policy_from_elsewhere_does_not_act(secondlook: Command, place: Path, policy: Policy) -> None:
+    (place / "evil.pkl").write_bytes(pickle.dumps(RunsCode(place / "ran")))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/models/m?timeout=0.2&retries=0&output=logits"
+        for name in (url, "sklearn:evil.pkl?trust_pickle=true"):
+            save_for(policy, place / "policy.json", name=name)
+            done = secondlook("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch")
+            assert done.returncode == 2
+            assert name in done.stderr
+            assert "--model" in done.stderr
+            assert done.stderr.count("\n") == 1
+            assert describe(str(place / "policy.json"))["classifier"] == name
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "sklearn:evil.pkl")
+    assert done.returncode == 2
+    assert "trust_pickle" in done.stderr, "the policy cannot trust a pickle in the name of the user"
+    assert not (place / "ran").exists()
+    assert not (place / "scores.csv").exists()
 
 
 def test_harmful_views_are_warned_of(secondlook: Command, place: Path, policy: Policy) -> None:

@@ -96,3 +96,61 @@ def test_next_commands_are_quoted_for_the_shell(here: Here) -> None:
     done = here("calibrate", "--run", "my run", "--coverage", "0.5", "--out", "my policy.json", "--method", "msr")
     assert "secondlook score --policy 'my policy.json' --data" in done.out
     assert here("info", "my run", "--json").json["command"] == "secondlook evaluate --config 'my run/run.toml'"
+
+
+@pytest.fixture
+def digit_run(here: Here) -> Path:
+    line = [*LINE.split(), "--views", "identity shift:1,0", "--out", "run", "--metric", "accuracy", "--quiet"]
+    assert here(*line).code == 0
+    return Path("run")
+
+
+CALIBRATE = "calibrate --run run --risk 0.1 --delta 0.1"
+
+
+def test_second_calibration_on_the_same_images_is_told(here: Here, digit_run: Path) -> None:
+    assert "warning" not in here(*CALIBRATE.split()).err
+    assert "warning" not in here(*CALIBRATE.split()).err
+    done = here(*CALIBRATE.split(), "--method", "msr")
+    assert done.code == 0, done.err
+    assert "20 %" in done.err
+    assert "--method" in done.err
+    assert "20 %" in done.out
+    done = here(*CALIBRATE.split(), "--json")
+    assert done.json["calibration"]["joint_delta"] == 0.2
+    quiet = here(*CALIBRATE.split(), "--quiet")
+    assert (quiet.out, quiet.err) == ("", "")
+    assert "20 %" in str(sl.Policy.load("policy.json"))
+    assert here(*LINE.split(), "--views", "identity shift:1,0", "--out", "run", "--quiet").code == 0
+    assert "30 %" in here(*CALIBRATE.split(), "--method", "entropy").err
+
+
+def test_several_methods_share_delta(here: Here, digit_run: Path) -> None:
+    done = here(*CALIBRATE.split(), "--method", "msr, view:shift:1,0,mean")
+    assert done.code == 0, done.err
+    assert "warning" not in done.err
+    methods = ["msr", "view:shift:1,0", "mean"]
+    rule = sl.certify(sl.Predictions.open("run/predictions"), methods, risk=0.1, delta=0.1)
+    policy = sl.Policy.load("policy.json")
+    assert (policy.method, policy.threshold) == (rule.method, rule.threshold)
+    assert policy.guarantee.delta == 0.1
+    Path("settings.toml").write_text('[calibrate]\nmethod = ["msr", "view:shift:1,0", "mean"]\n')
+    done = here(*CALIBRATE.split(), "--config", "settings.toml")
+    assert done.code == 0, done.err
+    assert "warning" not in done.err, "the same calibration again"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("--risk 0.1 --method mean,mean", "'mean'"),
+        ("--risk 0.1 --method mean,meen", "Did you mean 'mean'?"),
+        ("--coverage 0.5 --method mean,msr", "'mean,msr'"),
+        ("--risk nan", "nan"),
+        ("--risk 0.1 --delta inf", "inf"),
+    ],
+)
+def test_bad_calibration_is_rejected(here: Here, digit_run: Path, line: str, value: str) -> None:
+    done = here("calibrate", "--run", "run", *line.split())
+    assert done.code == 2
+    assert value in done.err

@@ -77,6 +77,8 @@ def test_a_parameter_may_contain_colons(predictions: Maker) -> None:
         ("bootstrap", {"resamplings": 0}, ConfidenceError, ["resamplings", "0"]),
         ("bootstrap", {"window": 0}, ConfidenceError, ["window", "0"]),
         ("bootstrap", {"seed": -1}, ConfidenceError, ["seed", "-1"]),
+        ("bootstrap", {"seed": "1"}, ConfidenceError, ["seed", "'1'"]),
+        ("bootstrap-lower", {"level": "0.9"}, ConfidenceError, ["level", "'0.9'"]),
         ("bootstrap-lower", {"level": 1.0}, ConfidenceError, ["level", "1.0"]),
         ("msr", {"temperature": 0}, ConfidenceError, ["temperature", "0"]),
         ("msr", {"temperature": "fitt"}, ConfidenceError, ["temperature", "'fitt'"]),

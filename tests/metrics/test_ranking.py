@@ -21,11 +21,24 @@ from secondlook.metrics.ranking import harmonic_sums
         ([True, False], [0.1, np.nan], "index 1"),
         ([True, False], ["a", "b"], "dtype <U1"),
         (np.zeros(0, dtype=bool), np.zeros(0), "empty"),
+        ([True, [False]], [0.1, 0.2], "correct cannot be converted"),
+        ([True, False], [[0.1], [0.2, 0.3]], "confidence cannot be converted"),
+        ([True, False], np.array([0.1, None], dtype=object), "object"),
+        ([True, False], np.ma.masked_array([0.1, 0.2], mask=[True, False]), "masked at index [0]"),
+        (np.ma.masked_array([True, False], mask=[False, True]), [0.1, 0.2], "masked at index [1]"),
+        ([True, False], np.array([1, 2], dtype="m8[s]"), "timedelta64"),
     ],
 )
 def test_invalid_arrays_are_rejected(correct: Any, confidence: Any, offending: str) -> None:
     with pytest.raises(MetricError, match=re.escape(offending)):
         metrics.auroc(correct, confidence)
+
+
+@pytest.mark.parametrize("value", ["a", None, True, math.nan])
+def test_invalid_coverage_and_risk_are_rejected(value: Any) -> None:
+    for function in (metrics.risk_at, metrics.coverage_at):
+        with pytest.raises(MetricError, match=repr(value)):
+            function([True, False], [0.9, 0.1], value)
 
 
 def test_images_are_grouped_by_equal_confidence() -> None:

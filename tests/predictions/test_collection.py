@@ -1,8 +1,9 @@
 """Collecting: every view of every image is classified once, and never again."""
 
+import errno
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -322,3 +323,39 @@ def test_accuracy_of_a_real_classifier_on_real_images(store: Path) -> None:
     assert 0.88 < preds.correct().mean() < 0.97
     assert 0.88 < preds.correct(predict_from="views").mean() < 0.97
     assert preds.correct(top_k=5).mean() > 0.98
+
+
+@pytest.mark.parametrize("written", ["manifest.json", "images.parquet", "part-000000.parquet", "ensemble.json"])
+def test_full_disk_is_an_error_with_the_path(
+    counting: Counting, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    opened = Path.open
+
+    def open_or_fail(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "xb" and written in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, **options)
+
+    ensemble = Ensemble([counting.load("a"), counting.load("b")])
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(Path, "open", open_or_fail)
+        with pytest.raises(PredictionsError, match=rf"{re.escape(str(tmp_path))}.*No space left"):
+            collect(ensemble, images, VIEWS, store=tmp_path, progress=False)
+    assert collect(ensemble, images, VIEWS, store=tmp_path, progress=False).n_images == 50
+
+
+def test_store_that_cannot_be_created_is_an_error_with_the_path(
+    counting: Counting, images: Array, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PredictionsError, match=re.escape(str(tmp_path / "file"))):
+        collect(counting.load(), images, VIEWS, store=tmp_path / "file")
+
+
+def test_system_error_of_a_classifier_is_not_one_of_the_store(images: Array, tmp_path: Path) -> None:
+    def classify(batch: Array) -> Array:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    with pytest.raises(Exception, match="Connection refused") as failed:
+        collect(load_classifier(classify, name="remote"), images, VIEWS, store=tmp_path)
+    assert "store" not in str(failed.value)

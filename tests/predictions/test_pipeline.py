@@ -2,10 +2,13 @@
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Preprocessing, load_classifier
@@ -96,6 +99,26 @@ def test_few_images_are_held_at_their_original_size(monkeypatch: pytest.MonkeyPa
     collect(load_classifier(classify, resize=(8, 8)), source, "identity", batch_size=32)
     assert max(held) == 5
     assert sizes == [16, 16, 16, 16, 6], "batches do not cross chunks of 16 images"
+
+
+def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files that decode to 12 MB each: without a limit, 16 of them were held together."""
+    for number in range(18):
+        Image.new("1", (2000, 2000)).save(tmp_path / f"{number:02d}.png")
+    (tmp_path / "18.png").write_bytes((tmp_path / "00.png").read_bytes()[:100])
+    Image.new("1", (4200, 2000)).save(tmp_path / "19.png")
+    classifier = load_classifier(lambda batch: np.full((len(batch), 2), 0.5), resize=(8, 8))
+    source = open_source(f"folder:{tmp_path}", max_bytes=25_000_000, on_error="skip")
+    monkeypatch.setattr("secondlook.sources.image_files.STRIP_PIXELS", 2**16)
+    tracemalloc.start()
+    predictions = collect(classifier, source, "identity")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(predictions.ids) == 18
+    skipped = dict(predictions.skipped)
+    assert list(skipped) == ["18.png", "19.png"]
+    assert "max_bytes=25000000" in skipped["19.png"]
+    assert peak < 30_000_000
 
 
 def test_labels_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:

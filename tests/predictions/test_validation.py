@@ -46,6 +46,11 @@ INVALID: dict[str, tuple[Callable[[], object], list[str]]] = {
     "sum": (lambda: make(probabilities=change((1, 1, 3), 0.5)), ["image 1", "'hflip'", "1.25", "logits="]),
     "number of labels": (lambda: make(labels=[0, 1]), ["labels", "[2]", "[3]"]),
     "dtype of labels": (lambda: make(labels=[0.0, 1.0, 2.0]), ["labels", "float64"]),
+    "ragged labels": (lambda: make(labels=[0, [1], 2]), ["labels", "array"]),
+    "masked label": (lambda: make(labels=np.ma.masked_equal([0, 1, 2], 1)), ["labels", "[1]"]),
+    "labels of objects": (lambda: make(labels=np.array([0, None, 2], dtype=object)), ["labels", "object"]),
+    "ragged outputs": (lambda: make(probabilities=[[0.5], [0.2, 0.3]]), ["probabilities", "array"]),
+    "masked output": (lambda: make(probabilities=np.ma.masked_less(VALID, 1)), ["probabilities", "[0, 0, 0]"]),
     "label too large": (lambda: make(labels=[0, 4, 1]), ["labels[1]", "4", "0 to 3"]),
     "negative label": (lambda: make(labels=[0, 1, -1]), ["labels[2]", "-1"]),
     "number of ids": (lambda: make(ids=["a", "b"]), ["ids", "2", "3"]),
@@ -55,6 +60,7 @@ INVALID: dict[str, tuple[Callable[[], object], list[str]]] = {
     "correct without labels": (lambda: make().correct(), ["labels="]),
     "no logits": (lambda: make().logits, ["logits", "probabilities"]),
     "top_k too large": (lambda: make().predicted(top_k=5), ["top_k", "5", "4"]),
+    "top_k as text": (lambda: make().predicted(top_k="1"), ["top_k", "'1'"]),  # type: ignore[arg-type]
     "top_k too small": (lambda: make().predicted(top_k=0), ["top_k", "0"]),
     "predict_from": (lambda: make().predicted(predict_from="d"), ["'d'", "'image'", "'views'"]),  # type: ignore[arg-type]
     "rows": (lambda: list(make().blocks(0)), ["rows", "0"]),
@@ -62,6 +68,7 @@ INVALID: dict[str, tuple[Callable[[], object], list[str]]] = {
     "position too large": (lambda: make().select(images=[3]), ["3", "0 to 2"]),
     "duplicate position": (lambda: make().select(images=[1, -2]), ["duplicate", "1"]),
     "no position": (lambda: make().select(images=[]), ["images"]),
+    "ragged positions": (lambda: make().select(images=[0, [1]]), ["images", "array"]),
     "dtype of positions": (lambda: make().select(images=[0.5]), ["images", "float64"]),
     "shape of mask": (lambda: make().select(images=np.array([True])), ["mask", "[1]", "[3]"]),
     "images of members": (lambda: Predictions(views=VIEWS, members=[make(), make(ids="abc")]), ["members[1]"]),

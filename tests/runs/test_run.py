@@ -9,37 +9,9 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.errors import DecisionError, PredictionsError, SourceError
+from secondlook.errors import DecisionError, PredictionsError, ReportError, SourceError
 
 VIEWS = "identity hflip shift:1,0"
-
-
-def classify(batch: Array) -> Array:
-    """Return probabilities of dark and bright. uint8 [N, H, W, 3] -> float64 [N, 2]"""
-    bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 128.0) / 12.0))
-    return np.stack([1 - bright, bright], axis=1)
-
-
-@pytest.fixture(scope="module")
-def classifier() -> sl.Classifier:
-    return sl.load_classifier(classify, output="probabilities", name="brightness-v1")
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> str:
-    """Spec of 500 dark and bright images, some hard to tell apart."""
-    rng = np.random.default_rng(3)
-    labels = rng.integers(2, size=500)
-    mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=500) + rng.normal(0, 25, size=500)
-    pixels = mean[:, None, None, None] + rng.normal(0, 25, size=(500, 6, 6, 3))
-    images = np.clip(pixels, 0, 255).astype(np.uint8)
-    np.savez(tmp_path / "data.npz", images=images, labels=labels, class_names=["dark", "bright"])
-    return f"npz:{tmp_path / 'data.npz'}"
-
-
-@pytest.fixture
-def run(classifier: sl.Classifier, archive: str, tmp_path: Path) -> sl.Run:
-    return sl.create_run(classifier, archive, tmp_path / "run", views=VIEWS, resamples=20, progress=False)
 
 
 def test_created_run_equals_the_opened_one(run: sl.Run) -> None:
@@ -196,6 +168,15 @@ def test_damaged_evaluation_is_an_error(run: sl.Run) -> None:
     (run.path / "evaluation.json").write_text(json.dumps({"rows": [{}]}))
     with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):
         _ = sl.open_run(run.path).evaluation
+
+
+def test_run_that_cannot_be_written_is_an_error_with_the_path(
+    run: sl.Run, classifier: sl.Classifier, archive: str
+) -> None:
+    (run.path / "evaluation.json").unlink()
+    (run.path / "evaluation.json").mkdir()
+    with pytest.raises(ReportError, match=re.escape(str(run.path / "evaluation.json"))):
+        sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=5, progress=False)
 
 
 def test_runs_are_compared_on_shared_images(

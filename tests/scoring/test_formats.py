@@ -3,9 +3,11 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
@@ -13,6 +15,7 @@ from secondlook.errors import DecisionError
 from secondlook.scoring import SCORE_FORMATS, ScoreFormat, score
 from secondlook.scoring.formats import check_output_path, find_format
 from secondlook.selective import Policy, Rule
+from secondlook.tables import unescape_formula
 
 IMAGES = 40
 
@@ -39,6 +42,36 @@ def test_every_format_holds_the_same_rows(
     assert ("labels" in rows[0]) == (top_k > 1)
     if top_k > 1:
         assert all(row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1] for row in rows)
+
+
+def test_texts_are_not_formulas_in_csv_files(
+    classifier: Classifier, bright_or_dark: tuple[Array, Array], tmp_path: Path
+) -> None:
+    names = ("=cmd|' /C calc'!A1", "@SUM(1+1)")
+    ids = ["=1+1.png", "-5.png", "+a\rb.png", "\t@x.png", "'=quoted.png", "plain.png", "'plain.png", "a\r=1.png"]
+    (tmp_path / "new").mkdir()
+    for name, image in zip(ids, bright_or_dark[0], strict=False):
+        Image.fromarray(image).save(tmp_path / "new" / name)
+    # Logarithms are negative: numbers are written as they are.
+    policy = Policy.from_rule(Rule(9.0, "entropy"), classifier=classifier, views=("identity",), class_names=names)
+    options: dict[str, Any] = {"classifier": classifier, "rejected": tmp_path / "rejected"}
+    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.csv", **options)
+    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.jsonl", classifier=classifier)
+    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.parquet", classifier=classifier)
+    rows = pq.read_table(tmp_path / "scores.parquet").to_pylist()
+    assert sorted(row["id"] for row in rows) == sorted(ids)
+    assert [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()] == rows
+    for path in (tmp_path / "scores.csv", tmp_path / "rejected" / "rejected.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            cells = list(csv.DictReader(file))
+        assert len(cells) == len(rows)
+        by_id = {unescape_formula(cell["id"]): cell for cell in cells}
+        for row in rows:
+            cell = by_id[row["id"]]
+            assert not cell["id"].startswith(tuple("=+-@\t\r"))
+            assert not cell["class"].startswith(tuple("=+-@\t\r"))
+            assert unescape_formula(cell["class"]) == row["class"] in names
+            assert float(cell["confidence"]) == row["confidence"] < 0
 
 
 def test_formats_are_found_by_suffix() -> None:

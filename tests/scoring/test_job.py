@@ -206,8 +206,8 @@ def test_interrupted_job_resumes(policy: Policy, brightness: Any, images: Array,
     with pytest.raises(RuntimeError, match="out of order"):
         score(policy, images, out, classifier=classifier)
     assert not out.exists()
-    finished = sorted(path.name for path in (tmp_path / "scores.csv.parts").glob("part*"))
-    assert finished == ["part-000000.parquet", "part-000001.parquet"]
+    finished = sorted(path.name for path in (tmp_path / "scores.csv.parts").glob("chunk*"))
+    assert finished == ["chunk-000000.bin", "chunk-000001.bin"]
     failing.images = 0
     first: list[Predictions] = []
     score(policy, images, out, classifier=classifier, on_first_predictions=first.append)
@@ -252,21 +252,6 @@ def test_chunks_of_other_data_policies_and_classifiers_are_rejected(
         score(policy, images, out, classifier=cropped, allow_mismatch=True)
 
 
-def test_damaged_chunk_is_rejected_and_recomputed(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, unfinished: Path
-) -> None:
-    chunk = unfinished / "part-000000.parquet"
-    content = bytearray(chunk.read_bytes())
-    content[len(content) // 3] ^= 1
-    chunk.write_bytes(bytes(content))
-    with pytest.raises(DecisionError, match=r"part-000000\.parquet"):
-        score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    chunk.unlink()
-    score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    score(policy, images, tmp_path / "again.csv", classifier=classifier)
-    assert (tmp_path / "scores.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
-
-
 def test_folder_that_is_not_a_job_is_rejected(
     policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
 ) -> None:
@@ -284,11 +269,15 @@ def test_folder_that_is_not_a_job_is_rejected(
 def test_temporary_files_of_killed_jobs_are_removed(
     policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
 ) -> None:
-    left, other = tmp_path / f".scores.csv.{'0f' * 16}.tmp", tmp_path / ".scores.csv.notes.tmp"
-    left.touch()
+    other = tmp_path / ".scores.csv.notes.tmp"
     other.touch()
-    score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "scores.csv"]
+    names = ["scores.csv", "tasks-config.xml", "tasks.json"]
+    for name in names:
+        (tmp_path / f".{name}.{'0f' * 16}.tmp").touch()
+    exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
+    options: dict[str, Any] = {"exports": exports, "image_prefix": "https://images.example/"}
+    score(policy, images, tmp_path / "scores.csv", classifier=classifier, **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, *names]
 
 
 def test_outputs_never_replace_inputs_or_each_other(
@@ -308,6 +297,7 @@ def test_outputs_never_replace_inputs_or_each_other(
     check_rejected(r"'fiftyone:policy\.json' .*policy", "s.csv", ("fiftyone:policy.json",))
     check_rejected(r"'fiftyone:s\.csv' .*scores", "s.csv", ("fiftyone:s.csv",))
     check_rejected(r"'label-studio:a\.json' .*'fiftyone:a\.json'", "s.csv", ("fiftyone:a.json", "label-studio:a.json"))
+    check_rejected(r"'fiftyone:a-config\.xml'", "s.csv", ("fiftyone:a-config.xml", "label-studio:a.json"))
     assert Path("mine.csv").read_text() == "path\nabsent.png\n"
 
 

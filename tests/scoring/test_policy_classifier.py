@@ -1,15 +1,80 @@
-"""The classifier of a policy: loaded, compared, and rejected if loading runs code."""
+"""The classifier of a policy: loaded, compared, and refused if loading does more than read a local data file."""
 
-from collections.abc import Callable
+import json
+import os
+import pickle
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secondlook.classifiers import Classifier, load_classifier
+import secondlook as sl
+from secondlook.arrays import Array
+from secondlook.classifiers import MODELS, Classifier, load_classifier
 from secondlook.errors import DecisionError
-from secondlook.scoring import resolve_classifier
+from secondlook.scoring import (
+    SelectiveClassifier,
+    policy_classifier,
+    resolve_classifier,
+    score,
+    select_harmless_options,
+)
 from secondlook.selective import Policy, Rule
-from secondlook.specs import MEMBER_SEPARATOR
+from secondlook.specs import MEMBER_SEPARATOR, parse_spec
+
+NETWORK = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
+MODULE = """
+from pathlib import Path
+import numpy as np
+Path({ran!r}).touch()
+def predict(batch): return np.full((len(batch), 2), 0.5)
+def make(): return predict
+"""
+HUGGING_FACE_MODULE = """
+from pathlib import Path
+from transformers import BitImageProcessorPil
+Path({ran!r}).touch()
+class OwnProcessor(BitImageProcessorPil): pass
+"""
+
+
+class RunsCode:
+    """A pickle that creates a folder when it is loaded."""
+
+    def __init__(self, created: Path) -> None:
+        self.created = created
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.created),)
+
+
+def write_torch_script(path: Path, ran: Path) -> None:
+    """Write a TorchScript file that creates the file `ran` when it is called."""
+    torch = pytest.importorskip("torch")
+
+    class WritesFile(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path = path
+
+        def forward(self, images):  # type: ignore[no-untyped-def]
+            return torch.from_file(self.path, True, 2).reshape(1, 2).repeat(images.shape[0], 1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(WritesFile(str(ran))), path)
+
+
+def write_hugging_face_folder(folder: Path, ran: Path) -> None:
+    """Write a model folder whose code creates the file `ran` when it is loaded."""
+    folder.mkdir()
+    settings = {"image_processor_type": "OwnProcessor", "auto_map": {"AutoImageProcessor": "own.OwnProcessor"}}
+    (folder / "config.json").write_text(json.dumps({"model_type": "resnet"}))
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "own.py").write_text(HUGGING_FACE_MODULE.format(ran=str(ran)))
 
 
 @pytest.fixture
@@ -21,25 +86,149 @@ def rename(policy: Policy, name: str) -> Policy:
     return policy.model_copy(update={"classifier": policy.classifier.model_copy(update={"name": name})})
 
 
+@pytest.fixture
+def ran(tmp_path: Path) -> Path:
+    """A file or folder that exists if code of an attack was run."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A socket on this machine; every connection waits in its queue."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+def check_no_connection(listener: socket.socket) -> None:
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
+@pytest.fixture(params=["torch script", "torch factory", "hf", "sklearn", "function"])
+def name_with_code(request: pytest.FixtureRequest, tmp_path: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The spec of a model whose code leaves a trace when it is run."""
+    if request.param == "torch script":
+        write_torch_script(tmp_path / "evil.pt", ran)
+        return f"torch:{tmp_path / 'evil.pt'}?output=logits"
+    if request.param == "hf":
+        write_hugging_face_folder(tmp_path / "evil", ran)
+        return f"hf:{tmp_path / 'evil'}?trust_remote_code=true"
+    if request.param == "sklearn":
+        (tmp_path / "evil.pkl").write_bytes(pickle.dumps(RunsCode(ran)))
+        return f"sklearn:{tmp_path / 'evil.pkl'}?trust_pickle=true"
+    (tmp_path / "evil_module.py").write_text(MODULE.format(ran=str(ran)))
+    monkeypatch.syspath_prepend(tmp_path)
+    return "torch:evil_module:make?output=logits" if "factory" in request.param else "function:evil_module:predict"
+
+
+@pytest.mark.parametrize("allow_mismatch", [False, True])
+def test_policy_never_runs_code(
+    policy: Policy, name_with_code: str, ran: Path, images: Array, tmp_path: Path, allow_mismatch: bool
+) -> None:
+    attack = rename(policy, name_with_code)
+    scheme = name_with_code.partition(":")[0]
+    with pytest.raises(DecisionError, match=f"'{scheme}:.*classifier="):
+        resolve_classifier(attack, None, allow_mismatch=allow_mismatch)
+    attack.save(tmp_path / "policy.json")
+    with pytest.raises(DecisionError, match=f"'{scheme}:.*classifier="):
+        score(tmp_path / "policy.json", images, tmp_path / "scores.csv", allow_mismatch=allow_mismatch)
+    assert not ran.exists()
+    assert not list(tmp_path.glob("scores*"))
+
+
+@pytest.mark.parametrize("allow_mismatch", [False, True])
+def test_policy_connects_to_no_server(
+    policy: Policy, listener: socket.socket, images: Array, tmp_path: Path, allow_mismatch: bool
+) -> None:
+    port = listener.getsockname()[1]
+    attack = rename(policy, f"http://127.0.0.1:{port}/v2/models/m?timeout=0.2&retries=0&output=logits")
+    with pytest.raises(DecisionError, match=r"'http:.*classifier="):
+        score(attack, images, tmp_path / "scores.csv", allow_mismatch=allow_mismatch)
+    check_no_connection(listener)
+
+
+def test_given_classifier_is_used_whatever_the_policy_names(
+    policy: Policy, classifier: Classifier, listener: socket.socket, images: Array, tmp_path: Path
+) -> None:
+    attack = rename(policy, f"http://127.0.0.1:{listener.getsockname()[1]}/v2/models/m?timeout=0.2&retries=0")
+    assert len(SelectiveClassifier(classifier, attack).predict(images)) == len(images)
+    assert score(attack, images, tmp_path / "scores.csv", classifier=classifier).images == len(images)
+    check_no_connection(listener)
+
+
+@pytest.fixture
+def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_classifier, "load_classifier", lambda spec, **_: pytest.fail(f"loaded {spec!r}"))
+
+
+@pytest.mark.usefixtures("loads_nothing")
+@pytest.mark.parametrize("scheme", [scheme.name for scheme in MODELS.values() if scheme.name != "onnx"])
+def test_only_onnx_files_are_loaded_by_a_policy(policy: Policy, scheme: str) -> None:
+    for name in (f"{scheme}:x", f"onnx:{NETWORK}{MEMBER_SEPARATOR}{scheme}:x"):
+        with pytest.raises(DecisionError, match=f"'{scheme}:x'.*classifier="):
+            resolve_classifier(rename(policy, name), None, allow_mismatch=True)
+
+
+@pytest.mark.usefixtures("loads_nothing")
 @pytest.mark.parametrize(
-    "name",
+    ("name", "offending"),
     [
-        "function:os:getcwd?name=x",
-        "function:os:getcwd?name=",
-        "sklearn:evil.pkl?trust_pickle=true",
-        "torch:package.module:factory?output=logits",
-        f"onnx:m.onnx{MEMBER_SEPARATOR}function:os:getcwd",
+        ("onnx://server/share/m.onnx", "//server/share/m.onnx"),
+        (r"onnx:\\server\share\m.onnx", r"\\server\share\m.onnx"),
+        (r"onnx:/\server/share/m.onnx", r"/\server/share/m.onnx"),
+        (r"onnx:\??\UNC\server\share\m.onnx", r"\??\UNC\server\share\m.onnx"),
+        ("onnx:http://127.0.0.1:1/m.onnx", "http://127.0.0.1:1/m.onnx"),
+        ("onnx:file:///tmp/m.onnx", "file:///tmp/m.onnx"),
+        (f"onnx:{NETWORK}?providers=AzureExecutionProvider", "AzureExecutionProvider"),
+        (f"onnx:{NETWORK}?threads=1000000", "1000000"),
+        (f"onnx:{NETWORK}?library=evil.so", "evil.so"),
+        ("https://user:secret@host/v2/models/m", "https://host/v2/models/m"),
+        ("unknown:x", "unknown"),
+        ("brightness", "brightness"),
+        ("function:os:getcwd?name=", "name="),
     ],
 )
-def test_policy_never_runs_code(policy: Policy, name: str) -> None:
-    with pytest.raises(DecisionError, match=r"'(function|sklearn|torch):.*classifier="):
+def test_dangerous_spec_is_refused_before_it_is_loaded(policy: Policy, name: str, offending: str) -> None:
+    with pytest.raises(DecisionError, match="classifier=") as refused:
         resolve_classifier(rename(policy, name), None, allow_mismatch=True)
+    assert repr(offending)[1:-1] in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["brightness", "onnx:absent.onnx", f"onnx:a.onnx{MEMBER_SEPARATOR}onnx:b.onnx"])
+@pytest.mark.parametrize("name", ["onnx:absent.onnx", f"onnx:{NETWORK.parent}", f"onnx:a{MEMBER_SEPARATOR}onnx:b"])
 def test_classifier_that_cannot_be_loaded_is_rejected(policy: Policy, name: str) -> None:
     with pytest.raises(DecisionError, match="classifier="):
         resolve_classifier(rename(policy, name), None, allow_mismatch=False)
+
+
+@pytest.mark.posix
+def test_pipe_is_not_opened(policy: Policy, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.onnx")
+    with pytest.raises(DecisionError, match=r"m\.onnx.*classifier="):
+        resolve_classifier(rename(policy, f"onnx:{tmp_path / 'm.onnx'}"), None, allow_mismatch=True)
+
+
+@pytest.mark.parametrize("options", ["", "?gray=luminance&mean=0.5&threads=1&providers=CPUExecutionProvider"])
+def test_local_onnx_file_is_loaded(options: str) -> None:
+    classifier = load_classifier(f"onnx:{NETWORK}{options}")
+    made = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    resolved = resolve_classifier(made, None, allow_mismatch=False)
+    assert resolved.mismatch is None
+    assert resolved.classifier.digest == classifier.digest
+
+
+def test_ensemble_of_local_onnx_files_is_loaded() -> None:
+    members = [f"onnx:{NETWORK}", f"onnx:{NETWORK}?mean=0.5"]
+    ensemble = load_classifier([load_classifier(text) for text in members], name=MEMBER_SEPARATOR.join(members))
+    made = Policy.from_rule(Rule(0.9), classifier=ensemble, views=("identity",))
+    resolved = resolve_classifier(made, None, allow_mismatch=False)
+    assert [member.name for member in resolved.classifier.members] == members
+
+
+def test_options_that_trust_a_file_are_not_harmless() -> None:
+    spec = parse_spec("sklearn:m.pkl?trust_pickle=true&output=probabilities&mean=0.5&revision=refs/pr/1&threads=2")
+    assert select_harmless_options(spec) == {"output": "probabilities", "mean": "0.5", "threads": "2"}
 
 
 def test_given_classifier_is_compared(policy: Policy, classifier: Classifier, brightness: Callable[[Any], Any]) -> None:

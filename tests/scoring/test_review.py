@@ -16,7 +16,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.errors import DecisionError
 from secondlook.scoring import REJECTED_LIST, score
-from secondlook.scoring.review import make_file_name
+from secondlook.scoring.review import make_file_name, name_class_folders
 from secondlook.selective import Policy, Rule
 
 IMAGES = 30
@@ -101,6 +101,67 @@ def test_file_names_are_valid_and_unique(identities: set[str]) -> None:
         assert not name.startswith((".", "-"))
         assert not name.endswith(".")
         assert 0 < len(name.encode()) < 250
+
+
+NAMES = [
+    *(
+        "rejected.csv",
+        "Rejected.CSV",
+        ".",
+        "..",
+        "",
+        " ",
+        "con",
+        "CON",
+        "nul.png",
+        "com1",
+        "a/b",
+        "a\\b",
+        "/",
+        "~",
+        "-x",
+    ),
+    *("x" * 300, "字" * 300, "dark", "Dark", "dark ", "bright-ones", "a\0b", "a\nb", "_", "crane", "crane", "crane"),
+]
+
+
+def test_classes_never_share_a_folder() -> None:
+    # The last names are those of the folders of the others.
+    for names in (NAMES, [*NAMES, *name_class_folders(NAMES)], [*name_class_folders(NAMES), *NAMES]):
+        folders = name_class_folders(names)
+        assert len({folder.lower() for folder in (REJECTED_LIST, *folders)}) == len(names) + 1
+        for folder in folders:
+            assert Path(folder).name == folder, "one folder below the folder of rejected images"
+            assert folder.partition(".")[0].lower() not in ("con", "nul", "com1")
+            assert len(folder.encode()) < 250
+    assert name_class_folders(("dark", "bright-ones", "crane", "7")) == ("dark", "bright-ones", "crane", "7")
+
+
+@pytest.mark.parametrize("class_names", [("rejected.csv", ".."), ("con", "a/b"), ("crane", "crane"), ("x" * 300, "")])
+def test_any_class_name_has_a_folder(
+    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, class_names: tuple[str, str]
+) -> None:
+    policy = review_policy.model_copy(update={"class_names": class_names})
+    out, rejected = tmp_path / "scores.jsonl", tmp_path / "rejected"
+    summary = score(policy, images, out, classifier=classifier, rejected=rejected)
+    table = read_list(rejected)
+    assert len(table) == summary.rejected == len(list(rejected.glob("*/*.png")))
+    label_of = {line["file"].partition("/")[0]: line["label"] for line in table}
+    assert sorted(label_of.values()) == ["0", "1"]
+    assert all(label_of[line["file"].partition("/")[0]] == line["label"] for line in table)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rejected", "scores.jsonl"]
+
+
+def test_image_named_like_the_file_of_another_is_rejected(
+    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
+    policy = review_policy.model_copy(update={"threshold": 2.0})
+    (tmp_path / "new").mkdir()
+    for name in ("a b.png", f"{make_file_name('a b', 'a b.png')}.png"):
+        Image.fromarray(images[0]).save(tmp_path / "new" / name)
+    data, rejected = f"folder:{tmp_path / 'new'}", tmp_path / "rejected"
+    with pytest.raises(DecisionError, match=r"'a( b|_b-\w+)\.png'"):
+        score(policy, data, tmp_path / "scores.csv", classifier=classifier, rejected=rejected)
 
 
 def test_long_file_names_are_shortened() -> None:

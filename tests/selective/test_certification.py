@@ -1,6 +1,8 @@
 """Choosing thresholds: what rules accept and guarantee, and what happens if nothing can be guaranteed."""
 
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +131,44 @@ def test_threshold_for_coverage_has_no_guarantee(preds: Predictions, unlabeled: 
 def test_risk_and_delta_out_of_range_are_rejected(preds: Predictions, risk: float, delta: float, invalid: str) -> None:
     with pytest.raises(DecisionError, match=invalid):
         certify(preds, "mean", risk=risk, delta=delta)
+
+
+@pytest.mark.parametrize("value", ["a", "0.1", None, True, np.bool_(True), math.inf, 1j, [0.1], np.array([0.1, 0.2])])
+def test_values_that_are_not_numbers_are_rejected(preds: Predictions, value: Any) -> None:
+    offending = re.escape(repr(value))
+    with pytest.raises(DecisionError, match=f"risk={offending}"):
+        certify(preds, risk=value)
+    with pytest.raises(DecisionError, match=f"delta={offending}"):
+        certify_confidence([True], [0.5], risk=0.1, delta=value)
+    with pytest.raises(DecisionError, match=f"coverage={offending}"):
+        threshold_for(preds, coverage=value)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.1), np.float64(0.1)])
+def test_numbers_of_numpy_are_numbers(preds: Predictions, number: Any) -> None:
+    assert certify(preds, risk=number, delta=number).certified
+
+
+@pytest.mark.parametrize(
+    ("correct", "confidence", "offending"),
+    [
+        ([True, [False]], [0.1, 0.2], "correct"),
+        ([True, False], [[0.1], [0.2, 0.3]], "confidence"),
+        (np.array([True, None], dtype=object), [0.1, 0.2], "object"),
+        ([True, False], np.array([0.1, None], dtype=object), "object"),
+        ([True, False], np.array([1, 2], dtype="m8[s]"), "timedelta64"),
+        (np.ma.masked_array([True, False], mask=[False, True]), [0.1, 0.2], r"correct is masked at index \[1\]"),
+        ([True, False], np.ma.masked_array([0.1, 0.2], mask=[True, False]), r"confidence is masked at index \[0\]"),
+        (True, 0.5, r"\[\]"),
+        ([True, False], {"a": 1}, r"\[\]"),
+        ([True, False], [0.5, math.inf], "inf at index 1"),
+        ([True] * 100, [math.inf] * 100, "inf at index 0"),
+        ([True] * 100, [0.5] * 99 + [-math.inf], "-inf at index 99"),
+    ],
+)
+def test_invalid_arrays_are_rejected(correct: Any, confidence: Any, offending: str) -> None:
+    with pytest.raises(DecisionError, match=offending):
+        certify_confidence(correct, confidence, risk=0.1, delta=0.1)
 
 
 def test_invalid_input_is_rejected(preds: Predictions, unlabeled: Predictions) -> None:

@@ -1,7 +1,9 @@
-"""Policy files: written, read, upgraded and rejected."""
+"""Policy files: written, read, upgraded, verified and rejected."""
 
+import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.predictions import Predictions
-from secondlook.selective import Calibration, Guarantee, Policy, Rule, certify, certify_confidence
+from secondlook.selective import Calibration, Guarantee, Policy, PolicyWarning, Rule, certify, certify_confidence
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -42,6 +44,16 @@ VERSION_1 = """{
   "calibration": {"data": "array", "digest": "d4", "images": 800, "accepted": 631, "errors": 40},
   "class_names": ["dark", "bright"]
 }"""
+
+VERSION_2 = json.dumps(
+    {
+        **{key: value for key, value in json.loads(VERSION_1).items() if key not in ("by", "k", "promise")},
+        "version": 2,
+        "predict_from": "views",
+        "top_k": 2,
+        "guarantee": json.loads(VERSION_1)["promise"],
+    }
+)
 
 
 def classify(batch: Any) -> Any:
@@ -75,10 +87,10 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "policy.json").read_text())
     assert list(content) == [
         *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
-        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names"),
+        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "checksum"),
     ]
     assert content["format"] == "secondlook policy"
-    assert content["version"] == 2
+    assert content["version"] == 3
     assert content["classifier"]["name"] == "brightness"
     assert content["classifier"]["preprocessing"]["scale"] == 1 / 255
     assert content["views"] == ["identity", "hflip", "shift:1,0", "shift:0,1"]
@@ -98,7 +110,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
 def test_version_1_is_upgraded(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(VERSION_1)
     policy = Policy.load(tmp_path / "policy.json")
-    assert policy.version == 2
+    assert policy.version == 3
     assert policy.rule == Rule(
         0.8712345678901234,
         "bootstrap-lower",
@@ -114,6 +126,18 @@ def test_version_1_is_upgraded(tmp_path: Path) -> None:
     assert policy.class_names == ("dark", "bright")
     policy.save(tmp_path / "upgraded.json")
     assert Policy.load(tmp_path / "upgraded.json") == policy
+
+
+def test_version_2_keeps_its_guarantee_without_a_checksum(tmp_path: Path) -> None:
+    (tmp_path / "policy.json").write_text(VERSION_2)
+    (tmp_path / "version-1.json").write_text(VERSION_1)
+    policy = Policy.load(tmp_path / "policy.json")
+    assert policy == Policy.load(tmp_path / "version-1.json")
+    assert policy.rule.guarantee == Guarantee(0.1, 0.05)
+    assert Policy.is_intact(tmp_path / "policy.json") is None
+    policy.save(tmp_path / "upgraded.json")
+    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 3
+    assert Policy.is_intact(tmp_path / "upgraded.json") is True
 
 
 @pytest.mark.parametrize(("by", "expected"), [("x", "image"), ("D", "views"), (None, "image")])
@@ -171,13 +195,18 @@ def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) 
 @pytest.mark.parametrize(
     ("edit", "where"),
     [
-        (lambda content: content.update(version=3), "version"),
+        (lambda content: content.update(version=4), "version"),
         (lambda content: content.update(color="red"), "color"),
         (lambda content: content.pop("threshold"), "threshold"),
         (lambda content: content.update(threshold="NaN"), "threshold"),
         (lambda content: content.update(views=["identity", "wobble:3"]), "views: .*wobble"),
         (lambda content: content.update(views=["hflip"]), "views: .*'hflip'"),
         (lambda content: content.update(method="meen"), "method: .*'meen'.*'mean'"),
+        (lambda content: content.update(method="mean:x"), "method: .*'mean:x'"),
+        *(
+            (lambda content, name=name: content["options"].update({name: 1}), f"options: .*'{name}'.*level")
+            for name in ("k", "preds", "name", "method", "predict_from", "top_k", "levle", "")
+        ),
         (lambda content: content.update(predict_from="x"), "predict_from"),
         (lambda content: content.update(by="x"), "by"),
         (lambda content: content["guarantee"].update(risk=2.0), "guarantee.risk"),
@@ -229,17 +258,19 @@ def test_rule_that_cannot_be_stored_is_rejected(classifier: Classifier) -> None:
         make(certify_confidence([False] * 50, np.arange(50.0), risk=0.1, delta=0.1))
     with pytest.raises(DecisionError, match=r"passes= .*'mc-dropout'.*ndarray"):
         make(Rule(0.5, "mc-dropout", options={"passes": np.zeros(3)}))
+    with pytest.raises(DecisionError, match=r"options: .*'preds'"):
+        make(Rule(0.5, "mean", options={"preds": 1}))
     with pytest.raises(DecisionError, match=r"method: .*'maen'"):
         make(Rule(0.5, "maen"))
     with pytest.raises(DecisionError, match=r"views: .*\['hflip'\]"):
         make(Rule(0.5), views=("hflip",))
 
 
-def test_class_names_are_stored_if_known(policy: Policy, classifier: Classifier, tmp_path: Path) -> None:
+def test_class_names_are_stored_if_known(classifier: Classifier, tmp_path: Path) -> None:
     named = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",), class_names=("dark", "bright"))
     named.save(tmp_path / "policy.json")
     assert Policy.load(tmp_path / "policy.json").class_names == ("dark", "bright")
-    content = json.loads(policy.model_dump_json())
+    content = json.loads(VERSION_2)
     del content["class_names"]
     (tmp_path / "without.json").write_text(json.dumps(content))
     assert Policy.load(tmp_path / "without.json").class_names is None
@@ -256,3 +287,101 @@ def test_version_1_spelling_in_the_classifier_spec_is_upgraded() -> None:
     content["classifier"]["name"] = "onnx:grey=1.onnx?grey=luminance&colour=BGR&mean=0.5"
     policy = Policy.model_validate_json(json.dumps(content))
     assert policy.classifier.name == "onnx:grey=1.onnx?gray=luminance&color=BGR&mean=0.5"
+
+
+def test_checksum_is_the_hash_of_the_other_content(policy: Policy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy.json")
+    content = json.loads((tmp_path / "policy.json").read_text())
+    checksum = content.pop("checksum")
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert checksum == policy.checksum == hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def test_file_with_other_spaces_or_order_is_intact(policy: Policy, tmp_path: Path) -> None:
+    content = json.loads(policy.model_dump_json())
+    (tmp_path / "policy.json").write_text(json.dumps(dict(reversed(content.items())), indent=1))
+    assert Policy.load(tmp_path / "policy.json") == policy
+    assert Policy.is_intact(tmp_path / "policy.json") is True
+    assert Policy.model_validate_json(policy.model_dump_json()) == policy
+    assert Policy.model_validate(policy.model_dump()) == policy
+    assert Policy(**policy.model_dump()) == policy
+
+
+def check_guarantee_is_lost(policy: Policy) -> None:
+    assert not policy.certified
+    assert policy.rule.guarantee is None
+    assert not policy.guarantee.certified
+    assert "changed" in policy.guarantee.text
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda content: content.update(threshold=0.469),
+        lambda content: content["guarantee"].update(risk=0.0001),
+        lambda content: content["classifier"].update(name="onnx:moved.onnx"),
+        lambda content: content["views"].pop(),
+        lambda content: content.pop("class_names"),
+        lambda content: content.update(checksum="0" * 64),
+        lambda content: content.update(checksum=None),
+        lambda content: content.pop("checksum"),
+        lambda content: (content.pop("checksum"), content.pop("version")),
+        lambda content: content.update(version=2),
+    ],
+)
+def test_edited_file_loses_its_guarantee(policy: Policy, tmp_path: Path, edit: Edit) -> None:
+    content = json.loads(policy.model_dump_json())
+    edit(content)
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(content))
+    with pytest.warns(PolicyWarning, match=r"policy\.json") as caught:
+        loaded = Policy.load(path)
+    assert [one.filename for one in caught] == [__file__]
+    check_guarantee_is_lost(loaded)
+    assert loaded.threshold == content["threshold"]
+    assert Policy.is_intact(path) is False
+    loaded.save(path)
+    check_guarantee_is_lost(Policy.load(path))
+
+
+def test_edited_content_loses_its_guarantee_wherever_it_is_read(policy: Policy) -> None:
+    content = json.loads(policy.model_dump_json()) | {"threshold": 0.469}
+    with pytest.warns(PolicyWarning, match="changed"):
+        check_guarantee_is_lost(Policy.model_validate(content))
+    with pytest.warns(PolicyWarning, match="changed"):
+        check_guarantee_is_lost(Policy(**content))
+
+
+def test_policy_changed_in_python_keeps_its_guarantee(policy: Policy, tmp_path: Path) -> None:
+    changed = policy.model_copy(update={"class_names": ("dark", "bright")})
+    assert changed.checksum != policy.checksum
+    changed.save(tmp_path / "policy.json")
+    assert Policy.load(tmp_path / "policy.json").rule.guarantee == policy.rule.guarantee
+
+
+def test_no_flipped_bit_is_silent(policy: Policy, tmp_path: Path) -> None:
+    """A damaged file is an error, or loses its guarantee and says so; otherwise its content is the same."""
+    path = tmp_path / "policy.json"
+    policy.save(path)
+    content = path.read_bytes()
+    ends = dict.fromkeys(("error", "warning", "same"), 0)
+    for bit in range(0, 8 * len(content), 7):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                loaded = Policy.load(path)
+            except DecisionError:
+                ends["error"] += 1
+                continue
+        if caught:
+            check_guarantee_is_lost(loaded)
+            ends["warning"] += 1
+        else:
+            assert loaded == policy
+            ends["same"] += 1
+    assert ends["error"] > 100
+    assert ends["warning"] > 100
+    assert ends["same"] < 10, "a capital E in a number is the same number"

@@ -1,6 +1,8 @@
 """Rules: what they accept, and how they describe their guarantee."""
 
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +21,33 @@ def test_plain_threshold_has_no_guarantee() -> None:
 
 
 def test_nan_is_rejected() -> None:
-    with pytest.raises(DecisionError, match="NaN"):
+    with pytest.raises(DecisionError, match="threshold=nan"):
         Rule(math.nan)
     with pytest.raises(DecisionError, match="NaN at index 0"):
         Rule(0.5).accept([np.nan])
+
+
+@pytest.mark.parametrize("value", ["0.9", None, True, [0.9], np.array([0.9, 0.8])])
+def test_threshold_must_be_a_number(value: Any) -> None:
+    with pytest.raises(DecisionError, match=re.escape(f"threshold={value!r}")):
+        Rule(value)
+
+
+def test_infinite_threshold_accepts_nothing_or_everything() -> None:
+    assert not Rule(math.inf).accept([0.5]).any()
+    assert Rule(-math.inf).accept([0.5]).all()
+
+
+@pytest.mark.parametrize("confidence", [[[0.1], [0.2, 0.3]], ["a"], [None], np.ma.masked_array([0.5], mask=[True])])
+def test_confidences_must_be_numbers(confidence: Any) -> None:
+    with pytest.raises(DecisionError, match="confidence"):
+        Rule(0.5).accept(confidence)
+
+
+def test_text_has_duplicates_and_the_joint_failure_probability() -> None:
+    text = str(Rule(0.75, calibration=Calibration(2000, 1500, 7, duplicates=12, joint_delta=0.2)))
+    assert "12 duplicate images were counted once" in text
+    assert "20 %" in text
 
 
 def test_text_has_threshold_guarantee_and_calibration() -> None:

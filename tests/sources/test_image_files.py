@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.sources import UnreadableImageError, decode_file
+from secondlook.sources import LargeImageError, UnreadableImageError, decode_file, image_files
 from secondlook.sources.image_files import decode_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -26,8 +26,8 @@ def encode(image: Image.Image, kind: str, **options: object) -> bytes:
     return file.getvalue()
 
 
-def decode(content: bytes, max_pixels: int = MAX_PIXELS) -> Array:
-    return decode_image(io.BytesIO(content), "x", max_pixels)
+def decode(content: bytes, max_pixels: int = MAX_PIXELS, **limits: int) -> Array:
+    return decode_image(io.BytesIO(content), "x", max_pixels, **limits)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,98 @@ def test_size_limit_is_exact_and_not_that_of_pillow(monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(decode(content, max_pixels=35), PIXELS)
     with pytest.raises(UnreadableImageError, match="max_pixels=34"):
         decode(content, max_pixels=34)
+
+
+def make_huge_webp(kind: bytes) -> bytes:
+    """A WebP file of about 50 bytes whose header announces 16,384 x 16,384 pixels, or 16,383 x 16,383."""
+    start = {
+        b"VP8X": struct.pack("<I", 10) + bytes(4) + b"\xff\x3f\x00" * 2,
+        b"VP8L": struct.pack("<I", 20) + b"\x2f\xff\xff\xff\x0f",
+        b"VP8 ": struct.pack("<I", 20) + b"\x10\x00\x00\x9d\x01\x2a\xff\x3f\xff\x3f",
+    }
+    content = b"WEBP" + kind + start[kind]
+    content += bytes(43 - len(content))
+    return b"RIFF" + struct.pack("<I", len(content)) + content
+
+
+@pytest.mark.parametrize("kind", [b"VP8X", b"VP8L", b"VP8 "])
+def test_huge_webp_is_rejected_before_it_is_opened(kind: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = make_huge_webp(kind)
+    assert len(content) == 51
+    # Pillow raises DecompressionBombError above twice this limit; other limits must not matter either.
+    for limit in (Image.MAX_IMAGE_PIXELS, None, 1):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        with pytest.raises(UnreadableImageError, match=r"1638[34] x 1638[34] .*max_pixels=1000000"):
+            decode(content)
+        with pytest.raises(UnreadableImageError):
+            decode(content, max_pixels=10**9, max_bytes=10**6)
+
+
+def test_pillows_own_size_limit_is_an_unreadable_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(UnreadableImageError, match="it is damaged or cut short"):
+        decode(encode(Image.fromarray(PIXELS), "WEBP"))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
+def test_limit_of_decoded_bytes_is_exact_and_named(kind: str) -> None:
+    content = encode(Image.fromarray(PIXELS), kind)
+    assert decode(content, max_bytes=105).shape == (5, 7, 3)
+    with pytest.raises(LargeImageError, match=r"7 x 5 .* 105 bytes.*max_bytes=104") as caught:
+        decode(content, max_bytes=104)
+    assert caught.value.n_bytes == 105
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Image.DecompressionBombError("x"),
+        SyntaxError("x"),
+        struct.error("x"),
+        OverflowError("x"),
+        EOFError("x"),
+        ZeroDivisionError("x"),
+        RuntimeError("x"),
+        SystemError("x"),
+        zlib.error("x"),
+        AssertionError("x"),
+        RecursionError("x"),
+        Image.DecompressionBombWarning("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_decoder_raises_is_an_unreadable_image(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(image: Image.Image) -> None:
+        raise error
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
+    with pytest.raises(UnreadableImageError) as caught:
+        decode(encode(Image.fromarray(PIXELS), "PNG"))
+    assert caught.value.reason == "it is damaged or cut short (x)"
+
+
+def test_lack_of_memory_is_an_unreadable_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(image: Image.Image) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
+    with pytest.raises(UnreadableImageError, match="more memory than is available"):
+        decode(encode(Image.fromarray(PIXELS), "PNG"))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I;16B"])
+def test_images_converted_in_strips_are_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(2).integers(0, 256, (40, 30, 4), dtype=np.uint8)
+    if mode.startswith("I;16"):
+        image = Image.frombytes(mode, (30, 40), noise[..., :2].tobytes())
+    else:
+        image = Image.fromarray(noise).convert("RGB").convert(mode)
+    if mode == "P":
+        image.info["transparency"] = bytes(range(256))
+    whole = image_files._convert_to_rgb(image, "x")
+    monkeypatch.setattr(image_files, "STRIP_PIXELS", 100)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+    np.testing.assert_array_equal(image_files._convert_to_rgb(image, "x"), whole)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,12 @@ def test_any_text_can_name_a_users_source() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "value"),
-    [({"labels": [0]}, "'my images'"), ({"max_pixels": 5}, "max_pixels"), ({"on_error": "skipp"}, "'skipp'.*'skip'")],
+    [
+        ({"labels": [0]}, "'my images'"),
+        ({"max_pixels": 5}, "max_pixels"),
+        ({"max_bytes": 5}, "max_bytes"),
+        ({"on_error": "skipp"}, "'skipp'.*'skip'"),
+    ],
 )
 def test_invalid_argument_for_an_open_source_is_rejected(arguments: dict[str, object], value: str) -> None:
     with pytest.raises(SourceError, match=value):
@@ -109,6 +114,7 @@ def test_invalid_argument_for_an_open_source_is_rejected(arguments: dict[str, ob
         ("folder:x", {"labels": [0]}, "'folder:x'"),
         ("folder:x?limit=3", {"limit": 3}, "limit="),
         ("folder:x?max_pixels=0", {}, "max_pixels='0'"),
+        ("folder:x?max_bytes=1G", {}, "max_bytes='1G'"),
         ("folder:x?on_error=ignore", {}, "on_error='ignore'"),
     ],
 )

@@ -1,15 +1,20 @@
 """NumPy archives."""
 
+import io
+import os
 import re
+import struct
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, open_source
+from secondlook.sources import ArraySource, npz_file, open_source
+from secondlook.sources.stored_images import StoredImages
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 7, 6, 3), dtype=np.uint8)
@@ -27,7 +32,7 @@ def test_stored_and_compressed_archives_are_equal(tmp_path: Path, order: str, co
     np.testing.assert_array_equal(np.stack([source.read(i) for i in range(5)]), IMAGES)
     assert source.digest == open_source(IMAGES, labels=LABELS, class_names=["cat", "dog"]).digest
     assert isinstance(source, ArraySource)
-    assert isinstance(source.images, np.memmap) is not compressed
+    assert isinstance(source.images, StoredImages) is (order == "C" and not compressed)
 
 
 def test_uncompressed_archive_is_not_loaded_into_memory(tmp_path: Path) -> None:
@@ -39,6 +44,129 @@ def test_uncompressed_archive_is_not_loaded_into_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64 * 64 * 64 * 3 / 2
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_loaded_into_memory_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: Callable[..., None]
+) -> None:
+    save(tmp_path / "a.npz", images=IMAGES, labels=LABELS)
+    spec = f"npz:{tmp_path}/a.npz"
+    total = 128 + LABELS.nbytes + (0 if save is np.savez else 128 + IMAGES.nbytes)
+    monkeypatch.setattr(npz_file, "MAX_LOADED_BYTES", total)
+    assert len(open_source(spec)) == 5
+    monkeypatch.setattr(npz_file, "MAX_LOADED_BYTES", total - 1)
+    with pytest.raises(SourceError, match=f"{total} bytes .*limit of {total - 1}"):
+        open_source(spec)
+
+
+def test_array_that_inflates_beyond_the_limit_is_not_inflated(tmp_path: Path) -> None:
+    shape = (5_000, 1_000, 1_000, 1)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        archive.writestr("images.npy", header.getvalue())
+    write_declared_size(tmp_path / "a.npz", len(header.getvalue()) + 5 * 10**9)
+    with pytest.raises(SourceError, match=r"50000001[0-9]{2} bytes"):
+        open_source(f"npz:{tmp_path}/a.npz")
+
+
+def write_declared_size(path: Path, size: int) -> None:
+    """Change the size of the only member in the directory of an archive, as a Zip64 extra field."""
+    content = path.read_bytes()
+    start = content.index(b"PK\x01\x02")
+    end = content.index(b"PK\x05\x06")
+    entry = bytearray(content[start:end])
+    entry[24:28] = b"\xff" * 4
+    entry[30:32] = struct.pack("<H", 12)
+    entry += struct.pack("<HHQ", 1, 8, size)
+    final = bytearray(content[end:])
+    final[12:16] = struct.pack("<I", len(entry))
+    path.write_bytes(content[:start] + entry + final)
+
+
+@pytest.mark.parametrize("declared", [1, 100, 10**9])
+def test_declared_size_that_differs_from_the_array_is_rejected(tmp_path: Path, declared: int) -> None:
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((50, 100, 100, 1), dtype=np.uint8))
+    write_declared_size(tmp_path / "a.npz", declared)
+    with pytest.raises(SourceError, match=r"a\.npz'"):
+        open_source(f"npz:{tmp_path}/a.npz")
+
+
+@pytest.mark.parametrize("shape", [(10**9,), (3, 10**8), (-2, -3), (10**30,)])
+def test_array_without_values_cannot_announce_many(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<U0", "fortran_order": False, "shape": shape})
+    np.savez(tmp_path / "a.npz", images=IMAGES)
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("ids.npy", header.getvalue())
+    with pytest.raises(SourceError, match="'ids'"):
+        open_source(f"npz:{tmp_path}/a.npz")
+
+
+def test_length_of_loaded_arrays_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", images=IMAGES)
+    monkeypatch.setattr(npz_file, "MAX_LOADED_ROWS", 4)
+    with pytest.raises(SourceError, match=r"'images'.*length 5.*limit of 4"):
+        open_source(f"npz:{tmp_path}/a.npz")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compression_methods_are_rejected(tmp_path: Path, method: int) -> None:
+    array = io.BytesIO()
+    np.save(array, IMAGES)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
+        archive.writestr("images.npy", array.getvalue())
+    with pytest.raises(SourceError, match=f"'images'.*method {method}"):
+        open_source(f"npz:{tmp_path}/a.npz")
+
+
+@pytest.mark.parametrize("change", ["truncate", "overwrite", "rewrite"])
+def test_file_that_changes_while_in_use_is_an_error(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "a.npz"
+    images = np.random.default_rng(1).integers(0, 256, (20, 100, 100, 3), dtype=np.uint8)
+    np.savez(path, images=images)
+    source = open_source(f"npz:{path}")
+    np.testing.assert_array_equal(source.read(19), images[19])
+    if change == "truncate":
+        os.truncate(path, 1000)
+    elif change == "overwrite":
+        with path.open("r+b") as file:
+            file.seek(1000)
+            file.write(b"other pixels")
+        os.utime(path, ns=(0, 0))
+    else:
+        np.savez(path, images=255 - images)
+        os.utime(path, ns=(0, 0))
+    with pytest.raises(SourceError, match=r"a\.npz' has changed"):
+        source.read(19)
+    with pytest.raises(SourceError, match=r"a\.npz' has changed"):
+        list(open_source(source, on_error="skip").batches(4))
+
+
+@pytest.mark.posix
+def test_file_that_is_replaced_while_in_use_keeps_its_images(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=IMAGES)
+    np.savez(tmp_path / "b.npz", images=255 - IMAGES)
+    source = open_source(f"npz:{tmp_path}/a.npz")
+    (tmp_path / "b.npz").replace(tmp_path / "a.npz")
+    np.testing.assert_array_equal(source.read(2), IMAGES[2])
+    np.testing.assert_array_equal(open_source(f"npz:{tmp_path}/a.npz").read(2), 255 - IMAGES[2])
+
+
+@pytest.mark.parametrize(("value", "is_valid"), [(1.0, True), (1.5, False), (np.nan, False), (-0.25, False)])
+def test_range_of_stored_float_images_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, is_valid: bool
+) -> None:
+    monkeypatch.setattr("secondlook.sources.stored_images.BYTES_PER_BLOCK", 1000)
+    images = np.zeros((9, 8, 8, 3), dtype=np.float32)
+    images[4, 3, 2, 1] = value
+    np.savez(tmp_path / "a.npz", images=images)
+    if is_valid:
+        np.testing.assert_array_equal(open_source(f"npz:{tmp_path}/a.npz").read(4), images[4])
+        return
+    with pytest.raises(SourceError, match=r"a\.npz' are float32"):
+        open_source(f"npz:{tmp_path}/a.npz")
 
 
 def test_names_of_arrays_can_be_given(tmp_path: Path) -> None:

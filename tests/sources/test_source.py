@@ -1,6 +1,8 @@
 """The behavior that all sources share (batches, skipping, digests), on a user's own source and on arrays."""
 
 import re
+import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, Skipped, Source, UnreadableImageError, open_source
+from secondlook.sources import ArraySource, LargeImageError, Skipped, Source, UnreadableImageError, open_source
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
 
@@ -47,6 +49,61 @@ def test_batches_are_the_readable_images_in_order(
     assert all(0 < len(batch.images) == len(batch.ids) == len(batch.indices) <= batch_size for batch in batches)
     assert [int(image[0, 0, 0]) for batch in batches for image in batch.images] == readable
     assert [skipped.id for skipped in source.skipped] == [f"s{i}" for i in range(start, stop) if i in broken]
+
+
+class Photos(Source):
+    """Images of known sizes; counts the bytes that are held, by the source and by its caller."""
+
+    def __init__(self, sizes: list[int], max_bytes: int) -> None:
+        super().__init__("photos", [f"p{number}" for number in range(len(sizes))])
+        self.sizes, self.max_bytes = sizes, max_bytes
+        self.held = self.peak = 0
+        self.lock = threading.Lock()
+
+    def read(self, index: int) -> Array:
+        image = np.full((self.sizes[index], 1, 1), index % 256, dtype=np.uint8)
+        self._count(image.nbytes)
+        weakref.finalize(image, self._count, -image.nbytes)
+        return image
+
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        if self.sizes[index] > max_bytes:
+            raise LargeImageError(self.ids[index], "large", self.sizes[index])
+        return self.read(index)
+
+    def _count(self, n_bytes: int) -> None:
+        with self.lock:
+            self.held += n_bytes
+            self.peak = max(self.peak, self.held)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=40),
+    batch_size=st.integers(1, 20),
+    threads=st.integers(1, 3),
+)
+@settings(deadline=None, max_examples=60)
+def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: int, threads: int) -> None:
+    source = Photos(sizes, 120)
+    source.threads = threads
+    indices: list[int] = []
+    for batch in source.batches(batch_size):
+        assert 0 < len(batch.images) <= batch_size
+        assert [image[0, 0, 0] for image in batch.images] == batch.indices.tolist()
+        indices += batch.indices.tolist()
+        del batch
+    assert indices == list(range(len(sizes)))
+    # A thread may hold the images of its last task for a moment after the task is done.
+    assert source.peak <= 120 * threads
+
+
+def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
+    source = open_source(IMAGES)
+    source.max_bytes = 200  # two images of 90 bytes
+    assert [batch.indices.tolist() for batch in source.batches(4)] == [[0, 1], [2, 3]]
+    source.max_bytes = 80
+    assert [batch.indices.tolist() for batch in source.batches(4)] == [[0], [1], [2], [3]]
+    assert [len(batch.images) for batch in open_source(source, limit=2).batches(4)] == [1, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -108,6 +165,22 @@ def test_digests_differ_for_any_difference() -> None:
     assert len(set(digests)) == len(digests)
     assert open_source(IMAGES.copy(order="F")).digest == digests[0]
     assert open_source(IMAGES).digest == digests[0]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_duplicates_are_later_images_with_the_same_pixels(threads: int) -> None:
+    source = open_source(IMAGES[[0, 1, 0, 2, 1, 0]])
+    source.threads = threads
+    assert source.find_duplicates() == [2, 4, 5]
+    assert source.without_labels().find_duplicates() == [2, 4, 5]
+    assert open_source(IMAGES).find_duplicates() == []
+
+
+def test_equal_hashes_and_unreadable_images_are_not_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Stripes(9, frozenset({2, 5})).find_duplicates() == [], "both are unreadable for the same reason"
+    # Hashes of very large sources cover sizes and times of files only.
+    monkeypatch.setattr(Stripes, "hash_content", lambda source, index: b"same size and time")
+    assert Stripes(9).find_duplicates() == []
 
 
 def test_digests_are_stable_between_versions() -> None:

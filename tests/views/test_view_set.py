@@ -5,6 +5,7 @@ import pickle
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,3 +119,10 @@ def test_errors_in_lists_without_the_identity_count_the_given_views() -> None:
     assert as_view_set_with_identity([]).texts == ("identity",)
     with pytest.raises(ViewError, match=re.escape("view 2 of 2: ")):
         as_view_set_with_identity(["hflip", "nope"])
+
+
+@pytest.mark.parametrize("views", [1, None, 2.5])
+def test_values_that_are_no_views_are_rejected(views: Any) -> None:
+    for function in (ViewSet, as_view_set, as_view_set_with_identity):
+        with pytest.raises(ViewError, match=re.escape(repr(views))):
+            function(views)

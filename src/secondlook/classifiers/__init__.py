@@ -3,6 +3,7 @@
 # Importing the modules below registers their model schemes.
 from secondlook.classifiers import function, hugging_face, onnx_model, pretrained, remote, sklearn_model  # noqa: F401
 from secondlook.classifiers.classifier import Classifier, Ensemble
+from secondlook.classifiers.credentials import split_credentials
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, as_pixels
 from secondlook.classifiers.torch_model import TorchClassifier, require_torch
@@ -19,4 +20,5 @@ __all__ = [
     "load_classifier",
     "model_scheme",
     "require_torch",
+    "split_credentials",
 ]

@@ -2,15 +2,20 @@
 
 import hashlib
 import json
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from secondlook.arrays import OUTPUTS, Array, Float32Array, Output, softmax
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import ClassifierError
+from secondlook.errors import ClassifierError, SecondLookError
+
+LONGEST_REASON = 300
+"""Characters of a library's message that are kept in ours."""
 
 ROW_SUM_TOLERANCE = 1e-3
 """Largest deviation from 1 of a row of probabilities; half precision needs this much."""
@@ -20,6 +25,14 @@ SOFTMAX_ROW_SUM_TOLERANCE = 1e-4
 
 ROUNDING_ERROR = 1e-6
 """Negative probabilities down to minus this value are rounding errors, and are set to 0."""
+
+IRREGULAR_FILES = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 class Classifier(ABC):
@@ -252,9 +265,42 @@ def _check_logits(values: Float32Array, name: str) -> None:
 def find_model_file(location: str, spec: str) -> Path:
     """Return the path of a model file that exists."""
     file = Path(location).expanduser()
-    if not file.is_file():
-        raise ClassifierError(f"file {location!r} of {spec!r} does not exist; check the path.")
+    check_regular_file(file, f"file {location!r} of {spec!r}")
     return file
+
+
+def check_regular_file(file: Path, what: str) -> None:
+    """Raise unless a path is a regular file: a pipe or a device may never end, so it must not even be opened."""
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ClassifierError(
+            f"{what} does not exist or cannot be read ({shorten_reason(error)}); check the path."
+        ) from error
+    if not stat.S_ISREG(mode):
+        kind = next((name for check, name in IRREGULAR_FILES if check(mode)), "something else")
+        raise ClassifierError(f"{what} is {kind}, not a regular file; pass the path of the model file itself.")
+
+
+@contextmanager
+def reject_failures(problem: str, repair: str) -> Iterator[None]:
+    """Raise whatever a library raises on a model from elsewhere as a `ClassifierError`: problem, reason, repair.
+
+    No list of exceptions is complete here: a damaged file makes the libraries fail in ways that they do not document.
+    """
+    try:
+        yield
+    except SecondLookError:
+        raise
+    except Exception as error:
+        raise ClassifierError(f"{problem}: {shorten_reason(error)}; {repair}") from error
+
+
+def shorten_reason(error: BaseException) -> str:
+    """Return the first line of an error's message, cut to a readable length; the type of an error without one."""
+    lines = str(error).strip().splitlines()
+    reason = lines[0].strip().rstrip(".;:") if lines else ""
+    return (reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}...") or type(error).__name__
 
 
 def digest_files(files: Iterable[Path]) -> str:

@@ -1,11 +1,12 @@
 """Image classifiers of Hugging Face transformers, with the preprocessing of their image processor."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secondlook.classifiers.classifier import Classifier
+from secondlook.classifiers.classifier import Classifier, check_regular_file, reject_failures
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, Size
 from secondlook.classifiers.torch_model import Placement, wrap_module
@@ -33,34 +34,66 @@ def open_transformers(
     device: str | None = None,
     dtype: str | None = None,
     channels_last: bool = False,
+    trust_remote_code: bool = False,
 ) -> Classifier:
-    """Open a model by its name on the Hub or by the folder it was saved in; no code from there is run."""
-    model, processor = _load_pretrained(location, options.spec, revision)
-    preprocessing = parse_processor(processor.to_dict(), options.spec)
-    if not options.changed_settings:
-        _check_processor(processor, preprocessing, options.spec)
+    """Open a model by its name on the Hub or by the folder it was saved in.
+
+    Parameters
+    ----------
+    location
+        Name on the Hub, or path of a folder.
+    options
+        Options common to all model schemes.
+    revision
+        Branch, tag or commit on the Hub.
+    device, dtype, channels_last
+        As for a torch model.
+    trust_remote_code
+        Run the Python code that the model comes with; by default such a model is rejected. Pickled weights are loaded
+        as data in either case.
+    """
+    _check_folder(Path(location), options.spec)
+    with reject_failures(
+        f"cannot load {options.spec!r} as an image classifier with an image processor", "check the name or folder."
+    ):
+        model, processor = _load_pretrained(location, options.spec, revision, trust_remote_code)
+        preprocessing = parse_processor(processor.to_dict(), options.spec)
+        if not options.changed_settings:
+            _check_processor(processor, preprocessing, options.spec)
+        class_names = _parse_class_names(model.config.id2label)
     return wrap_module(
         model,
         options,
         preprocessing,
         Placement(device, dtype, channels_last),
         output=options.expect_output("logits"),
-        class_names=_parse_class_names(model.config.id2label),
+        class_names=class_names,
     )
 
 
-def _load_pretrained(location: str, spec: str, revision: str | None) -> tuple[Any, Any]:
+def _check_folder(folder: Path, spec: str) -> None:
+    """Raise for a folder with a pipe or a device in it, which transformers might read without end."""
+    if folder.is_dir():
+        for file in folder.iterdir():
+            if file.exists() and not file.is_dir():
+                check_regular_file(file, f"file {file.name!r} of {spec!r}")
+
+
+def _load_pretrained(location: str, spec: str, revision: str | None, trust_remote_code: bool) -> tuple[Any, Any]:
     transformers = import_extra("transformers", feature=repr(spec), extra="hf")
-    where = {} if revision is None else {"revision": revision}
+    # Without a value, transformers asks on stdin whether to run the code.
+    settings = {"trust_remote_code": trust_remote_code, **({} if revision is None else {"revision": revision})}
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(location, **where)
+        processor = transformers.AutoImageProcessor.from_pretrained(location, **settings)
         model, loading_info = transformers.AutoModelForImageClassification.from_pretrained(
-            location, output_loading_info=True, **where
+            location, output_loading_info=True, weights_only=True, **settings
         )
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
         raise ClassifierError(
-            f"cannot load {spec!r} as an image classifier with an image processor: {reason}; check the name or folder."
+            f"{spec!r} comes with Python code, which is not run; "
+            "pass trust_remote_code=True if you have read the code and trust it (in a spec: ?trust_remote_code=true)."
         ) from error
     if loading_info["missing_keys"]:
         raise ClassifierError(

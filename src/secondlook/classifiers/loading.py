@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from secondlook.arrays import OUTPUTS, Output
 from secondlook.classifiers.classifier import Classifier, Ensemble
+from secondlook.classifiers.credentials import split_credentials
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.errors import ClassifierError
 from secondlook.registry import Registry, did_you_mean
@@ -58,6 +59,8 @@ class LoadOptions:
         Individual preprocessing settings that were given.
     preprocessing
         Complete preprocessing that was given, or None.
+    authorization
+        HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None.
     """
 
     spec: str
@@ -67,6 +70,7 @@ class LoadOptions:
     name_in_spec: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     preprocessing: Preprocessing | None = None
+    authorization: str | None = field(default=None, repr=False)
 
     @property
     def display_name(self) -> str:
@@ -133,6 +137,9 @@ class ModelScheme:
         `open(target, options, **scheme_options)`; `target` is the location of the spec, or the object.
     recognizes
         Tells whether an object is of this kind; None if there are only specs.
+    is_data_only
+        Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
+        machine, so that it may be loaded for a file from someone else, such as a policy.
     """
 
     name: str
@@ -141,6 +148,7 @@ class ModelScheme:
     extra: str | None
     open: Opener
     recognizes: Callable[[object], bool] | None
+    is_data_only: bool = False
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -155,12 +163,18 @@ MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
 
 
 def model_scheme(
-    name: str, *, form: str, summary: str, extra: str | None = None, recognizes: Callable[[object], bool] | None = None
+    name: str,
+    *,
+    form: str,
+    summary: str,
+    extra: str | None = None,
+    recognizes: Callable[[object], bool] | None = None,
+    is_data_only: bool = False,
 ) -> Callable[[Opener], Opener]:
     """Register the decorated function as the opener of a model scheme."""
 
     def register(opener: Opener) -> Opener:
-        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes))
+        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes, is_data_only))
         return opener
 
     return register
@@ -215,6 +229,8 @@ def _check_unchanged(classifier: Classifier, given: Mapping[str, object]) -> Cla
 
 
 def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
+    # First of all, so that no message, name or digest below can contain them.
+    text, authorization = split_credentials(text)
     _check_scheme(text)
     spec = parse_spec(text, ClassifierError)
     scheme = MODELS.find(spec.scheme, f" in {text!r}")
@@ -223,7 +239,8 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
     for name in in_spec:
         if name in given:
             raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
-    return _open(scheme, spec.location, text, {**in_spec, **given}, name_in_spec="name" in in_spec)
+    options = {**in_spec, **given}
+    return _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
 
 
 def _check_scheme(text: str) -> None:
@@ -254,7 +271,13 @@ def _describe_object(target: object) -> str:
 
 
 def _open(
-    scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], *, name_in_spec: bool = False
+    scheme: ModelScheme,
+    target: object,
+    spec: str,
+    given: Mapping[str, Any],
+    *,
+    name_in_spec: bool = False,
+    authorization: str | None = None,
 ) -> Classifier:
     types = _option_types(scheme)
     known = [*types, *SETTINGS]
@@ -278,6 +301,7 @@ def _open(
         name_in_spec=name_in_spec,
         settings={name: value for name, value in given.items() if name in SETTINGS},
         preprocessing=given.get("preprocessing"),
+        authorization=authorization,
     )
     return scheme.open(target, options, **{name: value for name, value in given.items() if name in scheme.options})
 

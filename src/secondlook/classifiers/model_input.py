@@ -10,6 +10,8 @@ from secondlook.classifiers.preprocessing import InputType, Layout, Preprocessin
 from secondlook.errors import ClassifierError
 
 CHANNELS = (1, 3)
+MAX_PADDED_BYTES = 4 * 2**30
+"""Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ def split_batches(inputs: Array, batch_size: int) -> list[Array]:
 
 def split_padded(inputs: Array, batch_size: int) -> list[Array]:
     """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
+    if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
+        raise ClassifierError(
+            f"the model has a fixed batch size of {batch_size}, which is more than {MAX_PADDED_BYTES // 2**30} GB of "
+            f"images of shape {list(inputs.shape[1:])}; export it with a smaller or a dynamic batch size."
+        )
     *full, last = split_batches(inputs, batch_size)
     padding = np.repeat(last[-1:], batch_size - len(last), 0)
     return [*full, np.concatenate([last, padding]) if len(padding) else last]

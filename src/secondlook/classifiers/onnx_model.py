@@ -1,12 +1,18 @@
 """ONNX files, run by ONNX Runtime."""
 
-import mmap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from secondlook.arrays import Array, Output
-from secondlook.classifiers.classifier import Classifier, digest_files, digest_with_options, find_model_file
+from secondlook.classifiers.classifier import (
+    Classifier,
+    digest_files,
+    digest_with_options,
+    find_model_file,
+    reject_failures,
+)
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import (
     ModelInput,
@@ -15,6 +21,7 @@ from secondlook.classifiers.model_input import (
     describe_failure,
     run_in_batches,
 )
+from secondlook.classifiers.onnx_file import find_external_data
 from secondlook.classifiers.preprocessing import InputType
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
@@ -27,14 +34,20 @@ INPUT_TYPES: dict[str, InputType] = {
 OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
 """Names of model outputs that declare their kind."""
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that one batch may take; a model can contain an endless loop."""
+
 DEFAULT_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
 
 class OnnxClassifier(Classifier):
     """An ONNX Runtime session with one image input; layout, size, number type and batch size come from the model."""
 
-    def __init__(self, session: Any, file: Path, options: LoadOptions, output_name: str | None) -> None:
+    def __init__(
+        self, session: Any, files: Sequence[Path], options: LoadOptions, output_name: str | None, timeout: float
+    ) -> None:
         self._session = session
+        self._timeout = timeout
         self._input = _describe_input(session, options.spec)
         output = _select_output(session, output_name, options.spec)
         self._output_name = output.name
@@ -43,7 +56,7 @@ class OnnxClassifier(Classifier):
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(
-                digest_files([file, *_find_external_data(file)]),
+                digest_files(files),
                 output_name=output.name if has_several_outputs else None,
             ),
             output=options.output or OUTPUTS_BY_NAME.get(output.name) or options.require_output(),
@@ -61,12 +74,23 @@ class OnnxClassifier(Classifier):
         return run_in_batches(self.preprocessing.normalize(images), self._input.batch_size, self._run)
 
     def _run(self, inputs: Array) -> Array:
-        from onnxruntime.capi import onnxruntime_pybind11_state as failures
+        import onnxruntime
 
+        run_options = onnxruntime.RunOptions()
+        timer = threading.Timer(self._timeout, setattr, (run_options, "terminate", True))
+        timer.daemon = True
+        timer.start()
         try:
-            values: Array = self._session.run([self._output_name], {self._input.name: inputs})[0]
-        except (failures.Fail, failures.InvalidArgument, failures.RuntimeException) as error:
+            values: Array = self._session.run([self._output_name], {self._input.name: inputs}, run_options)[0]
+        except Exception as error:
+            if run_options.terminate:
+                raise ClassifierError(
+                    f"classifier {self.name!r} was stopped after {self._timeout:g} seconds on a batch of {len(inputs)} "
+                    "images; if the model is not in an endless loop, pass a larger timeout= or use a smaller batch."
+                ) from error
             raise ClassifierError(describe_failure(self.name, inputs, error)) from error
+        finally:
+            timer.cancel()
         return values
 
 
@@ -74,6 +98,7 @@ class OnnxClassifier(Classifier):
     "onnx",
     form="onnx:FILE",
     summary="ONNX file, run by ONNX Runtime; output= is required unless the model's output is named after its kind",
+    is_data_only=True,
 )
 def open_onnx(
     location: str,
@@ -82,6 +107,7 @@ def open_onnx(
     output_name: str | None = None,
     providers: str | Sequence[str] | None = None,
     threads: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> Classifier:
     """Open an ONNX file.
 
@@ -97,26 +123,29 @@ def open_onnx(
         ONNX Runtime providers in order of preference; by default CUDA if available, then CPU.
     threads
         Threads per operator; by default all cores.
+    timeout
+        Seconds that one batch may take.
     """
+    if timeout <= 0:
+        raise ClassifierError(f"timeout={timeout:g} of {options.spec!r} must be positive.")
     file = find_model_file(location, options.spec)
-    return OnnxClassifier(_create_session(file, options.spec, providers, threads), file, options, output_name)
+    # ONNX Runtime opens external data, so their paths are checked before.
+    files = [file, *find_external_data(file, options.spec)]
+    with reject_failures(f"ONNX Runtime cannot open {options.spec!r}", "check or re-export the file."):
+        session = _create_session(file, providers, threads)
+        return OnnxClassifier(session, files, options, output_name, timeout)
 
 
-def _create_session(file: Path, spec: str, providers: str | Sequence[str] | None, threads: int | None) -> Any:
+def _create_session(file: Path, providers: str | Sequence[str] | None, threads: int | None) -> Any:
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as failures
 
     session_options = onnxruntime.SessionOptions()
+    # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
+    session_options.add_session_config_entry("session.load_model_format", "ONNX")
     if threads is not None:
         session_options.intra_op_num_threads = threads
-    invalid_model = (failures.Fail, failures.InvalidProtobuf, failures.InvalidGraph, failures.NotImplemented)
-    others = (failures.InvalidArgument, failures.NoSuchFile, failures.RuntimeException)
     chosen = _choose_providers(providers, onnxruntime.get_available_providers())
-    try:
-        return onnxruntime.InferenceSession(str(file), session_options, providers=chosen)
-    except (*invalid_model, *others) as error:
-        reason = str(error).splitlines()[0]
-        raise ClassifierError(f"ONNX Runtime cannot open {spec!r}: {reason}; check or re-export the file.") from error
+    return onnxruntime.InferenceSession(str(file), session_options, providers=chosen)
 
 
 def _choose_providers(given: str | Sequence[str] | None, available: list[str]) -> list[str]:
@@ -147,31 +176,3 @@ def _select_output(session: Any, given: str | None, spec: str) -> Any:
             "pass another output_name=, or export the model without the map (zipmap=False)."
         )
     return output
-
-
-def _find_external_data(model: Path) -> list[Path]:
-    """Return the files beside an ONNX model that hold its weights, sorted by name.
-
-    The model lists them in protobuf pairs ("location", path). Their bytes are searched for, because parsing the model
-    would need the onnx package and memory for all weights.
-    """
-    key = b"\x0a\x08location\x12"
-    if model.stat().st_size == 0:
-        return []
-    names = set()
-    with model.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        position = content.find(key)
-        while position >= 0:
-            names.add(_read_protobuf_string(content, position + len(key)))
-            position = content.find(key, position + len(key))
-    return [model.parent / name for name in sorted(names) if (model.parent / name).is_file()]
-
-
-def _read_protobuf_string(content: mmap.mmap, position: int) -> str:
-    """Return the string at a position, where its length comes first as a varint."""
-    length, shift = 0, 0
-    while content[position] >= 128:
-        length |= (content[position] & 127) << shift
-        position, shift = position + 1, shift + 7
-    length |= content[position] << shift
-    return content[position + 1 : position + 1 + length].decode("utf-8", errors="replace").replace("\0", "")

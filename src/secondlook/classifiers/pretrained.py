@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from secondlook.classifiers.classifier import Classifier
+from secondlook.classifiers.classifier import Classifier, reject_failures
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, Size
-from secondlook.classifiers.torch_model import Placement, load_weights, require_torch, wrap_module
+from secondlook.classifiers.torch_model import (
+    Placement,
+    force_weights_only,
+    load_weights,
+    require_torch,
+    wrap_module,
+)
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
 
@@ -68,11 +74,8 @@ def _create_timm_model(timm: Any, name: str, spec: str, *, pretrained: bool, n_c
     if ":" not in name and not timm.is_model(name):
         hint = did_you_mean(name.partition(".")[0], timm.list_models())
         raise ClassifierError(f"{spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
-    try:
+    with reject_failures(f"cannot create {spec!r}", "without a network pass weights=FILE."), force_weights_only():
         return timm.create_model(name, pretrained=pretrained, **_head_options(n_classes))
-    except (RuntimeError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ClassifierError(f"cannot create {spec!r}: {reason}; without a network pass weights=FILE.") from error
 
 
 def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:

@@ -1,16 +1,30 @@
 """Remote models over the Open Inference Protocol (KServe V2: Triton, KServe, MLServer)."""
 
+import itertools
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier, digest_values
+from secondlook.classifiers.classifier import Classifier, digest_values, shorten_reason
+from secondlook.classifiers.credentials import AUTHORIZATION, hide_secrets, merge_headers, read_header_from_env
+from secondlook.classifiers.http_client import HttpClient, HttpResponse
+from secondlook.classifiers.inference_protocol import (
+    INPUT_TYPES,
+    describe_body,
+    describe_status,
+    format_request,
+    parse_binary_support,
+    parse_model,
+    parse_output,
+)
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import (
     ModelInput,
@@ -19,19 +33,20 @@ from secondlook.classifiers.model_input import (
     split_batches,
     split_padded,
 )
-from secondlook.classifiers.preprocessing import InputType
 from secondlook.errors import ClassifierError
-from secondlook.imports import import_extra
 
-INPUT_TYPES: dict[str, InputType] = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
 QUERY_RETRIES = 2
 """Metadata queries are retried this often, so that a wrong address is reported soon."""
 
-TRANSIENT_STATUSES = ("408", "429", "500", "502", "503", "504")
+MAX_METADATA_BYTES = 2**20
+MAX_RESPONSE_BYTES = 32 * 2**20
+"""Enough for 32 images x 21,843 classes as JSON."""
+
+TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
 """HTTP statuses that may differ at the next attempt."""
 
-STARTUP_STATUSES = ("400", "404")
+STARTUP_STATUSES = (400, 404)
 """HTTP statuses of a server that has just started and has not loaded its models yet."""
 
 MODEL_PATH = re.compile(r"(?P<base>.*?)/?v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?/?")
@@ -52,7 +67,7 @@ class Address:
         """Parse a URL that contains the path of the model, or a server's URL with the model's name given beside it."""
         parts = urlsplit(url)
         found = MODEL_PATH.fullmatch(parts.path)
-        if (found is None and model is None) or not parts.netloc:
+        if (found is None and model is None) or not _is_address(parts):
             raise ClassifierError(
                 f"{spec!r} does not name a model; "
                 f"expected {parts.scheme}://HOST:PORT/v2/models/NAME, or pass model=NAME (in a spec: ?model=NAME)."
@@ -65,8 +80,32 @@ class Address:
             encrypted=parts.scheme == "https",
         )
 
+    def connect(self, timeout: float) -> HttpClient:
+        """Return a client for the server."""
+        parts = urlsplit(f"//{self.host}")
+        port = parts.port or (443 if self.encrypted else 80)
+        return HttpClient(parts.hostname or "", port, encrypted=self.encrypted, timeout=timeout)
+
+    @property
+    def server_path(self) -> str:
+        """Path of the server's description."""
+        return quote(urlsplit(f"//{self.host}").path, safe="/%") + "/v2"
+
+    @property
+    def model_path(self) -> str:
+        """Path of the model's description; inference requests go below it."""
+        version = f"/versions/{quote(self.version)}" if self.version else ""
+        return f"{self.server_path}/models/{quote(self.model)}{version}"
+
     def __str__(self) -> str:
         return f"{self.model!r} at {'https' if self.encrypted else 'http'}://{self.host}"
+
+
+def _is_address(parts: SplitResult) -> bool:
+    try:
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port above 65535
+        return False
 
 
 @dataclass(frozen=True)
@@ -84,8 +123,16 @@ class RetrySettings:
         return [float(wait) for wait in longest * factors]
 
 
+class _StatusError(Exception):
+    """A response with an HTTP status other than 200."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"[{status}] {reason}")
+        self.status = status
+
+
 class InferenceClient:
-    """A tritonclient for one model. It has its own thread, because gevent binds it to the thread that created it."""
+    """A client for one model that sends several requests at once; whatever goes wrong is a `ClassifierError`."""
 
     def __init__(
         self,
@@ -94,130 +141,118 @@ class InferenceClient:
         *,
         in_flight: int,
         binary: bool | None,
-        headers: Mapping[str, str] | None,
+        headers: Mapping[str, str],
     ) -> None:
         self.address = address
         self._retrying = retrying
-        self._in_flight = in_flight
         self._binary = binary
-        self._headers = None if headers is None else dict(headers)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inference-client")
-        self._client = self._thread.submit(self._connect).result()
-        self._n_requests = 0
-
-    def _connect(self) -> Any:
-        ssl = import_extra("gevent.ssl", feature="a remote classifier", extra="remote")
-        triton = import_extra("tritonclient.http", feature="a remote classifier", extra="remote")
-        encryption = {"ssl": True, "ssl_context_factory": ssl.create_default_context}
-        return triton.InferenceServerClient(
-            self.address.host,
-            concurrency=self._in_flight,
-            connection_timeout=self._retrying.timeout,
-            network_timeout=self._retrying.timeout,
-            **(encryption if self.address.encrypted else {}),
-        )
+        self._headers = dict(headers)
+        self._http = address.connect(retrying.timeout)
+        self._threads = ThreadPoolExecutor(max_workers=in_flight, thread_name_prefix="inference-client")
+        self._numbers = itertools.count(1)
 
     def get_metadata(self) -> dict[str, Any]:
-        """Return the server's description of the model."""
-        address = self.address
-        found: dict[str, Any] = self._query(
-            lambda: self._client.get_model_metadata(address.model, address.version, headers=self._headers)
-        )
-        return found
+        """Return the server's description of the model: its inputs, outputs and versions."""
+        return self._query(self.address.model_path, parse_model)
 
     def _supports_binary(self) -> bool:
         """Return whether the server lists the binary tensor extension; every server supports JSON."""
-        found: dict[str, Any] = self._query(lambda: self._client.get_server_metadata(headers=self._headers))
-        return "binary_tensor_data" in (found.get("extensions") or [])
+        return self._query(self.address.server_path, parse_binary_support)
 
-    def _query(self, send: Callable[[], Result]) -> Result:
+    def _query(self, path: str, parse: Callable[[HttpResponse], Result]) -> Result:
+        def send() -> Result:
+            return self._exchange("GET", path, {}, None, MAX_METADATA_BYTES, parse)
+
         waits = self._retrying.compute_waits(0)[:QUERY_RETRIES]
-        return self._thread.submit(self._send_with_retries, send, waits, TRANSIENT_STATUSES).result()
+        return self._send_with_retries(send, waits, TRANSIENT_STATUSES, threading.Event())
 
     def infer(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array]:
         """Return the outputs in the order of the requests. Arrays [n, ...] -> arrays [n, n_classes]"""
         if self._binary is None:
             self._binary = self._supports_binary()
-        outputs = []
-        for output in self._thread.submit(self._infer_all, requests, input_name, output_name).result():
-            if isinstance(output, ClassifierError):
-                raise output
-            outputs.append(output)
-        return outputs
+        is_binary, stop = self._binary, threading.Event()
 
-    def _infer_all(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array | ClassifierError]:
-        from gevent.pool import Pool  # type: ignore[import-untyped]
-
-        first = self._n_requests + 1
-        self._n_requests += len(requests)
-
-        def infer_or_fail(number_and_inputs: tuple[int, Array]) -> Array | ClassifierError:
-            number, inputs = number_and_inputs
-            waits = self._retrying.compute_waits(first + number)
-            try:
-                return self._send_with_retries(
-                    lambda: self._infer_once(inputs, input_name, output_name),
-                    waits,
-                    TRANSIENT_STATUSES + STARTUP_STATUSES,
-                )
-            except ClassifierError as error:
-                # Raised here, gevent would print it as a crash; the caller raises it instead.
-                return error
-
-        return list(Pool(self._in_flight).map(infer_or_fail, enumerate(requests)))
-
-    def _infer_once(self, inputs: Array, input_name: str, output_name: str) -> Array:
-        from tritonclient.http import InferInput, InferRequestedOutput
-        from tritonclient.utils import np_to_triton_dtype
-
-        tensor = InferInput(input_name, list(inputs.shape), np_to_triton_dtype(inputs.dtype))
-        tensor.set_data_from_numpy(np.ascontiguousarray(inputs), binary_data=self._binary)
-        response = self._client.infer(
-            self.address.model,
-            [tensor],
-            model_version=self.address.version,
-            outputs=[InferRequestedOutput(output_name, binary_data=self._binary)],
-            headers=self._headers,
-        )
-        values: Array | None = response.as_numpy(output_name)
-        if values is None:
-            raise ClassifierError(
-                f"the response of model {self.address} lacks the output {output_name!r}; check the server."
+        def send(inputs: Array, number: int) -> Array:
+            return self._send_with_retries(
+                lambda: self._infer_once(inputs, input_name, output_name, is_binary),
+                self._retrying.compute_waits(number),
+                TRANSIENT_STATUSES + STARTUP_STATUSES,
+                stop,
             )
-        return values
 
-    def _send_with_retries(self, send: Callable[[], Result], waits: Sequence[float], statuses: Sequence[str]) -> Result:
+        numbers = [next(self._numbers) for _ in requests]
+        try:
+            return list(self._threads.map(send, requests, numbers))
+        finally:
+            stop.set()  # After a failure, the other requests are not repeated.
+
+    def _infer_once(self, inputs: Array, input_name: str, output_name: str, is_binary: bool) -> Array:
+        headers, body = format_request(inputs, input_name, output_name, is_binary)
+        path = f"{self.address.model_path}/infer"
+
+        def parse(response: HttpResponse) -> Array:
+            return parse_output(response, output_name, len(inputs))
+
+        return self._exchange("POST", path, headers, body, MAX_RESPONSE_BYTES, parse)
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        max_bytes: int,
+        parse: Callable[[HttpResponse], Result],
+    ) -> Result:
+        """Send one request and parse the response."""
+        all_headers = {"User-Agent": "secondlook", **headers, **self._headers}
+        response = self._http.send(method, path, headers=all_headers, body=body, max_bytes=max_bytes)
+        if response.status != 200:
+            raise _StatusError(response.status, describe_status(response))
+        try:
+            return parse(response)
+        except Exception as error:
+            raise ClassifierError(
+                self._hide(
+                    f"model {self.address} sent a response that does not follow the Open Inference Protocol "
+                    f"({describe_body(response)}): {shorten_reason(error)}; check the address, and whether a proxy "
+                    "answers instead of the server."
+                )
+            ) from error
+
+    def _send_with_retries(
+        self, send: Callable[[], Result], waits: Sequence[float], statuses: Sequence[int], stop: threading.Event
+    ) -> Result:
         """Send a request; repeat it after each wait if the connection fails or the response has one of `statuses`."""
-        from http.client import HTTPException
-
-        import gevent  # type: ignore[import-untyped]
-        from tritonclient.utils import InferenceServerException
-
-        failures = (OSError, HTTPException, InferenceServerException)
-        for wait in waits:
+        attempts = 0
+        while True:
+            attempts += 1
             try:
                 return send()
-            except failures as error:
-                if isinstance(error, InferenceServerException) and error.status() not in (None, *statuses):
-                    raise self._describe_failure(error, attempts=1) from error
-            gevent.sleep(wait)
-        try:
-            return send()
-        except failures as error:
-            raise self._describe_failure(error, attempts=len(waits) + 1) from error
+            except ClassifierError as error:
+                raise ClassifierError(self._hide(str(error))) from error
+            except (OSError, HTTPException, _StatusError) as error:
+                is_final = isinstance(error, _StatusError) and error.status not in statuses
+                if is_final or attempts > len(waits) or stop.wait(waits[attempts - 1]):
+                    raise self._describe_failure(error, attempts) from error
+            except Exception as error:
+                raise self._describe_failure(error, attempts) from error
 
     def _describe_failure(self, error: Exception, attempts: int) -> ClassifierError:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         return ClassifierError(
-            f"model {self.address} failed after {attempts} attempt(s): {reason}; "
-            "check the address, the model's name and that the server is up, or raise timeout= or retries=."
+            self._hide(
+                f"model {self.address} failed after {attempts} attempt(s): {shorten_reason(error)}; "
+                "check the address, the model's name and that the server is up, or raise timeout= or retries=."
+            )
         )
 
+    def _hide(self, text: str) -> str:
+        return hide_secrets(text, self._headers)
+
     def close(self) -> None:
-        """Close the connections and stop the thread."""
-        if hasattr(self, "_client"):
-            self._thread.submit(self._client.close).result()
-        self._thread.shutdown()
+        """Wait for requests that were sent, and close the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        self._http.close()
 
 
 class RemoteClassifier(Classifier):
@@ -248,7 +283,14 @@ class RemoteClassifier(Classifier):
         inputs = self.preprocessing.normalize(images)
         fixed = self._input.batch_size
         requests = split_batches(inputs, self._rows_per_request) if fixed is None else split_padded(inputs, fixed)
-        return np.concatenate(self._client.infer(requests, self._input.name, self._output_name))[: len(inputs)]
+        outputs = self._client.infer(requests, self._input.name, self._output_name)
+        for output in outputs:
+            if output.shape[1:] != outputs[0].shape[1:]:
+                raise ClassifierError(
+                    f"classifier {self.name!r} returned arrays of shapes {list(outputs[0].shape)} and "
+                    f"{list(output.shape)} for requests of one batch; expected the same classes for each."
+                )
+        return np.concatenate(outputs)[: len(inputs)]
 
     def close(self) -> None:
         """Close the connections; the classifier cannot be used afterwards."""
@@ -269,13 +311,15 @@ def open_remote(
     seed: int = 0,
     binary: bool | None = None,
     headers: Mapping[str, str] | None = None,
+    header_from_env: str | None = None,
 ) -> Classifier:
     """Open a model on a server.
 
     Parameters
     ----------
     location
-        `//HOST:PORT/v2/models/NAME[/versions/VERSION]`, or the address of the server with `model=`.
+        `//HOST:PORT/v2/models/NAME[/versions/VERSION]`, or the address of the server with `model=`. The user name and
+        password of a URL (`http://USER:PASSWORD@HOST`) are sent as an Authorization header, and never stored.
     options
         Options common to all model schemes.
     model, version
@@ -285,14 +329,17 @@ def open_remote(
     rows_per_request, in_flight
         Images per request, and number of concurrent requests.
     timeout
-        Seconds to wait for a connection and for each response.
+        Seconds for each request in all: connecting, sending, and receiving the complete response.
     retries, seed
         How often a failed request is repeated, after waits that double from 0.25 to 8 seconds and are shortened at
         random with this seed.
     binary
         Send tensors as bytes (True) or as JSON (False); by default as bytes if the server supports it.
     headers
-        HTTP headers of every request, such as an authorization.
+        HTTP headers of every request, such as an authorization; never stored.
+    header_from_env
+        Name of an environment variable that holds one more header, such as 'Authorization: Bearer TOKEN'. The name is
+        part of the spec, the header is not.
     """
     options.require_output()
     if min(rows_per_request, in_flight) < 1 or retries < 0 or timeout <= 0:
@@ -302,7 +349,10 @@ def open_remote(
         )
     address = Address.parse(f"{options.scheme}:{location}", model, version, options.spec)
     retrying = RetrySettings(timeout=timeout, retries=retries, seed=seed)
-    client = InferenceClient(address, retrying, in_flight=in_flight, binary=binary, headers=headers)
+    from_url = {} if options.authorization is None else {AUTHORIZATION: options.authorization}
+    from_env = {} if header_from_env is None else dict([read_header_from_env(header_from_env, options.spec)])
+    all_headers = merge_headers([from_url, headers or {}, from_env], options.spec)
+    client = InferenceClient(address, retrying, in_flight=in_flight, binary=binary, headers=all_headers)
     try:
         return RemoteClassifier(client, options, output_name, rows_per_request)
     except BaseException:
@@ -315,7 +365,6 @@ for _scheme in ("http", "https"):
         _scheme,
         form=f"{_scheme}://HOST:PORT/v2/models/NAME",
         summary="model on a KServe V2 server (Triton, KServe, MLServer); output= is required",
-        extra="remote",
     )(open_remote)
 
 
@@ -327,4 +376,4 @@ def _describe_input(metadata: Mapping[str, Any], spec: str) -> ModelInput:
 
 def _parse_n_classes(output: Mapping[str, Any]) -> int | None:
     shape = output.get("shape") or []
-    return int(shape[1]) if len(shape) == 2 and int(shape[1]) > 0 else None
+    return int(shape[1]) if len(shape) == 2 and shape[1] > 0 else None

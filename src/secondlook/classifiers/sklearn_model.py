@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier, digest_files, digest_values, find_model_file
+from secondlook.classifiers.classifier import Classifier, digest_files, digest_values, find_model_file, reject_failures
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError
@@ -75,10 +75,8 @@ def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str
     file = find_model_file(location, spec)
     import joblib  # type: ignore[import-untyped]
 
-    try:
+    with reject_failures(f"cannot unpickle {spec!r}", "check or re-create the file."):
         estimator = joblib.load(file)
-    except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, IndexError, KeyError, ValueError) as error:
-        raise ClassifierError(f"cannot unpickle {spec!r}: {error}; check or re-create the file.") from error
     return estimator, digest_files([file])
 
 

@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import os
-import pickle
 import re
 import sys
 import warnings
@@ -15,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secondlook.arrays import Array, Output
-from secondlook.classifiers.classifier import Classifier, digest_files, digest_with_options, find_model_file
+from secondlook.classifiers.classifier import (
+    LONGEST_REASON,
+    Classifier,
+    check_regular_file,
+    digest_files,
+    digest_with_options,
+    find_model_file,
+    reject_failures,
+)
 from secondlook.classifiers.function import import_object
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import ModelInput, check_single_input, describe_failure, run_in_batches
@@ -268,8 +275,7 @@ def _iterate_state(module: "torch.nn.Module") -> Iterator[bytes | memoryview]:
 
 def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     """Load a safetensors file or a state dict into a module; the names of all weights must match."""
-    if not file.is_file():
-        raise ClassifierError(f"weights={str(file)!r} of {spec!r} does not exist; check the path.")
+    check_regular_file(file, f"weights={str(file)!r} of {spec!r}")
     state = _load_safetensors(file) if file.suffix == ".safetensors" else _load_state_dict(file)
     expected = module.state_dict()
     state = _strip_prefix(state, expected)
@@ -282,9 +288,11 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
         )
     try:
         module.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ClassifierError(f"weights={str(file)!r} do not fit {spec!r}: {reason}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise ClassifierError(
+            f"weights={str(file)!r} do not fit {spec!r}: {reason}; use weights of the same architecture."
+        ) from error
 
 
 def _strip_prefix(state: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
@@ -297,12 +305,8 @@ def _strip_prefix(state: dict[str, Any], expected: dict[str, Any]) -> dict[str, 
 
 def _load_safetensors(file: Path) -> dict[str, Any]:
     load_file = import_extra("safetensors.torch", feature="a safetensors file", extra="torch").load_file
-    from safetensors import SafetensorError
-
-    try:
+    with reject_failures(f"weights={str(file)!r} is not a safetensors file", "check the file."):
         state: dict[str, Any] = load_file(file)
-    except SafetensorError as error:
-        raise ClassifierError(f"weights={str(file)!r} is not a safetensors file: {error}; check the file.") from error
     return state
 
 
@@ -311,7 +315,7 @@ def _load_state_dict(file: Path) -> dict[str, Any]:
 
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+    except Exception as error:
         raise ClassifierError(
             f"weights={str(file)!r} is not a plain state dict, and other pickles are not loaded because they can run "
             "code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
@@ -330,7 +334,8 @@ def _load_state_dict(file: Path) -> dict[str, Any]:
 def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classifier:
     """Open a torch.export or TorchScript file."""
     spec = options.spec
-    module, model_input = _load_program(file, spec, placement.device)
+    with reject_failures(f"cannot open {spec!r} as a torch.export or TorchScript file", "save it again."):
+        module, model_input = _load_program(file, spec, placement.device)
     preprocessing = Preprocessing()
     if model_input is not None:
         preprocessing = model_input.make_preprocessing(options.layout, spec)
@@ -351,7 +356,7 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
     """Return the module of a torch.export or TorchScript file, and its input if the file describes it."""
     names = _list_archive(file)
     if any("/code/" in f"/{name}" for name in names) and not any(name.endswith(".json") for name in names):
-        return _load_torchscript(file, spec), None
+        return _load_torchscript(file), None
     if file.suffix == ".pt2" and names:
         return _load_exported(file, names, spec, device)
     raise ClassifierError(
@@ -367,17 +372,13 @@ def _list_archive(file: Path) -> list[str]:
         return archive.namelist()
 
 
-def _load_torchscript(file: Path, spec: str) -> "torch.nn.Module":
+def _load_torchscript(file: Path) -> "torch.nn.Module":
     import torch
 
-    try:
-        with warnings.catch_warnings():
-            # The deprecation of TorchScript concerns those who write such files, not those who read them.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            module: torch.nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ClassifierError(f"{spec!r} is a damaged TorchScript file: {reason}; save it again.") from error
+    with warnings.catch_warnings():
+        # The deprecation of TorchScript concerns those who write such files, not those who read them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module: torch.nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
     return module
 
 
@@ -386,12 +387,8 @@ def _load_exported(file: Path, names: list[str], spec: str, device: str | None) 
 
     if any("opaque_obj" in Path(name).name or "custom_obj" in Path(name).name for name in names):
         raise ClassifierError(f"{spec!r} contains pickled objects, which can run code; export it from tensors only.")
-    try:
-        with _force_weights_only():
-            program = torch.export.load(file)
-    except (RuntimeError, ValueError, AssertionError, KeyError, pickle.UnpicklingError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ClassifierError(f"cannot open {spec!r} as a torch.export file: {reason}; export it again.") from error
+    with force_weights_only():
+        program = torch.export.load(file)
     if device is not None:
         from torch.export.passes import move_to_device_pass
 
@@ -400,8 +397,8 @@ def _load_exported(file: Path, names: list[str], spec: str, device: str | None) 
 
 
 @contextmanager
-def _force_weights_only() -> Iterator[None]:
-    """Prevent torch.load from running pickled code: torch.export.load calls it for some archives."""
+def force_weights_only() -> Iterator[None]:
+    """Prevent torch.load from running pickled code, also where a library calls it with weights_only=False."""
     key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(key)
     os.environ[key] = "1"

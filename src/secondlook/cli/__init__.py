@@ -1,1 +1,36 @@
-"""The command line: `secondlook` and its commands."""
+"""The command line: `secondlook` and its commands. This module is the entry point and imports next to nothing."""
+
+import os
+import signal
+from types import FrameType
+
+INTERRUPTED = "Progress is saved; run the same command to resume."
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. Not a `KeyboardInterrupt`, which click would turn into exit code 1."""
+
+
+def main() -> None:
+    """Handle Ctrl-C before the slow imports, then run the command line."""
+    signal.signal(signal.SIGINT, interrupt)
+    from secondlook.cli import app
+
+    app.main()
+
+
+def interrupt(_signal: int, frame: FrameType | None) -> None:
+    """Raise `Interrupted`; during an import, which may swallow exceptions, and the second time, exit at once."""
+    signal.signal(signal.SIGINT, exit_at_once)
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            exit_at_once()
+        frame = frame.f_back
+    raise Interrupted
+
+
+def exit_at_once(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
+    """Exit without cleaning up, which is safe: files are written whole or not at all."""
+    os.write(2, f"interrupted: {INTERRUPTED}\n".encode())
+    os._exit(130)

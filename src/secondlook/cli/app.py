@@ -1,5 +1,8 @@
 """The entry point: collects the commands, and prints errors that users can repair as one sentence with exit code 2."""
 
+import codecs
+import io
+import json
 import re
 import signal
 import sys
@@ -11,7 +14,22 @@ from rich.console import Console
 from rich.markup import escape
 
 from secondlook import __version__
-from secondlook.cli import calibrate, compare, demo, evaluate, info, listing, report, score, search, views
+from secondlook.cli import (
+    INTERRUPTED,
+    Interrupted,
+    calibrate,
+    compare,
+    demo,
+    evaluate,
+    exit_at_once,
+    info,
+    interrupt,
+    listing,
+    report,
+    score,
+    search,
+    views,
+)
 from secondlook.errors import SecondLookError
 
 app = typer.Typer(
@@ -35,6 +53,10 @@ app.add_typer(views.app, name="views")
 OPTION_OF_ARGUMENT = {"classifier": "model", "methods": "method", "metrics": "metric", "exports": "export"}
 """Arguments of the library whose command-line option has another name."""
 
+LONGEST_MESSAGE = 1000
+"""Characters of an error or warning that are printed at most; the beginning and the end are kept."""
+OMISSION = " ... "
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -51,27 +73,26 @@ def secondlook(
     """Know when your image classifier is wrong: confidence from several views, decisions with a guarantee."""
 
 
-class Interrupted(BaseException):
-    """Ctrl-C. Not a `KeyboardInterrupt`, which click would turn into exit code 1."""
-
-
 def main() -> None:
     """Run the command line and exit the process with its exit code."""
     warnings.showwarning = _show_warning
-    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    _escape_unprintable(sys.stdout)
     try:
         app()
     except SecondLookError as error:
-        _print_message("[bold red]error:[/]", name_options(str(error), sys.argv[1:2]))
-        sys.exit(2)
+        _exit_with_error(name_options(str(error), sys.argv[1:2]))
     except OSError as error:
         # A full disk or missing permissions: the user can repair it, and the path says where.
         place = f" ({error.filename!r})" if error.filename else ""
-        _print_message("[bold red]error:[/]", f"{error.strerror or error}{place}.")
-        sys.exit(2)
+        _exit_with_error(f"{error.strerror or error}{place}.")
+    except MemoryError:
+        _exit_with_error("not enough memory; use smaller batches, fewer views or smaller images, or a larger machine.")
     except Interrupted:
-        _print_message("[bold yellow]interrupted:[/]", "Progress is saved; run the same command to resume.")
+        _print_message("[bold yellow]interrupted:[/]", INTERRUPTED)
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, exit_at_once)
 
 
 def name_options(message: str, command: list[str]) -> str:
@@ -91,12 +112,34 @@ def name_options(message: str, command: list[str]) -> str:
     return re.sub(r"(?<![\w?&.-])(?P<name>[a-z_]+)=(?P<value>True|'[\w.-]*'|)(?=[\s,;.:)]|$)", rename, message)
 
 
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise Interrupted
+def shorten(message: str) -> str:
+    """Return a message with its middle left out where it is longer than a terminal shows well."""
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    half = (LONGEST_MESSAGE - len(OMISSION)) // 2
+    return f"{message[:half]}{OMISSION}{message[-half:]}"
+
+
+def _escape_unprintable(stream: TextIO) -> None:
+    """Let a stream escape characters that its encoding lacks, as JSON does."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("secondlook.escape", _escape)
+        stream.reconfigure(errors="secondlook.escape")
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _exit_with_error(message: str) -> None:
+    _print_message("[bold red]error:[/]", message)
+    sys.exit(2)
 
 
 def _print_message(heading: str, message: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(message)}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(shorten(message))}")
 
 
 def _show_warning(

@@ -1,5 +1,7 @@
 """`secondlook calibrate`: a threshold with a guarantee from the predictions of a run, written as a policy file."""
 
+import re
+import warnings
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -19,7 +21,12 @@ def calibrate(
     coverage: Annotated[
         float | None, typer.Option(help="Accept this share of the images instead, without a guarantee.")
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="Confidence method to decide by.")] = "mean",
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]", help="Confidence method to decide by, or several to choose from, which share delta."
+        ),
+    ] = "mean",
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
     config: options.Config = None,
@@ -32,16 +39,21 @@ def calibrate(
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
     from secondlook.evaluation import describe_prediction
-    from secondlook.runs import open_run
+    from secondlook.runs import CalibrationWarning, open_run
 
-    opened, progress = open_run(run), not (quiet or no_progress)
+    opened, methods, progress = open_run(run), split_methods(method), not (quiet or no_progress)
     if risk is not None and coverage is None:
-        policy = opened.certify(
-            method, risk=risk, delta=delta, predict_from=predict_from, top_k=top_k, progress=progress
-        )
+        with warnings.catch_warnings():
+            if quiet:  # the policy has it, too
+                warnings.simplefilter("ignore", CalibrationWarning)
+            policy = opened.certify(
+                methods, risk=risk, delta=delta, predict_from=predict_from, top_k=top_k, progress=progress
+            )
     elif coverage is not None and risk is None:
+        if len(methods) > 1:
+            raise DecisionError(f"--coverage needs one --method, got {method!r}; the best of several needs --risk.")
         policy = opened.threshold_for(
-            method, coverage=coverage, predict_from=predict_from, top_k=top_k, progress=progress
+            methods[0], coverage=coverage, predict_from=predict_from, top_k=top_k, progress=progress
         )
     else:
         raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
@@ -57,3 +69,8 @@ def calibrate(
         about = [describe_prediction(policy.predict_from, policy.top_k)]
         following = f"secondlook score --policy {quote(str(out))} --data folder:new/ --out scores.parquet"
         typer.echo("\n".join([str(policy), *about, "", f"Saved in {out}. Next: {following}"]))
+
+
+def split_methods(text: str) -> list[str]:
+    """Split 'mean,view:shift:1,0' into methods; a number after a comma belongs to the view before it."""
+    return re.split(r"[,\s]\s*(?=[a-z])", text.strip())

@@ -24,6 +24,7 @@ def evaluate(
     resize: options.Resize = None,
     crop: options.Crop = None,
     model_options: options.ModelOptions = None,
+    header_from_env: options.HeaderFromEnv = None,
     method: options.Methods = None,
     metric: options.Metrics = None,
     predict_from: options.PredictFromOption = "image",
@@ -51,7 +52,14 @@ def evaluate(
     from secondlook.views import ViewWarning
 
     classifier = options.load_models(
-        model, output=output, mean=mean, std=std, resize=resize, crop=crop, model_options=model_options
+        model,
+        output=output,
+        mean=mean,
+        std=std,
+        resize=resize,
+        crop=crop,
+        model_options=model_options,
+        header_from_env=header_from_env,
     )
     with warnings.catch_warnings():
         if quiet:

@@ -77,6 +77,13 @@ def _describe_run(path: Path) -> Facts:
     }
 
 
+INTACT: Mapping[bool | None, str] = {
+    True: "as it was written",
+    False: "changed after it was written",
+    None: "unknown, since policies of versions 1 and 2 have no checksum",
+}
+
+
 def _describe_policy(path: Path) -> Facts:
     from secondlook.classifiers import Preprocessing
     from secondlook.evaluation import describe_prediction
@@ -86,6 +93,7 @@ def _describe_policy(path: Path) -> Facts:
     calibration = policy.calibration
     return {
         "what": "policy",
+        "file": INTACT[Policy.is_intact(path)],
         "rule": f"accept where {policy.method} >= {policy.threshold:.6g}",
         "guarantee": policy.guarantee.text,
         "prediction": describe_prediction(policy.predict_from, policy.top_k),
@@ -95,6 +103,7 @@ def _describe_policy(path: Path) -> Facts:
         "views": list(policy.views),
         "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
         "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.errors} of them wrong",
+        "joint delta": calibration.joint_delta if calibration and calibration.joint_delta else "only this calibration",
         "created": policy.made,
         "secondlook": policy.secondlook,
     }

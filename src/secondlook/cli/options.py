@@ -35,6 +35,14 @@ ModelOptions = Annotated[
     list[str] | None,
     typer.Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
 ]
+HeaderFromEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--header-from-env",
+        metavar="NAME",
+        help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Option(
@@ -96,16 +104,19 @@ def load_models(
     resize: str | None = None,
     crop: str | None = None,
     model_options: list[str] | None = None,
+    header_from_env: str | None = None,
 ) -> "Classifier":
     """Load a classifier, or an ensemble; options become part of its spec, so that it can be loaded again from there."""
     from secondlook.classifiers import load_classifier
 
-    named = {"output": output, "mean": mean, "std": std, "resize": resize, "crop": crop}
+    preprocessing = {"mean": mean, "std": std, "resize": resize, "crop": crop}
+    named = {"output": output, **preprocessing, "header_from_env": header_from_env}
     options = {name: value for name, value in named.items() if value is not None} | _parse_pairs(model_options or [])
     texts = [_add_options(spec, options) for spec in specs]
     if len(texts) == 1:
         return load_classifier(texts[0])
-    return load_classifier([load_classifier(text) for text in texts], name=MEMBER_SEPARATOR.join(texts))
+    members = [load_classifier(text) for text in texts]
+    return load_classifier(members, name=MEMBER_SEPARATOR.join(member.name for member in members))
 
 
 def _parse_pairs(pairs: list[str]) -> dict[str, str]:
@@ -121,9 +132,11 @@ def _parse_pairs(pairs: list[str]) -> dict[str, str]:
 def _add_options(text: str, options: Mapping[str, str]) -> str:
     if not options or ":" not in text:  # a text without a scheme is rejected with a hint when it is loaded
         return text
-    spec = parse_spec(text, ClassifierError)
+    from secondlook.classifiers import split_credentials
+
+    spec, shown = parse_spec(text, ClassifierError), split_credentials(text)[0]
     for name in options.keys() & spec.options.keys():
-        raise ClassifierError(f"option {name!r} is given twice, in {text!r} and as an option; give it once.")
+        raise ClassifierError(f"option {name!r} is given twice, in {shown!r} and as an option; give it once.")
     return str(spec.with_options(options))
 
 

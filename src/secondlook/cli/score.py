@@ -22,8 +22,11 @@ def score(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl.")],
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="SPEC", help="Classifier of the policy, if it is now somewhere else."),
+        typer.Option(
+            "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
+        ),
     ] = None,
+    header_from_env: options.HeaderFromEnv = None,
     per_view: Annotated[
         bool, typer.Option("--per-view", help="Also write the class predicted from each view and its probability.")
     ] = False,
@@ -57,16 +60,16 @@ def score(
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
     from secondlook.scoring import score as score_images
-    from secondlook.selective import Policy
 
+    _require({"--header-from-env": header_from_env}, "--model", model)
     _require({"--link": link}, "--rejected", rejected)
     _require({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
-    specs = model if allow_mismatch or not model else _inherit_options(Policy.load(policy).classifier.name, model)
+    specs = model if allow_mismatch or not model else _inherit_options(policy, model)
     summary = score_images(
         policy,
         data,
         out,
-        classifier=None if not specs else options.load_models(specs),
+        classifier=None if not specs else options.load_models(specs, header_from_env=header_from_env),
         per_view=per_view,
         level=level,
         seed=seed,
@@ -94,14 +97,23 @@ def _require(given: Mapping[str, object], partner: str, partner_value: object) -
             raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
 
 
-def _inherit_options(name: str, models: list[str]) -> list[str]:
-    """Return a single model given without options with those of the policy's classifier, where it is of its scheme."""
+def _inherit_options(policy: Path, models: list[str]) -> list[str]:
+    """Return a single model given without options with those of the policy's classifier, where it is of its scheme.
+
+    Options that could do harm, such as `trust_pickle=true`, are for the user to give.
+    """
+    from secondlook.scoring import select_harmless_options
+    from secondlook.selective import Policy, PolicyWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PolicyWarning)  # scoring loads the policy again, and warns then
+        name = Policy.load(policy).classifier.name
     if len(models) > 1 or MEMBER_SEPARATOR in name or ":" not in models[0] or ":" not in name:
         return models
     given, original = parse_spec(models[0], ClassifierError), parse_spec(name, ClassifierError)
     if given.options or given.scheme != original.scheme:
         return models
-    return [str(given.with_options(original.options))]
+    return [str(given.with_options(select_harmless_options(original)))]
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:

@@ -45,7 +45,7 @@ def search(
         seed=seed,
         progress=not (quiet or no_progress),
     )
-    plot = curve or (out.with_suffix(".png") if out else None)
+    plot = curve or (out.with_suffix(".png") if out and out.name else None)
     written = [write(path) for write, path in ((result.write, out), (result.plot, plot)) if path is not None]
     if as_json:
         typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
+from secondlook.arrays import Float64Array, IntArray, is_number, is_whole_number
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.methods import check_arguments, method
 from secondlook.estimators.plurality import plurality_confidence
@@ -116,8 +116,8 @@ def default_resamplings(n_views: int, n_members: int = 1) -> int:
 
 def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
     """Return how often each resampling draws each output, int64 [n_outputs, resamplings]; columns sum to n_outputs."""
-    if seed < 0:
-        raise ConfidenceError(f"seed is {seed}; expected an integer of at least 0.")
+    if not is_whole_number(seed) or seed < 0:
+        raise ConfidenceError(f"seed is {seed!r}; expected an integer of at least 0.")
     generator = np.random.default_rng(seed)
     return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamplings).T
 
@@ -125,7 +125,7 @@ def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntAr
 def _compute_interval(
     preds: Predictions, level: float, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None
 ) -> tuple[Float64Array, Float64Array]:
-    if not 0 < level < 1:
+    if not is_number(level) or not 0 < level < 1:
         raise ConfidenceError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
     ends = np.empty((2, preds.n_images))
     for rows, block in _iter_confidences(preds, seed, predict_from, top_k, resamplings, None):

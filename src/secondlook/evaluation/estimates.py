@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from secondlook.arrays import is_number, is_whole_number
 from secondlook.errors import MetricError
 from secondlook.metrics import (
     BoundMetric,
@@ -81,16 +82,16 @@ class EstimateOptions:
 
     def __post_init__(self) -> None:
         check_level(self.level)
-        if self.resamples < 1:
-            raise MetricError(f"resamples is {self.resamples}; expected at least 1.")
-        if self.seed < 0:
-            raise MetricError(f"seed is {self.seed}; expected a whole number of at least 0.")
+        if not is_whole_number(self.resamples) or self.resamples < 1:
+            raise MetricError(f"resamples is {self.resamples!r}; expected at least 1.")
+        if not is_whole_number(self.seed) or self.seed < 0:
+            raise MetricError(f"seed is {self.seed!r}; expected a whole number of at least 0.")
 
 
 def check_level(level: float) -> None:
     """Reject a confidence level outside of (0, 1)."""
-    if not 0 < level < 1:
-        raise MetricError(f"level is {level}; expected a confidence level between 0 and 1, such as 0.95.")
+    if not is_number(level) or not 0 < level < 1:
+        raise MetricError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
 
 
 def estimate_metrics(

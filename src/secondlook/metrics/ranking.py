@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.errors import MetricError
 
 
@@ -120,7 +120,7 @@ def rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
 
 def check_confidence(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArray, Float64Array]:
     """Return both as arrays bool [N] and float64 [N], or raise `MetricError`."""
-    is_correct, values = np.asarray(correct), np.asarray(confidence)
+    is_correct, values = as_array(correct, "correct", MetricError), as_array(confidence, "confidence", MetricError)
     if is_correct.dtype != np.bool_:
         raise MetricError(f"correct has dtype {is_correct.dtype}, expected bool; pass predicted == labels.")
     if is_correct.ndim != 1 or is_correct.shape != values.shape:
@@ -128,7 +128,7 @@ def check_confidence(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArr
             f"correct has shape {list(is_correct.shape)} and confidence {list(values.shape)}, expected [N] and [N]; "
             "pass one value per image in each."
         )
-    if not np.issubdtype(values.dtype, np.floating) and not np.issubdtype(values.dtype, np.integer):
+    if values.dtype.kind not in "fiu":
         raise MetricError(f"confidence has dtype {values.dtype}, expected real numbers; convert it to float64.")
     if len(is_correct) == 0:
         raise MetricError(

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Float64Array
+from secondlook.arrays import Float64Array, is_number
 from secondlook.errors import MetricError
 from secondlook.metrics.ranking import Ranking, rank
 from secondlook.metrics.registry import metric
@@ -61,8 +61,8 @@ def aorc(correct: ArrayLike, confidence: ArrayLike) -> float:
 
 
 def _risk_at(ranking: Ranking, coverage: float) -> float:
-    if not 0 < coverage <= 1:
-        raise MetricError(f"risk_at got coverage {coverage}, expected a fraction in (0, 1] such as 0.8.")
+    if not is_number(coverage) or not 0 < coverage <= 1:
+        raise MetricError(f"risk_at got coverage {coverage!r}, expected a fraction in (0, 1] such as 0.8.")
     accepted = count_for_coverage(coverage, ranking.n_images)
     tie = int(np.searchsorted(ranking.accepted, accepted))
     size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
@@ -86,8 +86,8 @@ def risk_at(correct: ArrayLike, confidence: ArrayLike, coverage: float) -> float
 
 
 def _coverage_at(ranking: Ranking, risk: float) -> float:
-    if not 0 <= risk <= 1:
-        raise MetricError(f"coverage_at got risk {risk}, expected an error rate in [0, 1] such as 0.01.")
+    if not is_number(risk) or not 0 <= risk <= 1:
+        raise MetricError(f"coverage_at got risk {risk!r}, expected an error rate in [0, 1] such as 0.01.")
     # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
     risk *= 1 + 1e-12
     within = np.flatnonzero(ranking.errors <= risk * ranking.accepted)

@@ -24,7 +24,7 @@ from secondlook.predictions.manifest import (
 )
 from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
 from secondlook.predictions.predictions import Predictions, open_entry
-from secondlook.predictions.store import StoreEntry
+from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
 from secondlook.progress import progress_bar
 from secondlook.sources import OnError, Source, UnreadableImageError, open_source
@@ -123,9 +123,11 @@ class _Collector:
         return CollectJob(classifier, self.source, self.views, batch_size, chunking)
 
     def _fill(self, entry: StoreEntry, job: CollectJob) -> None:
-        ensure_images_file(entry.folder, self.source.ids, self.source.labels)
-        entry.remove_chunks_with(image.index for image in entry.manifest.skipped if self._is_readable(image.index))
-        entry.remove_damaged_chunks(self.views.texts)
+        repaired = [image.index for image in entry.manifest.skipped if self._is_readable(image.index)]
+        with translate_store_errors(entry.folder):
+            ensure_images_file(entry.folder, self.source.ids, self.source.labels)
+            entry.remove_chunks_with(repaired)
+            entry.remove_damaged_chunks(self.views.texts)
         with OnDisk(entry, self.views.texts).open() as sink:
             self._run(job, sink)
         entry.finalize()
@@ -158,8 +160,9 @@ class _Collector:
     def _write_ensemble(self, ensemble: Classifier, store: Path) -> None:
         members = tuple(entry_key(member, self.source) for member in ensemble.members)
         folder = store / ensemble_key(members)
-        folder.mkdir(exist_ok=True)
-        write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
+        with translate_store_errors(folder):
+            folder.mkdir(exist_ok=True)
+            write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
 
 
 class InMemory:

@@ -22,7 +22,7 @@ from secondlook.views import ViewSet
 _CHUNKS_AHEAD = 1
 _VIEW_BATCHES_AHEAD = 3
 DECODED_AT_ONCE = 16
-"""Number of images held at their original size before they are resized: photographs can have many megapixels."""
+"""Number of images held at their original size before they are resized; fewer where they exceed `max_bytes`."""
 
 _POLL_SECONDS = 0.1
 Item = TypeVar("Item")
@@ -133,6 +133,7 @@ def _decode_chunk(job: CollectJob, number: int) -> DecodedChunk:
     for batch in job.source.batches(DECODED_AT_ONCE, requested.start, requested.stop):
         read.append(batch.indices)
         inputs.append(job.classifier.preprocessing.fit(batch.images))
+        del batch  # the images must not stay in memory while the next ones are decoded
     indices = np.concatenate(read) if read else np.empty(0, dtype=np.int64)
     batches = _split_batches(np.concatenate(inputs), job.batch_size) if inputs else []
     return DecodedChunk(number, indices, batches, _list_skipped(job.source, requested, indices))

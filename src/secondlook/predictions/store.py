@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +36,18 @@ _MANIFEST_LOCK = "manifest.lock"
 _WRITERS_LOCK = "collecting.lock"
 
 
+@contextmanager
+def translate_store_errors(folder: Path) -> Iterator[None]:
+    """Raise `PredictionsError` for a store that cannot be written: a full disk, missing permissions."""
+    try:
+        yield
+    except OSError as error:
+        raise PredictionsError(
+            f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}; free space, make the folder "
+            "writable or choose another store=, and collect again: what is stored is reused."
+        ) from error
+
+
 class StoreEntry:
     """One entry of a store. Its chunks are the ground truth: the manifest holds only what they imply, or settings."""
 
@@ -51,21 +63,23 @@ class StoreEntry:
     @classmethod
     def open_or_create(cls, folder: Path, manifest: Manifest) -> Self:
         """Open the entry and add the views of `manifest` to it, or create it with `manifest`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(folder / _MANIFEST_LOCK):
-            path = folder / ENTRY_FILE
-            merged = read_manifest(path, Manifest).with_views(manifest.views) if path.is_file() else manifest
-            write_manifest(path, merged)
+        path = folder / ENTRY_FILE
+        with translate_store_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with exclusive_lock(folder / _MANIFEST_LOCK):
+                merged = read_manifest(path, Manifest).with_views(manifest.views) if path.is_file() else manifest
+                write_manifest(path, merged)
         return cls(folder, merged)
 
     @contextmanager
     def lock_for_writing(self) -> Iterator[None]:
         """Hold the entry while chunks are written, after removing the temporary files of killed processes."""
-        with shared_lock(self.folder / _WRITERS_LOCK) as is_only_writer:
-            if is_only_writer:
-                # A process that is just opening the entry writes the manifest without the writers' lock.
-                with exclusive_lock(self.folder / _MANIFEST_LOCK):
-                    remove_temporary_files(self.folder)
+        with ExitStack() as held:
+            with translate_store_errors(self.folder):
+                if held.enter_context(shared_lock(self.folder / _WRITERS_LOCK)):  # the only writer
+                    # A process that is just opening the entry writes the manifest without the writers' lock.
+                    with exclusive_lock(self.folder / _MANIFEST_LOCK):
+                        remove_temporary_files(self.folder)
             yield
 
     @property
@@ -89,8 +103,9 @@ class StoreEntry:
     def write_chunk(self, view: str, number: int, chunk: Chunk) -> None:
         """Write a chunk."""
         path = self.chunk_path(view, number)
-        path.parent.mkdir(exist_ok=True)
-        write_chunk(path, ChunkKey(self.folder.name, view, number), self.manifest.classifier.output, chunk)
+        with translate_store_errors(self.folder):
+            path.parent.mkdir(exist_ok=True)
+            write_chunk(path, ChunkKey(self.folder.name, view, number), self.manifest.classifier.output, chunk)
 
     def missing_chunks(self, views: Sequence[str]) -> list[tuple[str, int]]:
         """Return the view and number of each chunk that does not exist."""
@@ -144,7 +159,7 @@ class StoreEntry:
                 f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
                 f"the first is {skipped[0].id!r}: {skipped[0].reason}"
             )
-        with exclusive_lock(self.folder / _MANIFEST_LOCK):
+        with translate_store_errors(self.folder), exclusive_lock(self.folder / _MANIFEST_LOCK):
             latest = read_manifest(self.folder / ENTRY_FILE, Manifest)
             self.manifest = latest.model_copy(update={"classes": classes, "skipped": skipped})
             write_manifest(self.folder / ENTRY_FILE, self.manifest)

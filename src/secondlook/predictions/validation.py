@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray, Output, default_ids
+from secondlook.arrays import Array, IntArray, Output, as_array, default_ids, is_whole_number
 from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import block_rows
@@ -36,7 +36,7 @@ class ClassNamesWarning(UserWarning):
 
 def as_outputs(values: object, kind: Output, views: Sequence[str]) -> Array:
     """Return outputs as float32 or float64 [N, V, C]."""
-    outputs = np.asarray(values)
+    outputs = as_array(values, kind, PredictionsError)
     if outputs.dtype.kind not in "fiu":
         raise PredictionsError(f"{kind} has dtype {outputs.dtype}; expected floating-point numbers.")
     _check_shape(outputs, kind, len(views))
@@ -92,7 +92,7 @@ def _check_all(
 
 def as_labels(labels: object, images: int, classes: int) -> IntArray:
     """Return labels as int64 [N], a new array."""
-    values = np.asarray(labels)
+    values = as_array(labels, "labels", PredictionsError)
     if values.shape != (images,):
         raise PredictionsError(
             f"labels has shape {list(values.shape)}; expected [{images}], one class index per image."
@@ -202,13 +202,13 @@ def check_predict_from(predict_from: str) -> None:
 
 def check_top_k(top_k: int, classes: int) -> None:
     """Check the value of a `top_k` argument."""
-    if not 1 <= top_k <= classes:
-        raise PredictionsError(f"top_k is {top_k}; expected an integer from 1 to {classes}, the number of classes.")
+    if not is_whole_number(top_k) or not 1 <= top_k <= classes:
+        raise PredictionsError(f"top_k is {top_k!r}; expected an integer from 1 to {classes}, the number of classes.")
 
 
 def resolve_positions(images: object, count: int) -> IntArray:
     """Return the non-negative positions, int64, that an index array or a mask bool [count] selects."""
-    selected = np.asarray(images)
+    selected = as_array(images, "images", PredictionsError)
     if selected.dtype.kind == "b":
         if selected.shape != (count,):
             raise PredictionsError(f"images is a mask of shape {list(selected.shape)}; expected [{count}].")

@@ -1,12 +1,12 @@
 """The tables and curves of a report as CSV files, at full precision."""
 
-import csv
-import io
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from secondlook.metrics import Interval
 from secondlook.report.findings import Findings
 from secondlook.report.operating_points import CertifiedPoints, point_at_risk
+from secondlook.tables import format_csv_row
 
 Rows = Iterable[Sequence[object]]
 
@@ -60,11 +60,7 @@ def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tupl
 
 
 def _encode_csv(columns: Sequence[str], rows: Rows) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8")
+    return "".join(map(format_csv_row, itertools.chain([columns], rows))).encode("utf-8")
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

@@ -1,6 +1,7 @@
 """Runs: a classifier evaluated on labeled images, kept in one folder with predictions, evaluation and record."""
 
 from secondlook.runs.creation import create_run
+from secondlook.runs.ledger import CalibrationWarning
 from secondlook.runs.run import EVALUATION, REPORT, Run, RunRecord, RunReport, open_run
 
-__all__ = ["EVALUATION", "REPORT", "Run", "RunRecord", "RunReport", "create_run", "open_run"]
+__all__ = ["EVALUATION", "REPORT", "CalibrationWarning", "Run", "RunRecord", "RunReport", "create_run", "open_run"]

@@ -2,26 +2,34 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
-from secondlook.errors import DecisionError, PredictionsError, SecondLookError, SourceError
+from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
 from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
 from secondlook.predictions import PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report import write_report
+from secondlook.runs.ledger import (
+    CalibrationWarning,
+    RecordedCalibration,
+    joint_failure_probability,
+    record_calibrations,
+)
 from secondlook.selective import (
     DEFAULT_DELTA,
     Policy,
     PolicyClassifier,
     Rule,
+    as_methods,
     certify,
     describe_classifier,
     threshold_for,
@@ -44,17 +52,20 @@ class RunData(FrozenRecord):
     digest: str
     images: int
     class_names: tuple[str, ...] | None
+    duplicates: tuple[str, ...] | None = None
+    """Ids of the images that have the same pixels as an earlier one; None for runs of version 2, which lack them."""
 
 
 class RunRecord(FrozenRecord):
     """How a run came about. It holds no times, so that the same run gives the same bytes.
 
     `settings` are the options of the evaluation by the names of the command line; `predictions` is the key of the
-    run's entry in the store of predictions beside the record, which may hold entries of earlier evaluations.
+    run's entry in the store of predictions beside the record, which may hold entries of earlier evaluations. Records of
+    version 2 can be read.
     """
 
     format: Literal["secondlook run"] = "secondlook run"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     secondlook: str
     settings: dict[str, Any]
     classifier: PolicyClassifier
@@ -62,6 +73,11 @@ class RunRecord(FrozenRecord):
     views: tuple[str, ...]
     predictions: str
     warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, content: object) -> object:
+        return {**content, "version": 3} if isinstance(content, dict) and content.get("version") == 2 else content
 
     @classmethod
     def create(
@@ -79,7 +95,13 @@ class RunRecord(FrozenRecord):
             secondlook=secondlook.__version__,
             settings=dict(settings),
             classifier=describe_classifier(classifier),
-            data=RunData(spec=source.spec, digest=source.digest, images=len(source), class_names=source.class_names),
+            data=RunData(
+                spec=source.spec,
+                digest=source.digest,
+                images=len(source),
+                class_names=source.class_names,
+                duplicates=tuple(source.ids[index] for index in source.find_duplicates()),
+            ),
             views=views,
             predictions=_store_key(classifier, source),
             warnings=warnings,
@@ -201,7 +223,7 @@ class Run:
 
     def certify(
         self,
-        method: str = "mean",
+        method: str | Sequence[str] = "mean",
         *,
         risk: float,
         delta: float = DEFAULT_DELTA,
@@ -212,22 +234,81 @@ class Run:
     ) -> Policy:
         """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
-        The guarantee fails with probability at most `delta`. Raises `DecisionError` where no threshold can be
-        certified; the message says what could be.
+        The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
+        best of them. Duplicate images are counted once. Every calibration is recorded in the run: another one on the
+        same images warns how probable it is that one of their guarantees fails. Raises `DecisionError` where no
+        threshold can be certified; the message says what could be.
         """
-        with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
+        methods = as_methods(method)
+        distinct = self._without_duplicates()
+        with distinct.show_progress("confidences", 1 + len(methods), enabled=progress) as preds:
             rule = certify(
                 preds,
-                method,
+                methods,
                 risk=risk,
                 delta=delta,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
                 **options,
             )
+        # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
+        joint_delta = self._record(rule, methods, risk, delta)
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
-        return self._policy(rule)
+        assert rule.calibration is not None, "a certified rule has one"
+        duplicates = self.predictions.n_images - distinct.n_images
+        calibration = replace(rule.calibration, duplicates=duplicates, joint_delta=joint_delta)
+        return self._policy(replace(rule, calibration=calibration))
+
+    def _without_duplicates(self) -> Predictions:
+        """Return the predictions for the first image of each content."""
+        if self.record.data.duplicates is None:
+            warnings.warn(
+                f"the run {str(self.path)!r} does not know its duplicate images, each of which counts as another one; "
+                "evaluate again into the same folder to find them.",
+                CalibrationWarning,
+                stacklevel=3,
+            )
+        copies = frozenset(self.record.data.duplicates or ())
+        if not copies:
+            return self.predictions
+        return self.predictions.select(
+            images=[place for place, id_ in enumerate(self.predictions.ids) if id_ not in copies]
+        )
+
+    def _record(self, rule: Rule, methods: tuple[str, ...], risk: float, delta: float) -> float | None:
+        """Record a calibration; return the joint failure probability, with a warning, if there are others."""
+        try:
+            new = [
+                RecordedCalibration(
+                    images=self.record.data.digest,
+                    predictions=self.record.predictions,
+                    views=self.record.views,
+                    method=method,
+                    options=rule.options,  # type: ignore[arg-type]  # validated
+                    predict_from=rule.predict_from,
+                    top_k=rule.top_k,
+                    risk=risk,
+                    delta=delta / len(methods),
+                )
+                for method in methods
+            ]
+        except ValidationError as error:
+            raise DecisionError(
+                f"a policy cannot store the options of the method, {describe_invalid(error)}."
+            ) from None
+        calibrations = record_calibrations(self.path, new)
+        if len(calibrations) == len(new):
+            return None
+        joint_delta = joint_failure_probability(calibrations)
+        warnings.warn(
+            f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
+            f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas; to choose the best of "
+            "several methods, pass them together in method=, or calibrate on other images.",
+            CalibrationWarning,
+            stacklevel=3,
+        )
+        return joint_delta
 
     def threshold_for(
         self,
@@ -349,7 +430,13 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
         RECORD: record.model_dump_json(indent=2) + "\n",
     }
     for name, text in contents.items():
-        write_bytes_atomically(path / name, text.encode())
+        try:
+            write_bytes_atomically(path / name, text.encode())
+        except OSError as error:
+            raise ReportError(
+                f"the run cannot be written to {str(path / name)!r}: {error.strerror}; free space or make the folder "
+                "writable, and evaluate again: stored predictions are reused."
+            ) from None
     return Run(path, record)
 
 

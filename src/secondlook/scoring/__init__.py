@@ -6,7 +6,7 @@ from secondlook.imports import lazy_attributes
 from secondlook.scoring.exports import EXPORTS, Export
 from secondlook.scoring.formats import SCORE_FORMATS, ScoreFormat
 from secondlook.scoring.job import ScoreSummary, score
-from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier
+from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier, select_harmless_options
 from secondlook.scoring.review import REJECTED_LIST
 from secondlook.scoring.rows import Decision, Decisions
 
@@ -26,6 +26,7 @@ __all__ = [
     "SelectiveClassifier",
     "resolve_classifier",
     "score",
+    "select_harmless_options",
 ]
 
 # Its base classes are those of scikit-learn, which takes a second to import.

@@ -1,13 +1,14 @@
 """Chunks of a scoring job: computed in the background, and kept in a folder until the job is finished."""
 
+import hashlib
 import json
 import os
-import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -18,14 +19,15 @@ from secondlook.files import (
     TEMPORARY_SUFFIX,
     FrozenRecord,
     exclusive_lock,
+    is_same_file,
     remove_temporary_files,
     write_atomically,
     write_bytes_atomically,
 )
-from secondlook.predictions import Chunk, Chunking, Predictions
+from secondlook.predictions import Chunk, Chunking, DamagedChunkWarning, Predictions
 from secondlook.scoring.formats import translate_write_errors
 from secondlook.scoring.policy_classifier import MemberOutputs
-from secondlook.scoring.rows import RowOptions, compute_rows, row_schema
+from secondlook.scoring.rows import INDEX, RowOptions, compute_rows, row_schema
 from secondlook.sources import Source
 from secondlook.views import ViewSet
 
@@ -37,7 +39,11 @@ LOCK = "lock"
 REJECTED_MARK = "handed-over.txt"
 """File with the path of the folder for rejected images, written before the first one is put there."""
 
-SKIPPED = b"secondlook.skipped"
+# Metadata of a chunk. Its job and number detect a file in the wrong place.
+_JOB = b"secondlook.job"
+_NUMBER = b"secondlook.chunk"
+_ROWS = b"secondlook.rows"
+_SKIPPED = b"secondlook.skipped"
 
 OnPredictions = Callable[[Predictions], None]
 
@@ -46,7 +52,7 @@ class JobRecord(FrozenRecord):
     """Identity of a scoring job: its chunks must not be mixed with those of another job."""
 
     format: Literal["secondlook scoring"] = "secondlook scoring"
-    version: Literal[2] = 2
+    version: Literal[2, 3] = 3
     policy: str
     classifier: str
     output: str
@@ -59,44 +65,55 @@ class JobRecord(FrozenRecord):
     per_view: bool
     class_names: tuple[str, ...] | None
 
+    def encode(self) -> bytes:
+        """Return the content of its file."""
+        return self.model_dump_json(indent=2).encode() + b"\n"
+
 
 class ScoredChunk(NamedTuple):
-    """The rows of some images, and the id and reason of each skipped image."""
+    """The rows of some images, and the index, id and reason of each skipped image."""
 
     rows: "pa.Table"
-    skipped: list[tuple[str, str]]
+    skipped: list[tuple[int, str, str]]
 
 
 class ScoreChunks:
-    """The folder with the finished chunks of a scoring job; each file is complete or absent."""
+    """The folder with the finished chunks of a scoring job.
+
+    Each file is complete or absent: a SHA-256 checksum in hexadecimal, a line end, and a Parquet file with that
+    checksum, whose metadata holds the digest of the job, the number of the chunk, its rows and its skipped images.
+    """
 
     def __init__(self, folder: Path, record: JobRecord) -> None:
         self.folder = folder
         self.chunking = Chunking(record.images, record.rows)
+        self._job = hashlib.sha256(record.encode()).hexdigest()
 
     @classmethod
     @contextmanager
     def open(cls, out: Path, record: JobRecord) -> Iterator["ScoreChunks"]:
         """Lock the chunks of the score file `out`: those of an interrupted job, or none yet."""
         folder = out.with_name(f"{out.name}.parts")
+        chunks = cls(folder, record)
         with ExitStack() as stack:
             with translate_write_errors("chunks of the scores", folder):
                 stack.enter_context(_lock_folder(folder))
                 _check_record(folder, record)
                 remove_temporary_files(folder)
-                write_bytes_atomically(folder / RECORD, record.model_dump_json(indent=2).encode() + b"\n")
-            chunks = cls(folder, record)
+                write_bytes_atomically(folder / RECORD, record.encode())
+                chunks._remove_damaged()
             try:
                 yield chunks
             except BaseException:
                 # A job that failed before its first chunk leaves nothing behind.
-                if chunks.missing_images == record.images and not (folder / REJECTED_MARK).exists():
-                    chunks.remove()
+                with suppress(OSError):
+                    if chunks.missing_images == record.images and not (folder / REJECTED_MARK).exists():
+                        chunks._remove_files()
                 raise
 
     def path(self, number: int) -> Path:
         """Return the file of a chunk."""
-        return self.folder / f"part-{number:06d}.parquet"
+        return self.folder / f"chunk-{number:06d}.bin"
 
     def has(self, number: int) -> bool:
         """Whether a chunk is finished."""
@@ -109,46 +126,114 @@ class ScoreChunks:
 
     def write(self, number: int, chunk: ScoredChunk) -> None:
         """Write a chunk, atomically."""
-        import pyarrow.parquet as pq
-
         path = self.path(number)
-        table = chunk.rows.replace_schema_metadata({SKIPPED: json.dumps(chunk.skipped)})
+        content = self._encode(number, chunk)
         with translate_write_errors("a chunk of the scores", path):
-            write_atomically(path, lambda file: pq.write_table(table, file, write_page_checksum=True))
+            write_atomically(path, lambda file: file.write(content))
 
     def read(self, columns: list[str] | None = None) -> Iterator[ScoredChunk]:
         """Read all chunks in order, one at a time, or only some of their columns."""
+        for number in self.chunking.numbers:
+            try:
+                chunk = self._read(number)
+            except ValueError as error:
+                raise DecisionError(
+                    f"chunk {str(self.path(number))!r} of the scores is damaged ({error}); run again to recompute it."
+                ) from None
+            yield chunk if columns is None else chunk._replace(rows=chunk.rows.select(columns))
+
+    def _remove_damaged(self) -> None:
+        """Remove the chunks that are not what this job wrote in their place, with a warning."""
+        for number in filter(self.has, self.chunking.numbers):
+            try:
+                self._read(number)
+            except ValueError as error:
+                path = self.path(number)
+                warnings.warn(
+                    f"recomputing chunk {str(path)!r} of the scores, which is damaged: {error}.",
+                    DamagedChunkWarning,
+                    stacklevel=2,
+                )
+                path.unlink()
+
+    def _encode(self, number: int, chunk: ScoredChunk) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        for number in self.chunking.numbers:
-            path = self.path(number)
-            try:
-                table = pq.read_table(path, columns=columns, partitioning=None, page_checksum_verification=True)
-                skipped = [(id_, reason) for id_, reason in json.loads((table.schema.metadata or {})[SKIPPED])]
-            except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-                raise DecisionError(
-                    f"chunk {str(path)!r} of the scores is damaged ({error}); remove this file and run again to "
-                    "recompute it."
-                ) from None
-            yield ScoredChunk(table.replace_schema_metadata(None), skipped)
+        table = chunk.rows.replace_schema_metadata(
+            {_JOB: self._job, _NUMBER: str(number), _ROWS: str(len(chunk.rows)), _SKIPPED: json.dumps(chunk.skipped)}
+        )
+        stream = pa.BufferOutputStream()
+        pq.write_table(table, stream)
+        content: bytes = stream.getvalue().to_pybytes()
+        return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+    def _read(self, number: int) -> ScoredChunk:
+        """Read and verify a chunk; raises ValueError with the reason if it is not what was written in this place."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.path(number)
+        try:
+            checksum, _, content = path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            raise ValueError("it is missing") from None
+        except OSError as error:
+            raise DecisionError(
+                f"cannot read chunk {str(path)!r} of the scores: {os.strerror(error.errno or 0)}; the file may be "
+                "intact, so run again to resume: progress is saved."
+            ) from None
+        if checksum != hashlib.sha256(content).hexdigest().encode():
+            raise ValueError("wrong checksum")
+        try:
+            table = pq.read_table(pa.BufferReader(content), partitioning=None)
+            job, place, rows, skipped = (table.schema.metadata[name] for name in (_JOB, _NUMBER, _ROWS, _SKIPPED))
+            chunk = ScoredChunk(table.replace_schema_metadata(None), [tuple(image) for image in json.loads(skipped)])
+            indices = [*table[INDEX].to_pylist(), *(index for index, _, _ in chunk.skipped)]
+        except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+            raise ValueError(str(error)) from None
+        if (job, place) != (self._job.encode(), str(number).encode()):
+            raise ValueError(f"it belongs to job {job.decode()[:12]}, chunk {place.decode()}")
+        if int(rows) != len(table) or sorted(indices) != list(self.chunking.indices_of(number)):
+            raise ValueError("it does not contain the images it should")
+        return chunk
 
     def has_rejected_mark(self, rejected: Path) -> bool:
         """Whether this job put rejected images into that folder before it was interrupted."""
         mark = self.folder / REJECTED_MARK
-        return mark.is_file() and mark.read_text(encoding="utf-8") == str(rejected.absolute())
+        return mark.is_file() and mark.read_bytes() == _encode_path(rejected)
 
     def write_rejected_mark(self, rejected: Path) -> None:
         """Store the folder for rejected images, before the first one is put there."""
-        write_bytes_atomically(self.folder / REJECTED_MARK, str(rejected.absolute()).encode())
+        write_bytes_atomically(self.folder / REJECTED_MARK, _encode_path(rejected))
 
     def remove(self) -> None:
-        """Remove the folder, the record after the chunks: what a kill leaves then never belongs to another job."""
-        for number in self.chunking.numbers:
-            self.path(number).unlink(missing_ok=True)
-        (self.folder / RECORD).unlink()
-        # Windows does not remove the lock while it is held; the folder stays there, empty.
-        shutil.rmtree(self.folder, ignore_errors=os.name == "nt")
+        """Remove the folder of a finished job; a failure is a warning, since all results are written."""
+        try:
+            self._remove_files()
+        except OSError as error:
+            warnings.warn(
+                f"the scores are complete, but their chunks in {str(self.folder)!r} cannot be removed: "
+                f"{os.strerror(error.errno or 0)}; remove this folder.",
+                stacklevel=2,
+            )
+
+    def _remove_files(self) -> None:
+        """Remove the record after the chunks: what a kill leaves then never belongs to another job."""
+        last = (RECORD, REJECTED_MARK, LOCK)
+        for path in self.folder.iterdir():
+            if path.name not in last:
+                path.unlink()
+        for name in (RECORD, REJECTED_MARK):
+            (self.folder / name).unlink(missing_ok=True)
+        # Windows does not remove a lock that is held, and another process may just be waiting for it.
+        with suppress(OSError):
+            (self.folder / LOCK).unlink()
+            self.folder.rmdir()
+
+
+def _encode_path(path: Path) -> bytes:
+    return os.fsencode(path.absolute())
 
 
 class ChunkScorer:
@@ -204,7 +289,8 @@ class ChunkScorer:
             rows = row_schema(self._options).empty_table()
         else:
             rows = compute_rows(self._options, preds, chunk.indices)
-        self._chunks.write(number, ScoredChunk(rows, [(image.id, image.reason) for image in chunk.skipped]))
+        skipped = [(image.index, image.id, image.reason) for image in chunk.skipped]
+        self._chunks.write(number, ScoredChunk(rows, skipped))
 
     def _wait(self) -> None:
         """Wait for the chunk in the background: only one at a time, so that memory stays bounded."""
@@ -224,21 +310,20 @@ class ChunkScorer:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    while True:
-        folder.mkdir(exist_ok=True)
-        with exclusive_lock(folder / LOCK) as held:
-            # The process that held the lock before may have removed it together with the folder.
-            if _is_same_file(held, folder / LOCK):
-                yield
-                return
+    with ExitStack() as stack:
+        while not _take_lock(folder, stack):
+            stack.close()
+        yield
 
 
-def _is_same_file(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is the one at a path now, and not one that was removed."""
+def _take_lock(folder: Path, stack: ExitStack) -> bool:
+    """Lock a folder; False if the process that held the lock before has removed it together with the folder."""
+    folder.mkdir(exist_ok=True)
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        held = stack.enter_context(exclusive_lock(folder / LOCK))
     except FileNotFoundError:
         return False
+    return is_same_file(held, folder / LOCK)
 
 
 def _check_record(folder: Path, record: JobRecord) -> None:
@@ -254,7 +339,9 @@ def _check_record(folder: Path, record: JobRecord) -> None:
     except ValidationError:
         raise DecisionError(f"the folder {str(folder)!r} holds a scoring job that cannot be read; {repair}.") from None
     stored = found.model_dump(mode="json")  # as in the file, where a tuple is a list
-    different = [name for name, value in record.model_dump(mode="json").items() if stored[name] != value]
+    # Chunks of version 2 have other file names, so they are recomputed.
+    given = record.model_dump(mode="json", exclude={"version"})
+    different = [name for name, value in given.items() if stored[name] != value]
     if different:
         raise DecisionError(
             f"the folder {str(folder)!r} holds an unfinished scoring job with different {', '.join(different)}; "

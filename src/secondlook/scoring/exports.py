@@ -7,13 +7,16 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from secondlook.errors import DecisionError
+from secondlook.files import write_atomically
 from secondlook.registry import Registry
-from secondlook.scoring.formats import check_output_path, replace_file, translate_write_errors
+from secondlook.scoring.formats import check_output_path, translate_write_errors
 from secondlook.scoring.review import ImageLocations, ReviewImage, ReviewQueue
 from secondlook.specs import parse_spec
 
 WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
 """Writes the images of a queue to a file, atomically."""
+
+CONFIG_SUFFIX = "-config.xml"
 
 MAX_BUTTONS = 20
 """Label Studio shows more classes than this as a drop-down list."""
@@ -29,6 +32,8 @@ class Export:
     write: WriteQueue
     reads_files: bool
     """Whether the tool needs images that are files on its own disk."""
+    companions: tuple[str, ...] = ()
+    """Endings of further files: `-config.xml` is written next to `tasks.json` as `tasks-config.xml`."""
 
     @property
     def form(self) -> str:
@@ -50,6 +55,11 @@ class ExportFile:
     def __str__(self) -> str:
         return f"{self.export.name}:{self.path}"
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files that are written."""
+        return (self.path, *(self.path.with_name(f"{self.path.stem}{ending}") for ending in self.export.companions))
+
     @classmethod
     def parse(cls, text: str) -> "ExportFile":
         """Parse `SCHEME:FILE`, and check that the file can be written."""
@@ -58,8 +68,10 @@ class ExportFile:
         if spec.options:
             option = next(iter(spec.options))
             raise DecisionError(f"unknown option {option!r} in {text!r}; expected {export.form} without options.")
-        check_output_path(spec.path, f"the export {text!r}")
-        return cls(export, spec.path)
+        file = cls(export, spec.path)
+        for path in file.paths:
+            check_output_path(path, f"the export {text!r}")
+        return file
 
     def check_images(self, locations: ImageLocations, *, include_accepted: bool) -> None:
         """Raise an error, before the job starts, if the tool could not find the images."""
@@ -75,8 +87,8 @@ class ExportFile:
 def _write_label_studio(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
     """Write a JSON list of tasks, and the labeling interface next to it."""
     config = format_labeling_interface(queue.class_names).encode()
-    replace_file(path.with_name(f"{path.stem}-config.xml"), lambda file: file.write(config))
-    replace_file(path, lambda file: file.writelines(_label_studio_lines(queue, locations)))
+    write_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), lambda file: file.write(config), clean=True)
+    write_atomically(path, lambda file: file.writelines(_label_studio_lines(queue, locations)), clean=True)
 
 
 def format_labeling_interface(class_names: tuple[str, ...]) -> str:
@@ -117,7 +129,7 @@ def _label_studio_task(image: ReviewImage, url: str) -> dict[str, object]:
 
 def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
     """Write the labels file of a FiftyOneImageClassificationDataset, with the absolute paths of the images."""
-    replace_file(path, lambda file: file.writelines(_fiftyone_lines(queue, locations)))
+    write_atomically(path, lambda file: file.writelines(_fiftyone_lines(queue, locations)), clean=True)
 
 
 def _fiftyone_lines(queue: ReviewQueue, locations: ImageLocations) -> Iterator[bytes]:
@@ -150,5 +162,6 @@ EXPORTS.add(
         "tasks with pre-annotations, and FILE-config.xml with the labeling interface",
         write=_write_label_studio,
         reads_files=False,
+        companions=(CONFIG_SUFFIX,),
     )
 )

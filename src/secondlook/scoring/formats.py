@@ -1,19 +1,19 @@
 """Score files: Parquet, CSV or JSON lines, chosen by the suffix and written atomically."""
 
-import csv
 import io
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from secondlook.errors import DecisionError
-from secondlook.files import TEMPORARY_SUFFIX, write_atomically
+from secondlook.files import write_atomically
 from secondlook.registry import NamedRecord, Registry
+from secondlook.tables import format_csv_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,14 +41,7 @@ def find_format(path: Path) -> ScoreFormat:
 def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
     """Write tables as one file, atomically."""
     with translate_write_errors("scores", path):
-        replace_file(path, lambda file: find_format(path).write(file, schema, tables))
-
-
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically, and remove the temporary files that killed processes left for it."""
-    for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 32}{TEMPORARY_SUFFIX}"):
-        left.unlink(missing_ok=True)
-    write_atomically(path, write)
+        write_atomically(path, lambda file: find_format(path).write(file, schema, tables), clean=True)
 
 
 @contextmanager
@@ -68,16 +61,21 @@ def translate_write_errors(what: str, path: Path) -> Iterator[None]:
 def check_output_path(path: Path, what: str) -> None:
     """Raise an error, before hours of work, if a file cannot be written to a path."""
     folder = path.parent
-    if path.is_dir():
-        raise DecisionError(f"cannot write {what} to {str(path)!r}: it is a folder; pass the path of a file.")
+    where = f"cannot write {what} to {str(path)!r}"
     if not folder.is_dir():
-        raise DecisionError(
-            f"cannot write {what} to {str(path)!r}: there is no folder {str(folder)!r}; create it or change the path."
-        )
+        raise DecisionError(f"{where}: there is no folder {str(folder)!r}; create it or change the path.")
     if not os.access(folder, os.W_OK):
-        raise DecisionError(
-            f"cannot write {what} to {str(path)!r}: no permission to write in {str(folder)!r}; choose another path."
-        )
+        raise DecisionError(f"{where}: no permission to write in {str(folder)!r}; choose another path.")
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:  # a loop of links, a name that is too long
+        raise DecisionError(f"{where}: {os.strerror(error.errno or 0)}; choose another path.") from None
+    if stat.S_ISDIR(mode):
+        raise DecisionError(f"{where}: it is a folder; pass the path of a file.")
+    if not stat.S_ISREG(mode):
+        raise DecisionError(f"{where}: it is a pipe or a device; pass the path of a file.")
 
 
 def _write_parquet(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
@@ -90,21 +88,20 @@ def _write_parquet(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Tab
 
 
 def _write_csv(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
-    with _open_text(file) as text:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(schema.names)
+    with open_text(file) as text:
+        text.write(format_csv_row(schema.names))
         for table in tables:
-            writer.writerows([_format_cell(value) for value in row.values()] for row in table.to_pylist())
+            text.writelines(format_csv_row(map(_format_cell, row.values())) for row in table.to_pylist())
 
 
 def _write_json_lines(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
-    with _open_text(file) as text:
+    with open_text(file) as text:
         for table in tables:
             text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
 
 
 @contextmanager
-def _open_text(file: BinaryIO) -> Iterator[io.TextIOWrapper]:
+def open_text(file: BinaryIO) -> Iterator[io.TextIOWrapper]:
     """Yield a text file on top of a binary one that stays open."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     try:
@@ -114,10 +111,8 @@ def _open_text(file: BinaryIO) -> Iterator[io.TextIOWrapper]:
         text.detach()
 
 
-def _format_cell(value: Any) -> Any:
-    if isinstance(value, bool | list):
-        return json.dumps(value)
-    return "" if value is None else value
+def _format_cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, bool | list) else value
 
 
 SCORE_FORMATS.add(

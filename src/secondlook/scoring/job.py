@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -265,7 +266,7 @@ class ScoringJob:
         for chunk in chunks.read(["accept"]):
             accepted += int(chunk.rows["accept"].to_numpy().sum())
             images += len(chunk.rows)
-            skipped += chunk.skipped
+            skipped += ((id_, reason) for _, id_, reason in chunk.skipped)
         return ScoreSummary(
             path,
             accepted,
@@ -296,14 +297,17 @@ class ScoringJob:
 
 def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequence[ExportFile]) -> None:
     """Raise an error if an output would replace an input or another output."""
-    used: dict[Path, str] = {}
+    used: dict[str, str] = {}
     if isinstance(policy, str | Path):
-        used[Path(policy).resolve()] = "the policy"
+        used[os.path.realpath(policy)] = "the policy"
     if isinstance(data, str):
-        used[parse_spec(data, SourceError).path.resolve()] = "the data"
-    outputs = [("the scores", out), *((f"the export {str(export)!r}", export.path) for export in exports)]
+        used[os.path.realpath(parse_spec(data, SourceError).path)] = "the data"
+    outputs = [
+        ("the scores", out),
+        *((f"the export {str(export)!r}", path) for export in exports for path in export.paths),
+    ]
     for what, path in outputs:
-        other = used.setdefault(path.resolve(), what)
+        other = used.setdefault(os.path.realpath(path), what)
         if other is not what:
             raise DecisionError(f"{what} would replace {other} at {str(path)!r}; choose different files.")
 

@@ -1,21 +1,45 @@
 """The classifier of a policy: loaded from its spec, compared with the policy, its members run side by side."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.classifiers import Classifier, load_classifier
+from secondlook.classifiers import MODELS, Classifier, Preprocessing, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.predictions import Predictions
 from secondlook.selective import Policy
-from secondlook.specs import MEMBER_SEPARATOR, parse_spec
+from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
 from secondlook.views import ViewSet
 
-CODE_SCHEMES = ("function", "sklearn")
-"""Schemes that load Python code or a pickle."""
+HARMLESS_OPTIONS = frozenset(
+    [
+        "output",
+        "name",
+        "output_name",
+        "dtype",
+        "channels_last",
+        "n_classes",
+        *(each.name for each in fields(Preprocessing)),
+    ]
+)
+"""Options that a policy may set to any value: they describe the outputs and the preprocessing of a model."""
+
+HARMLESS_VALUES: Mapping[str, frozenset[str]] = {
+    # Every thread takes memory, and thousands of them end the process.
+    "threads": frozenset(str(threads) for threads in range(1, 65)),
+    "timeout": frozenset(str(seconds) for seconds in range(1, 601)),  # at most the default
+    # ONNX Runtime has providers that call a server or write files.
+    "providers": frozenset(
+        ["CPUExecutionProvider", "CUDAExecutionProvider", "CUDAExecutionProvider,CPUExecutionProvider"]
+    ),
+}
+"""Options that a policy may set to these values only."""
+
+REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
+"""A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +62,20 @@ def resolve_classifier(policy: Policy, given: object, *, allow_mismatch: bool) -
     return ResolvedClassifier(classifier, None if mismatch is None else mismatch.reason)
 
 
+def select_harmless_options(spec: Spec) -> dict[str, str]:
+    """Return the options of a policy's classifier that can neither run code, nor write files, nor reach a server."""
+    return {
+        name: value
+        for name, value in spec.options.items()
+        if name in HARMLESS_OPTIONS or value in HARMLESS_VALUES.get(name, ())
+    }
+
+
 def _load_from_policy(name: str) -> Classifier:
     texts = name.split(MEMBER_SEPARATOR)
     try:
-        _check_no_code(texts)
+        for text in texts:
+            _check_data_only(text)
         if len(texts) == 1:
             return load_classifier(name)
         return load_classifier([load_classifier(text) for text in texts], name=name)
@@ -51,16 +85,27 @@ def _load_from_policy(name: str) -> Classifier:
         ) from None
 
 
-def _check_no_code(texts: Sequence[str]) -> None:
-    """Raise an error for a spec that loads Python code or a pickle: a policy is data, and may come from a stranger."""
-    for text in texts:
-        spec = parse_spec(text, ClassifierError)
-        is_factory = spec.scheme == "torch" and ":" in spec.location and not Path(spec.location).is_file()
-        if spec.scheme in CODE_SCHEMES or is_factory:
-            raise DecisionError(
-                f"the policy names the classifier {text!r}, and loading it runs code; if you trust it, pass it as "
-                "classifier=."
-            )
+def _check_data_only(text: str) -> None:
+    """Raise an error unless a spec names a local file that is data: a policy may come from a stranger."""
+    reason = _find_danger(parse_spec(text, ClassifierError))
+    if reason is not None:
+        shown = split_credentials(text)[0]
+        raise DecisionError(
+            f"the classifier {shown!r} of the policy is not loaded, since {reason}; if you trust it, pass it as "
+            "classifier=."
+        )
+
+
+def _find_danger(spec: Spec) -> str | None:
+    """Return why a policy may not load a spec by itself, or None; nothing is opened or imported."""
+    if not MODELS.find(spec.scheme, f" in {str(spec)!r}").is_data_only:
+        return f"{spec.scheme!r} may run code or send images to a server"
+    if REMOTE_LOCATION.match(spec.location):
+        return f"{spec.location!r} may be on a server"
+    refused = sorted(set(spec.options) - set(select_harmless_options(spec)))
+    if refused:
+        return f"{refused[0]}={spec.options[refused[0]]!r} may do more than read the file"
+    return None
 
 
 class MemberOutputs(Classifier):

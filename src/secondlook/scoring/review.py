@@ -1,8 +1,6 @@
 """Review of images by people: the review queue, the files of its images, and the folder of rejected images."""
 
-import csv
 import hashlib
-import io
 import os
 import re
 import shutil
@@ -18,10 +16,11 @@ from secondlook.arrays import Array
 from secondlook.errors import DecisionError
 from secondlook.files import TEMPORARY_SUFFIX, remove_temporary_files, write_atomically
 from secondlook.scoring.chunks import ScoreChunks
-from secondlook.scoring.formats import translate_write_errors
+from secondlook.scoring.formats import open_text, translate_write_errors
 from secondlook.scoring.rows import INDEX
 from secondlook.sources import FileSource, Source, Subset
 from secondlook.specs import parse_spec
+from secondlook.tables import format_csv_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +34,11 @@ LOCAL_FILES = "/data/local-files/?d="
 
 MAX_NAME_LENGTH = 60
 
+DIGEST_AT_END = re.compile("-[0-9a-f]{12}$")
+
+WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
+"""Names that Windows reserves, with any suffix."""
+
 
 class ReviewImage(NamedTuple):
     """One image of the review queue, with its prediction."""
@@ -44,6 +48,8 @@ class ReviewImage(NamedTuple):
     id: str
     label: int
     class_name: str
+    class_folder: str
+    """Name of a folder for the images of its class only."""
     confidence: float
     interval: tuple[float, float] | None
     accept: bool
@@ -75,12 +81,14 @@ class ReviewQueue:
         return len(self.columns[INDEX])
 
     def __iter__(self) -> Iterator[ReviewImage]:
+        folders = name_class_folders(self.class_names)
         for index, label, confidence, low, high, accept in zip(*self.columns.values(), strict=True):
             yield ReviewImage(
                 int(index),
                 self.ids[int(index)],
                 int(label),
                 self.class_names[int(label)],
+                folders[int(label)],
                 float(confidence),
                 # A missing end is NaN in the array; either both ends are missing or none.
                 None if np.isnan(low) else (float(low), float(high)),
@@ -97,20 +105,25 @@ class RejectedFolder:
     link: bool = False
 
     def check(self, chunks: ScoreChunks) -> None:
-        """Raise an error for a folder whose images would mix with others: it is not empty, or it will be scored."""
-        if self.path.exists() and not self.path.is_dir():
-            raise DecisionError(f"cannot put rejected images into {str(self.path)!r}: it is a file; pass a folder.")
-        if self.path.is_dir() and any(self.path.iterdir()) and not chunks.has_rejected_mark(self.path):
+        """Raise an error for a folder that cannot be written, or whose images would mix with others."""
+        where = f"cannot put rejected images into {str(self.path)!r}"
+        path = self.path.absolute()
+        existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
+        if not existing.is_dir():
+            raise DecisionError(f"{where}: {str(existing)!r} is not a folder; pass a folder.")
+        if not os.access(existing, os.W_OK):
+            raise DecisionError(f"{where}: no permission to write in {str(existing)!r}; choose another folder.")
+        with translate_write_errors("rejected images", self.path):
+            is_filled = self.path.is_dir() and any(self.path.iterdir()) and not chunks.has_rejected_mark(self.path)
+        if is_filled:
             raise DecisionError(
-                f"cannot put rejected images into {str(self.path)!r}: it is not empty, and its files would mix with "
-                "them; empty it or choose another folder."
+                f"{where}: it is not empty, and its files would mix with them; empty it or choose another folder."
             )
         if self.source.spec.startswith("folder:"):
             images = parse_spec(self.source.spec).path
-            if self.path.resolve().is_relative_to(images.resolve()):
+            if Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(images)):
                 raise DecisionError(
-                    f"cannot put rejected images into {str(self.path)!r}: it is inside {str(images)!r}, whose images "
-                    "are scored; choose another folder."
+                    f"{where}: it is inside {str(images)!r}, whose images are scored; choose another folder."
                 )
 
     def path_of(self, image: ReviewImage) -> Path:
@@ -118,21 +131,33 @@ class RejectedFolder:
         original = find_file(self.source, image.position)
         suffix = ".png" if original is None else original.suffix
         stem = image.id if original is None else image.id.removesuffix(suffix)
-        folder = make_file_name(image.class_name, image.class_name)
-        return self.path / folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
+        return self.path / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
 
     def fill(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Callable[[int], None]) -> None:
         """Put every image of the queue into the folder; images from an interrupted job are written again."""
-        chunks.write_rejected_mark(self.path)
+        used: set[str] = set()
         with translate_write_errors("rejected images", self.path):
+            chunks.write_rejected_mark(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(self.path)
             for image in queue:
+                self._check_file_is_free(image, used)
                 self._add(image)
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
             write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file))
+
+    def _check_file_is_free(self, image: ReviewImage, used: set[str]) -> None:
+        """Raise an error if an id is made to look like the file name of another, which has a digest at its end."""
+        path = self.path_of(image)
+        name = f"{image.label}/{path.name}".lower()
+        if name in used:
+            raise DecisionError(
+                f"the rejected image {image.id!r} would replace another one at {str(path)!r}; rename it."
+            )
+        if DIGEST_AT_END.search(path.stem):
+            used.add(name)
 
     def _add(self, image: ReviewImage) -> None:
         target = self.path_of(image)
@@ -149,13 +174,11 @@ class RejectedFolder:
 
     def _write_list(self, queue: ReviewQueue, file: BinaryIO) -> None:
         """Write the file, id, class and confidence of each image, least confident first."""
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["file", "id", "label", "class", "confidence"])
-        for image in queue:
-            path = self.path_of(image).relative_to(self.path).as_posix()
-            rows.writerow([path, image.id, image.label, image.class_name, image.confidence])
-        text.detach()
+        with open_text(file) as text:
+            text.write(format_csv_row(("file", "id", "label", "class", "confidence")))
+            for image in queue:
+                path = self.path_of(image).relative_to(self.path).as_posix()
+                text.write(format_csv_row((path, image.id, image.label, image.class_name, image.confidence)))
 
 
 @dataclass(frozen=True)
@@ -204,6 +227,18 @@ def _has_files(source: Source) -> bool:
     return _has_files(source.whole) if isinstance(source, Subset) else isinstance(source, FileSource)
 
 
+def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return a folder name for each class, different from all others and from the list of rejected images."""
+    used = {REJECTED_LIST: ""}
+    for label, name in enumerate(class_names):
+        identity = name
+        # Two classes may have the same name, or one that is made to look like the folder of another.
+        while (folder := make_file_name(name, identity)).lower() in used:
+            identity = f"{identity} {label}"
+        used[folder.lower()] = folder
+    return tuple(used.values())[1:]
+
+
 def make_file_name(name: str, identity: str) -> str:
     """Return a file name that is valid on common file systems and different for every identity.
 
@@ -211,7 +246,7 @@ def make_file_name(name: str, identity: str) -> str:
     readable form of it gets a digest of the identity, since some file systems ignore case.
     """
     is_plain = re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", identity) and not identity.endswith(".")
-    if is_plain and len(identity) <= MAX_NAME_LENGTH:
+    if is_plain and len(identity) <= MAX_NAME_LENGTH and not WINDOWS_DEVICE.match(identity):
         return name
     readable = re.sub(r"[^\w-]+", "_", name).strip("_-")[:MAX_NAME_LENGTH]
     return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:12]}"

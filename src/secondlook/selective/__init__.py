@@ -1,13 +1,14 @@
 """Selective classification: thresholds with a guaranteed error rate, and policy files that store them."""
 
 from secondlook.selective.certification import (
+    as_methods,
     certify,
     certify_confidence,
     check_threshold_transfers,
     threshold_for,
 )
 from secondlook.selective.fixed_sequence import largest_certified_count
-from secondlook.selective.policy import Policy, PolicyClassifier, describe_classifier
+from secondlook.selective.policy import Policy, PolicyClassifier, PolicyWarning, describe_classifier
 from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, Rule, Shortfall
 
 __all__ = [
@@ -16,8 +17,10 @@ __all__ = [
     "Guarantee",
     "Policy",
     "PolicyClassifier",
+    "PolicyWarning",
     "Rule",
     "Shortfall",
+    "as_methods",
     "certify",
     "certify_confidence",
     "check_threshold_transfers",

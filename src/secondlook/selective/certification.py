@@ -1,12 +1,13 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from secondlook.arrays import is_number
 from secondlook.errors import DecisionError, MetricError
 from secondlook.estimators import METHODS
 from secondlook.estimators import confidence as compute_confidence
@@ -22,7 +23,7 @@ from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, Rul
 
 def certify(
     preds: Predictions,
-    method: str = "mean",
+    method: str | Sequence[str] = "mean",
     *,
     risk: float,
     delta: float = DEFAULT_DELTA,
@@ -36,12 +37,16 @@ def certify(
     the labeled images (proof in docs/selective.md). If nothing can be guaranteed, the rule accepts nothing: `certified`
     is False and `shortfall` tells what would have been possible.
 
+    Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
+    To certify each with the whole `delta` and keep the best would break it.
+
     Parameters
     ----------
     preds
-        Predictions with labels, for images that were not used to choose views, method or risk.
+        Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
+        independent draw: a copy of another image counts as a second one here, since its pixels are not known.
     method, options
-        A confidence method and its options.
+        A confidence method, or a list of methods to choose from, and the options of all of them.
     risk
         Largest error rate among accepted images.
     delta
@@ -52,17 +57,28 @@ def certify(
     check_risk_and_delta(risk, delta)
     if not preds.has_labels:
         raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
-    check_threshold_transfers(method, options)
-    confidence = compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
+    methods = as_methods(method)
+    for name in methods:
+        check_threshold_transfers(name, options)
     correct = preds.correct(predict_from=predict_from, top_k=top_k)
-    rule = certify_confidence(correct, confidence, risk=risk, delta=delta)
-    return replace(rule, method=method, predict_from=predict_from, top_k=top_k, options=dict(options))
+    rules = []
+    for name in methods:
+        confidence = compute_confidence(preds, name, predict_from=predict_from, top_k=top_k, **options)
+        rule = certify_confidence(correct, confidence, risk=risk, delta=delta / len(methods))
+        rules.append(replace(rule, method=name, predict_from=predict_from, top_k=top_k, options=dict(options)))
+    return _choose_rule(rules, Guarantee(risk, delta))
 
 
 def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
     """Return the rule of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
     check_risk_and_delta(risk, delta)
     ranking = _rank(correct, confidence)
+    for value in (ranking.confidences[0], ranking.confidences[-1]):
+        if not math.isfinite(value):
+            index = int(np.flatnonzero(np.asarray(confidence) == value)[0])
+            raise DecisionError(
+                f"confidence is {float(value)} at index {index}, expected a finite number; fix or remove this image."
+            )
     guarantee = Guarantee(risk, delta)
     accepted = largest_certified_count(ranking, risk, delta)
     if accepted is None:
@@ -90,9 +106,9 @@ def threshold_for(
 
     Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed.
     """
-    if not 0 < coverage <= 1:
+    if not is_number(coverage) or not 0 < coverage <= 1:
         raise DecisionError(
-            f"coverage={coverage} is not a fraction of images; expected a number in (0, 1], such as 0.8."
+            f"coverage={coverage!r} is not a fraction of images; expected a number in (0, 1], such as 0.8."
         )
     check_threshold_transfers(method, options)
     confidence = compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
@@ -111,10 +127,20 @@ def check_risk_and_delta(risk: float, delta: float) -> None:
         ("risk", risk, "0.01 for 1 % errors"),
         ("delta", delta, "0.001 for 99.9 % confidence"),
     ):
-        if not 0 < value < 1:
-            raise DecisionError(
-                f"{name}={value} is out of range; expected a number between 0 and 1, such as {example}."
-            )
+        if not is_number(value) or not 0 < value < 1:
+            raise DecisionError(f"{name}={value!r}; expected a number between 0 and 1, such as {example}.")
+
+
+def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one or more names of methods as a tuple, or raise an error if there is none, or one twice."""
+    given: object = method  # whatever callers without a type checker pass
+    methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    if not methods or not all(isinstance(name, str) for name in methods):
+        raise DecisionError(f"method={method!r}; expected the name of a confidence method, such as 'mean', or a list.")
+    for name in methods:
+        if methods.count(name) > 1:
+            raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")
+    return methods
 
 
 def check_threshold_transfers(method: str, options: Mapping[str, object]) -> None:
@@ -135,6 +161,20 @@ def check_threshold_transfers(method: str, options: Mapping[str, object]) -> Non
             "temperature='fit' is fitted to the given images, so a threshold does not transfer to new images; fit it "
             "on other images with fit_temperature and pass the number."
         )
+
+
+def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:
+    """Return the rule with the largest coverage, the first of several; each has an equal share of delta.
+
+    With probability 1 - delta all certified rules are good at once, so the choice may depend on the labeled images.
+    """
+    best = max(rules, key=lambda rule: rule.coverage)
+    if best.certified:
+        return replace(best, guarantee=guarantee)
+    shortfalls = [rule.shortfall for rule in rules if rule.shortfall is not None]
+    risks = [one.smallest_risk for one in shortfalls if one.smallest_risk is not None]
+    additional = [one.additional_images for one in shortfalls if one.additional_images is not None]
+    return replace(best, shortfall=Shortfall(guarantee, min(risks, default=None), min(additional, default=None)))
 
 
 def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:

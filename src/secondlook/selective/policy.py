@@ -1,20 +1,33 @@
-"""Policy files: a rule together with the classifier and the views it belongs to, stored as JSON."""
+"""Policy files: a rule together with the classifier and the views it belongs to, stored as JSON with a checksum."""
 
 import datetime
+import hashlib
+import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, Self
 
 from numpy.typing import ArrayLike
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    computed_field,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import from_json, to_jsonable_python
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, SecondLookError
-from secondlook.estimators import METHODS
+from secondlook.estimators import find_method
 from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
 from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
@@ -27,7 +40,13 @@ VERSION_1_KEYS = {"by": "predict_from", "k": "top_k", "promise": "guarantee"}
 """Keys of version 1 files that were renamed in version 2."""
 VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
 
+VERSIONS_WITHOUT_CHECKSUM = (1, 2)
+
 UNGUARANTEED = "pass allow_mismatch=True to use it without the guarantee"
+
+
+class PolicyWarning(UserWarning):
+    """A policy that was changed after it was written, so that its guarantee is lost."""
 
 
 class Describable(Protocol):
@@ -82,16 +101,19 @@ class PolicyCalibration(FrozenRecord):
     images: int = Field(gt=0)
     accepted: int = Field(ge=0)
     errors: int | None = Field(default=None, ge=0)
+    duplicates: int = Field(default=0, ge=0)
+    joint_delta: float | None = Field(default=None, gt=0, le=1)
 
 
 class Policy(FrozenRecord):
     """A rule together with the classifier, the views and the calibration images it belongs to.
 
-    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of version 1 can be read.
+    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 and 2 can be
+    read. A stored policy has a checksum; one that was changed since has no guarantee.
     """
 
     format: Literal["secondlook policy"] = "secondlook policy"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     made: str
     secondlook: str
     classifier: PolicyClassifier
@@ -106,12 +128,34 @@ class Policy(FrozenRecord):
     class_names: tuple[str, ...] | None = None
     """Names of the classes in the order of the classifier's outputs; None if unknown."""
 
-    @model_validator(mode="before")
+    # mypy does not support decorators above a property.
+    @computed_field(repr=False)  # type: ignore[prop-decorator]
+    @property
+    def checksum(self) -> str:
+        """Hex sha256 of everything else."""
+        return _compute_checksum(from_json(self.model_dump_json(exclude={"checksum"})))
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _upgrade(cls, content: object) -> object:
-        if isinstance(content, dict) and content.get("version") == 1:
-            return _upgrade_version_1(content)
-        return content
+    def _verify(cls, content: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """Validate the content of any version; a stored policy that was changed since loses its guarantee."""
+        # What is stored has a version; a policy made in Python, as in `from_rule`, cannot have been changed.
+        if not isinstance(content, dict) or (info.mode == "python" and "version" not in content):
+            return validate(content)
+        policy = validate(_upgrade(content))
+        if _is_intact(content) is False:
+            path = (info.context or {}).get("path")
+            where = "the policy" if path is None else f"policy {str(path)!r}"
+            warnings.warn(
+                f"{where} was changed after it was written (its checksum is wrong or missing), so nothing is "
+                "guaranteed; restore the file, or calibrate again.",
+                PolicyWarning,
+                stacklevel=4,  # the caller of `load`
+            )
+            lost = PolicyGuarantee(certified=False, text="none, since the policy was changed after it was written")
+            # In place, since a constructor returns its own instance whatever a validator returns.
+            object.__setattr__(policy, "guarantee", lost)
+        return policy
 
     @field_validator("views")
     @classmethod
@@ -126,10 +170,23 @@ class Policy(FrozenRecord):
     @field_validator("method")
     @classmethod
     def _check_method(cls, method: str) -> str:
-        name = method.partition(":")[0]
-        if name not in METHODS:
-            raise ValueError(f"unknown confidence {method!r}.{did_you_mean(name, METHODS)}")
+        try:
+            find_method(method)
+        except SecondLookError as error:
+            raise ValueError(str(error)) from None
         return method
+
+    @field_validator("options")
+    @classmethod
+    def _check_option_names(cls, options: dict[str, OptionValue], info: ValidationInfo) -> dict[str, OptionValue]:
+        known = find_method(info.data["method"]).options if "method" in info.data else tuple(options)
+        for name in options:
+            if name not in known:
+                raise ValueError(
+                    f"method {info.data['method']!r} has no option {name!r}; known: {', '.join(known) or 'none'}."
+                    f"{did_you_mean(name, known)}"
+                )
+        return options
 
     @classmethod
     def from_rule(
@@ -181,7 +238,7 @@ class Policy(FrozenRecord):
         """The rule to decide by."""
         stated, counts = self.guarantee, self.calibration
         guarantee = Guarantee(stated.risk, stated.delta) if stated.risk and stated.delta else None
-        calibration = Calibration(counts.images, counts.accepted, counts.errors) if counts else None
+        calibration = Calibration(**counts.model_dump(exclude={"data", "digest"})) if counts else None
         return Rule(
             self.threshold, self.method, self.predict_from, self.top_k, dict(self.options), guarantee, calibration
         )
@@ -228,14 +285,17 @@ class Policy(FrozenRecord):
         return _find_setting_mismatch(expected.preprocessing, given.preprocessing)
 
     def save(self, path: str | Path) -> None:
-        """Write the policy as a JSON file, atomically."""
+        """Write the policy and its checksum as a JSON file, atomically."""
         write_bytes_atomically(Path(path), self.model_dump_json(indent=2).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read and validate a policy file."""
+        """Read and validate a policy file.
+
+        A file that was changed after it was written causes a `PolicyWarning`, and the policy has no guarantee.
+        """
         try:
-            return cls.model_validate_json(Path(path).read_bytes())
+            return cls.model_validate_json(Path(path).read_bytes(), context={"path": path})
         except OSError as error:
             raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
         except ValidationError as error:
@@ -243,6 +303,11 @@ class Policy(FrozenRecord):
                 f"invalid policy {str(path)!r}, {describe_invalid(error)}; calibrate again, or use the version of "
                 "secondlook that wrote it."
             ) from None
+
+    @staticmethod
+    def is_intact(path: str | Path) -> bool | None:
+        """Return whether a policy file is as it was written; None for versions 1 and 2, which have no checksum."""
+        return _is_intact(from_json(Path(path).read_bytes()))
 
     def __str__(self) -> str:
         return f"{self.rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
@@ -262,10 +327,32 @@ def describe_classifier(classifier: Describable) -> PolicyClassifier:
     )
 
 
+def _compute_checksum(content: Mapping[str, object]) -> str:
+    """Return the hex sha256 of JSON content; the order of keys, spaces and the notation of numbers do not matter."""
+    canonical = json.dumps(to_jsonable_python(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _is_intact(content: Mapping[str, object]) -> bool | None:
+    if "checksum" not in content and content.get("version") in VERSIONS_WITHOUT_CHECKSUM:
+        return None
+    others = {key: value for key, value in content.items() if key != "checksum"}
+    return content.get("checksum") == _compute_checksum(others)
+
+
+def _upgrade(content: Mapping[str, object]) -> dict[str, object]:
+    """Return stored content of any version as that of the present one, without the checksum."""
+    upgraded = {key: value for key, value in content.items() if key != "checksum"}
+    if content.get("version") == 1:
+        upgraded = _upgrade_version_1(upgraded)
+    if content.get("version") in VERSIONS_WITHOUT_CHECKSUM:
+        upgraded["version"] = 3
+    return upgraded
+
+
 def _upgrade_version_1(content: Mapping[str, object]) -> dict[str, object]:
-    """Translate the content of a version 1 file into that of version 2; the values stay as they are."""
+    """Rename the keys and some values of version 1 as in version 2."""
     upgraded = {VERSION_1_KEYS.get(key, key): value for key, value in content.items()}
-    upgraded["version"] = 2
     by = content.get("by", "x")
     upgraded["predict_from"] = VERSION_1_PREDICT_FROM.get(str(by), by)
     if isinstance(options := content.get("options"), dict) and "on" in options:
@@ -314,6 +401,4 @@ def _describe_guarantee(guarantee: Guarantee | None) -> PolicyGuarantee:
 def _describe_calibration(counts: Calibration | None, data: str, digest: str) -> PolicyCalibration | None:
     if counts is None:
         return None
-    return PolicyCalibration(
-        data=data, digest=digest, images=counts.images, accepted=counts.accepted, errors=counts.errors
-    )
+    return PolicyCalibration(data=data, digest=digest, **asdict(counts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import BoolArray
+from secondlook.arrays import BoolArray, as_array, is_number
 from secondlook.errors import DecisionError
 from secondlook.predictions import PredictFrom
 
@@ -37,6 +37,10 @@ class Calibration:
     accepted: int
     errors: int | None
     """Errors among the accepted images; None without labels."""
+    duplicates: int = 0
+    """Copies of other images that were left out; `images` does not include them."""
+    joint_delta: float | None = None
+    """Probability that any guarantee calibrated on these images fails; None if there is no other, or it is unknown."""
 
     @property
     def coverage(self) -> float:
@@ -103,8 +107,9 @@ class Rule:
     shortfall: Shortfall | None = None
 
     def __post_init__(self) -> None:
-        if math.isnan(self.threshold):
-            raise DecisionError("threshold is NaN, expected a number; pass a confidence such as 0.9.")
+        given: object = self.threshold  # whatever callers without a type checker pass
+        if not is_number(given) and not (isinstance(given, float) and math.isinf(given)):
+            raise DecisionError(f"threshold={self.threshold!r}, expected a number; pass a confidence such as 0.9.")
 
     @property
     def certified(self) -> bool:
@@ -122,7 +127,10 @@ class Rule:
 
     def accept(self, confidence: ArrayLike) -> BoolArray:
         """Return whether each prediction is accepted. float [N] -> bool [N]"""
-        values = np.asarray(confidence, dtype=np.float64)
+        values = as_array(confidence, "confidence", DecisionError)
+        if values.dtype.kind not in "fiu":
+            raise DecisionError(f"confidence has dtype {values.dtype}, expected real numbers; convert it to float64.")
+        values = values.astype(np.float64, copy=False)
         if np.isnan(values).any():
             index = int(np.flatnonzero(np.isnan(values))[0])
             raise DecisionError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
@@ -137,13 +145,22 @@ class Rule:
                 f"guarantee: {self.guarantee or 'none'}",
             ]
         if self.calibration is not None:
-            lines.append(_format_calibration(self.calibration))
+            lines += _format_calibration(self.calibration)
         return "\n".join(lines)
 
 
-def _format_calibration(calibration: Calibration) -> str:
+def _format_calibration(calibration: Calibration) -> list[str]:
     accepted = (
         f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
     )
     errors = "no labels" if calibration.errors is None else f"{calibration.errors:,} of them wrong"
-    return f"calibration: {accepted}, {errors}"
+    lines = [f"calibration: {accepted}, {errors}"]
+    if calibration.duplicates:
+        copies = "image was" if calibration.duplicates == 1 else "images were"
+        lines.append(f"{calibration.duplicates:,} duplicate {copies} counted once")
+    if calibration.joint_delta is not None:
+        lines.append(
+            "with the other calibrations on these images: one of the guarantees fails with a probability of up to "
+            f"{100 * calibration.joint_delta:.4g} %"
+        )
+    return lines

@@ -1,6 +1,7 @@
 """`csv:FILE`: a table of image paths and, optionally, labels."""
 
 import csv
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.labels import encode_labels, read_class_names
+from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, reject_damaged
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
 
@@ -55,18 +57,16 @@ def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
 
 def _read_rows(spec: Spec) -> list[Row]:
     delimiter = "\t" if spec.path.suffix.lower() == ".tsv" else ","
-    try:
-        with spec.path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            columns = list(reader.fieldnames or ())
-            path = _find_column(spec, "path", columns)
-            has_labels = "label" in columns or "label" in spec.options
-            label = _find_column(spec, "label", columns) if has_labels else None
-            return [_parse_row(reader.line_num, cells, path, label, spec) for cells in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(
-            f"{spec.location!r} cannot be read as a table: {error}; expected a UTF-8 CSV file."
-        ) from error
+    with (
+        reject_damaged(f"{spec.location!r} cannot be read as a table", "expected a UTF-8 CSV file"),
+        io.TextIOWrapper(open_regular_file(spec.path, MAX_TEXT_BYTES), encoding="utf-8-sig", newline="") as file,
+    ):
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+        columns = list(reader.fieldnames or ())
+        path = _find_column(spec, "path", columns)
+        has_labels = "label" in columns or "label" in spec.options
+        label = _find_column(spec, "label", columns) if has_labels else None
+        return [_parse_row(reader.line_num, cells, path, label, spec) for cells in reader]
 
 
 def _parse_row(line: int, cells: Mapping[str | None, str | list[str]], path: str, label: str | None, spec: Spec) -> Row:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from secondlook.errors import SourceError
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import decode_file, decode_image
-from secondlook.sources.source import DECODING_THREADS, ReadOptions, Source, UnreadableImageError, source_scheme
+from secondlook.sources.source import (
+    DECODING_THREADS,
+    ReadOptions,
+    Source,
+    UnreadableImageError,
+    hash_pixels,
+    source_scheme,
+)
 from secondlook.specs import Spec
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -58,23 +66,33 @@ class HuggingFaceSource(Source):
             ) from error
         self.image = image
         self.max_pixels = read_options.max_pixels
+        self.max_bytes = read_options.max_bytes
+        self._large_image_lock = threading.Lock()
 
     def read(self, index: int) -> Array:
         """Decode one row. -> uint8 [H, W, 3]"""
+        return self.read_within(index, self.max_bytes)
+
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        """Decode one row, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
         where = f"{self.ids[index]} of {self.spec}"
         cell = self._read_cell(index)
         if cell.get("bytes") is not None:
-            return decode_image(io.BytesIO(cell["bytes"]), where, self.max_pixels)
+            return decode_image(io.BytesIO(cell["bytes"]), where, self.max_pixels, max_bytes)
         if not cell.get("path"):
             raise UnreadableImageError(where, "its row is empty")
-        return decode_file(Path(str(cell["path"])), where, self.max_pixels)
+        return decode_file(Path(str(cell["path"])), where, self.max_pixels, max_bytes)
 
     def hash_content(self, index: int) -> bytes:
-        """Return the sha256 of the encoded image."""
+        """Return the sha256 of the encoded image, or of the pixels of an image file."""
         cell = self._read_cell(index)
         if cell.get("bytes") is not None:
             return hashlib.sha256(cell["bytes"]).digest()
-        return super().hash_content(index)
+        try:
+            return hash_pixels(self.read_within(index, self.max_bytes // self.threads))
+        except UnreadableImageError:
+            with self._large_image_lock:  # all threads together may decode `max_bytes`, so larger images take turns
+                return super().hash_content(index)
 
     def _read_cell(self, index: int) -> dict[str, Any]:
         cell = self.encoded[index][self.image]

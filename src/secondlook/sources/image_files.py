@@ -1,8 +1,6 @@
-"""Image files: decoding to uint8 RGB pixels, with a size limit that is checked before decoding."""
+"""Image files: decoding to uint8 RGB pixels, with size limits that are checked before decoding."""
 
 import hashlib
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array
-from secondlook.sources.source import DECODING_THREADS, ReadOptions, Source, UnreadableImageError
+from secondlook.sources.regular_files import open_regular_file
+from secondlook.sources.source import (
+    DECODING_THREADS,
+    MAX_BYTES,
+    LargeImageError,
+    ReadOptions,
+    Source,
+    UnreadableImageError,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,25 +26,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff")
 FORMATS = "JPEG, PNG, WebP, BMP or TIFF"
-SIGNATURE_BYTES = 12
+HEADER_BYTES = 30
+CHANNELS = 3
+STRIP_PIXELS = 2**22
 ORIENTATION_TAG = 0x0112
 
 MAX_HASHED_BYTES = 2_000_000_000
 """Digests cover the bytes of the files up to this total size, and their sizes and modification times above it."""
-
-# What Pillow's decoders raise on damaged files, besides OSError.
-DECODING_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
 
 
 class FileSource(Source):
@@ -59,11 +53,16 @@ class FileSource(Source):
         super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
         self.paths = tuple(paths)
         self.max_pixels = read_options.max_pixels
+        self.max_bytes = read_options.max_bytes
 
     def read(self, index: int) -> Array:
         """Decode one file. -> uint8 [H, W, 3]"""
+        return self.read_within(index, self.max_bytes)
+
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        """Decode one file, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
         path = self.paths[index]
-        return decode_file(path, str(path), self.max_pixels)
+        return decode_file(path, str(path), self.max_pixels, max_bytes)
 
     def hash_content(self, index: int) -> bytes:
         """Return a digest of one file: of its bytes, or of its size and modification time for very large sources."""
@@ -72,13 +71,21 @@ class FileSource(Source):
 
     @cached_property
     def _hashes_bytes(self) -> bool:
-        return sum(path.stat().st_size for path in self.paths if path.is_file()) <= MAX_HASHED_BYTES
+        return sum(map(_find_file_size, self.paths)) <= MAX_HASHED_BYTES
+
+
+def _find_file_size(path: Path) -> int:
+    """Return the size of a file in bytes, or 0 where it cannot be opened."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _hash_file(path: Path) -> bytes:
     """Return the sha256 of a file's bytes, or of the reason why it cannot be opened."""
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         return _hash_failure(error)
@@ -90,6 +97,8 @@ def _hash_file_status(path: Path) -> bytes:
         status = path.stat()
     except OSError as error:
         return _hash_failure(error)
+    except ValueError as error:
+        return _hash_failure(OSError(0, str(error)))
     return hashlib.sha256(f"size {status.st_size} changed {status.st_mtime_ns}".encode()).digest()
 
 
@@ -97,50 +106,71 @@ def _hash_failure(error: OSError) -> bytes:
     return hashlib.sha256(f"unreadable: {error.strerror}".encode()).digest()
 
 
-def decode_file(path: Path, where: str, max_pixels: int) -> Array:
+def decode_file(path: Path, where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
     """Decode an image file; `where` names it in errors. -> uint8 [H, W, 3]"""
     try:
-        file = path.open("rb")
+        file = open_regular_file(path)
     except OSError as error:
         raise UnreadableImageError(where, f"the file cannot be opened ({error.strerror})") from error
     with file:
-        return decode_image(file, where, max_pixels)
+        return decode_image(file, where, max_pixels, max_bytes)
 
 
-def decode_image(file: BinaryIO, where: str, max_pixels: int) -> Array:
+def decode_image(file: BinaryIO, where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
     """Decode the first image of an open file. -> uint8 [H, W, 3]
 
     EXIF orientation is applied; gray, palette, CMYK and 16-bit pixels become 8-bit RGB; an alpha channel is dropped.
     """
     try:
-        with _open_by_signature(file, where) as image:
-            _check_size(image, where, max_pixels)
+        header = _read_header(file)
+        canvas = _parse_webp_canvas(header)
+        if canvas is not None:
+            # Pillow allocates memory for the canvas when it opens a WebP file, not when it decodes it.
+            _check_size(*canvas, where, max_pixels, max_bytes)
+        with _find_opener(header, where)(file) as image:
+            _check_size(*image.size, where, max_pixels, max_bytes)
             image.load()
-            return _convert_to_rgb(_apply_orientation(image), where)
-    except DECODING_ERRORS as error:
+            upright = _apply_orientation(image)
+            if upright is not image:
+                image.close()
+            return _convert_to_rgb(upright, where)
+    except UnreadableImageError:
+        raise
+    except MemoryError as error:
+        raise UnreadableImageError(where, "decoding it takes more memory than is available") from error
+    except Exception as error:  # no list of what Pillow's decoders raise on damaged files is complete
         raise UnreadableImageError(where, f"it is damaged or cut short ({error or type(error).__name__})") from error
 
 
-def _open_by_signature(file: BinaryIO, where: str) -> "ImageFile":
-    """Open the file in the format that its first bytes indicate.
-
-    This calls Pillow's format classes instead of `PIL.Image.open`, which has its own size limit (ours is
-    configurable) and tries dozens of rare formats on untrusted files.
-    """
-    signature = file.read(SIGNATURE_BYTES)
+def _read_header(file: BinaryIO) -> bytes:
+    header = file.read(HEADER_BYTES)
     file.seek(0)
-    if not signature:
-        raise UnreadableImageError(where, "it is empty (0 bytes)")
-    opener = _find_opener(signature)
-    if opener is None:
-        raise UnreadableImageError(where, f"its content is not {FORMATS}")
-    return opener(file)
+    return header
 
 
-def _find_opener(signature: bytes) -> "Callable[[BinaryIO], ImageFile] | None":
+def _parse_webp_canvas(header: bytes) -> tuple[int, int] | None:
+    """Return the width and height in the header of a WebP file; None for other files."""
+    if header[:4] != b"RIFF" or header[8:12] != b"WEBP" or len(header) < HEADER_BYTES:
+        return None
+    if header[12:16] == b"VP8X":
+        return int.from_bytes(header[24:27], "little") + 1, int.from_bytes(header[27:30], "little") + 1
+    if header[12:16] == b"VP8L":
+        sides = int.from_bytes(header[21:25], "little")
+        return (sides & 0x3FFF) + 1, (sides >> 14 & 0x3FFF) + 1
+    return int.from_bytes(header[26:28], "little") & 0x3FFF, int.from_bytes(header[28:30], "little") & 0x3FFF
+
+
+def _find_opener(header: bytes, where: str) -> "Callable[[BinaryIO], ImageFile]":
+    """Return Pillow's class for the format that the first bytes of a file indicate.
+
+    Opening files with these classes instead of `PIL.Image.open` avoids its own size limit (ours is configurable) and
+    dozens of rare formats on untrusted files.
+    """
     from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-    if signature[:4] == b"RIFF" and signature[8:12] == b"WEBP":
+    if not header:
+        raise UnreadableImageError(where, "it is empty (0 bytes)")
+    if header[:4] == b"RIFF" and header[8:12] == b"WEBP":
         return WebPImagePlugin.WebPImageFile
     openers: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
         b"\xff\xd8\xff": JpegImagePlugin.JpegImageFile,
@@ -149,15 +179,22 @@ def _find_opener(signature: bytes) -> "Callable[[BinaryIO], ImageFile] | None":
         b"II*\0": TiffImagePlugin.TiffImageFile,
         b"MM\0*": TiffImagePlugin.TiffImageFile,
     }
-    return next((opener for start, opener in openers.items() if signature.startswith(start)), None)
+    opener = next((opener for start, opener in openers.items() if header.startswith(start)), None)
+    if opener is None:
+        raise UnreadableImageError(where, f"its content is not {FORMATS}")
+    return opener
 
 
-def _check_size(image: "Image", where: str, max_pixels: int) -> None:
-    n_pixels = image.width * image.height
+def _check_size(width: int, height: int, where: str, max_pixels: int, max_bytes: int) -> None:
+    n_pixels = width * height
     if n_pixels > max_pixels:
         raise UnreadableImageError(
-            where, f"it has {image.width} x {image.height} = {n_pixels} pixels, above the bound max_pixels={max_pixels}"
+            where, f"it has {width} x {height} = {n_pixels} pixels, above the bound max_pixels={max_pixels}"
         )
+    if n_pixels * CHANNELS > max_bytes:
+        n_bytes = n_pixels * CHANNELS
+        reason = f"its {width} x {height} pixels take {n_bytes} bytes, above the limit max_bytes={max_bytes}"
+        raise LargeImageError(where, reason, n_bytes)
 
 
 def _apply_orientation(image: "Image") -> "Image":
@@ -178,12 +215,30 @@ def _apply_orientation(image: "Image") -> "Image":
 
 
 def _convert_to_rgb(image: "Image", where: str) -> Array:
-    if image.mode.startswith("I;16"):
-        # The upper byte, as Pillow itself keeps of 16-bit color.
-        return np.repeat((np.array(image) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+    """Convert in strips, since Pillow holds several copies of what it converts at once. -> uint8 [H, W, 3]"""
     if image.mode in ("I", "F"):
         raise UnreadableImageError(where, f"its pixels are 32-bit (mode {image.mode!r}); 8 or 16 bits were expected")
-    if image.mode in ("P", "PA") and "transparency" in image.info:
+    pixels = np.empty((image.height, image.width, CHANNELS), dtype=np.uint8)
+    rows = max(1, STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        pixels[top : top + rows] = _convert_strip(_cut_strip(image, top, min(top + rows, image.height)))
+    return pixels
+
+
+def _cut_strip(image: "Image", top: int, bottom: int) -> "Image":
+    from PIL.Image import Resampling
+
+    if (top, bottom) == (0, image.height):
+        return image
+    # Unlike `crop`, `resize` does not apply Pillow's own size limit.
+    return image.resize((image.width, bottom - top), Resampling.NEAREST, (0, top, image.width, bottom))
+
+
+def _convert_strip(strip: "Image") -> Array:
+    if strip.mode.startswith("I;16"):
+        # The upper byte, as Pillow itself keeps of 16-bit color.
+        return (np.asarray(strip) >> 8).astype(np.uint8)[:, :, None]
+    if strip.mode in ("P", "PA") and "transparency" in strip.info:
         # Converting a palette with a transparency table straight to RGB makes Pillow warn.
-        image = image.convert("RGBA")
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        strip = strip.convert("RGBA")
+    return np.asarray(strip if strip.mode == "RGB" else strip.convert("RGB"))

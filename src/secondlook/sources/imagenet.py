@@ -9,6 +9,7 @@ from secondlook.errors import SourceError
 from secondlook.sources.folder import check_folder, list_images, make_relative_ids, walk_images
 from secondlook.sources.image_files import FileSource
 from secondlook.sources.official_files import read_mat_file
+from secondlook.sources.regular_files import read_text_file, reject_damaged
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
 
@@ -119,24 +120,18 @@ def _find_label(path: Path, number: int, ground_truth: list[int], synsets: Synse
 
 
 def _read_ground_truth(path: Path) -> list[int]:
-    try:
-        return [int(line) for line in path.read_text(encoding="ascii").split()]
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read: {error}; unpack the devkit again.") from error
+    with reject_damaged(f"{str(path)!r} cannot be read", "unpack the devkit again"):
+        return [int(line) for line in read_text_file(path, "ascii").split()]
 
 
 def _read_synsets(devkit: Path) -> Synsets:
     """Read the table of synsets; only its leaves are classes, and they are not in the order of the frameworks."""
     path = devkit / "meta.mat"
-    table = read_mat_file(path, ("synsets",), squeeze=True)["synsets"]
     fields = ("ILSVRC2012_ID", "WNID", "words", "num_children")
-    if any(field not in (table.dtype.names or ()) for field in fields):
-        raise SourceError(
-            f"the synsets in {str(path)!r} have the fields {', '.join(table.dtype.names or ('none',))}; expected"
-            f" {', '.join(fields)}; unpack the devkit again."
-        )
-    rows = zip(*(table[field].tolist() for field in fields), strict=True)
-    leaves = sorted((str(wnid), str(words), int(number)) for number, wnid, words, children in rows if children == 0)
+    columns = read_mat_file(path, [f"synsets.{field}" for field in fields])
+    with reject_damaged(f"the synsets in {str(path)!r} cannot be read", "unpack the devkit again"):
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        leaves = sorted((str(wnid), str(words), int(number)) for number, wnid, words, children in rows if children == 0)
     return Synsets(
         tuple(f"{wnid} {words.split(',')[0]}" for wnid, words, _ in leaves),
         {wnid: index for index, (wnid, _, _) in enumerate(leaves)},

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import IntArray
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
+from secondlook.sources.regular_files import read_text_file, reject_damaged
 
 
 def validate_ids(ids: Sequence[str], where: str) -> tuple[str, ...]:
@@ -80,13 +81,9 @@ def encode_labels(names: Sequence[str], class_names: tuple[str, ...], where: str
 
 def read_class_names(path: Path, where: str) -> tuple[str, ...]:
     """Read a text file with one class name per line, in the order of the classifier's outputs."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"class names file {str(path)!r} of {where!r} cannot be read: {error}; expected a UTF-8 text file with one"
-            " name per line."
-        ) from error
+    what = f"class names file {str(path)!r} of {where!r} cannot be read"
+    with reject_damaged(what, "expected a UTF-8 text file with one name per line"):
+        lines = read_text_file(path, "utf-8-sig").splitlines()
     return validate_class_names((line.strip() for line in lines if line.strip()), str(path))
 
 

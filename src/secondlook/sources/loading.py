@@ -27,6 +27,7 @@ from secondlook.specs import Spec, parse_spec
 READ_OPTIONS: Mapping[str, str] = {
     "on_error": "'fail' (the default) or 'skip' images that cannot be read",
     "max_pixels": f"maximum number of pixels per image, {ReadOptions.max_pixels} by default",
+    "max_bytes": f"maximum size of the decoded images in memory at once, {ReadOptions.max_bytes} bytes by default",
 }
 
 
@@ -43,6 +44,7 @@ def open_source(
     limit: int | None = None,
     on_error: OnError | None = None,
     max_pixels: int | None = None,
+    max_bytes: int | None = None,
 ) -> Source:
     """Open a source of images.
 
@@ -63,6 +65,9 @@ def open_source(
         lists them in `Source.skipped`.
     max_pixels
         Maximum number of pixels of an image file (100 million by default), checked before decoding.
+    max_bytes
+        Maximum size of the decoded images that are held at once, in bytes (512 MB by default): batches of large image
+        files are smaller, and a larger image cannot be read.
     """
     selection = {
         "subset": subset,
@@ -74,10 +79,11 @@ def open_source(
     }
     if isinstance(spec, str):
         _check_unlabeled(spec, labels, class_names)
-        arguments = {**selection, "on_error": on_error, "max_pixels": max_pixels}
+        arguments = {**selection, "on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes}
         return _open_spec(_add_arguments(_parse_source_spec(spec), arguments))
-    if max_pixels is not None:
-        raise SourceError("max_pixels applies to image files only; omit it for an array or an open source.")
+    for name, value in (("max_pixels", max_pixels), ("max_bytes", max_bytes)):
+        if value is not None:
+            raise SourceError(f"{name} applies to image files only; omit it for an array or an open source.")
     source = _open_object(spec, labels, class_names, _parse_on_error(on_error, "the source"))
     parsed = parse_selection(selection, source.spec)
     return source if parsed is None else _select(source, parsed, _append_options(source.spec, _to_texts(selection)))
@@ -163,8 +169,8 @@ def _to_texts(arguments: Mapping[str, object]) -> dict[str, str]:
 
 def _parse_read_options(spec: Spec) -> ReadOptions:
     on_error = _parse_on_error(spec.options.get("on_error"), str(spec)) or "fail"
-    max_pixels = parse_integer("max_pixels", spec.options.get("max_pixels"), str(spec))
-    return ReadOptions(on_error, ReadOptions.max_pixels if max_pixels is None else max_pixels)
+    limits = {name: parse_integer(name, spec.options.get(name), str(spec)) for name in ("max_pixels", "max_bytes")}
+    return ReadOptions(on_error, **{name: limit for name, limit in limits.items() if limit is not None})
 
 
 def _parse_on_error(value: str | None, where: str) -> OnError | None:

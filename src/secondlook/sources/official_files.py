@@ -1,16 +1,24 @@
 """`cifar10:`, `cifar100:`, `svhn:` and `stl10:`: the official files of these data sets."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError
+from secondlook.sources import mat_reader
 from secondlook.sources.folder import check_folder
 from secondlook.sources.labels import read_class_names
+from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_TEXT_BYTES, open_regular_file, reject_damaged
 from secondlook.sources.source import ArraySource, ReadOptions, source_scheme
+from secondlook.sources.stored_images import StoredImages
 from secondlook.sources.unpickling import parse_names, read_pickled_arrays
 from secondlook.specs import Spec
 
@@ -20,6 +28,11 @@ CIFAR_SPLITS = "'test' (the default) or 'train'"
 SVHN_CLASSES = tuple("0123456789")
 STL10_SIDE = 96
 STL10_BYTES_PER_IMAGE = 3 * STL10_SIDE * STL10_SIDE
+
+MAT_READER_SECONDS = 60.0
+MAT_READER_BYTES_PER_SECOND = 5_000_000
+MAT_READER_BYTES = 2 * 2**30
+"""Time and address space of the process that reads a MATLAB file, in addition to those for its content."""
 
 
 @source_scheme(
@@ -98,8 +111,8 @@ def open_svhn(spec: Spec, read_options: ReadOptions) -> ArraySource:
     name = f"{spec.choice('split', ('test', 'train', 'extra'), 'test', SourceError)}_32x32.mat"
     repair = "download the cropped digits (format 2) of SVHN there"
     path = _find_folder(spec.path, name, ("svhn", "SVHN"), repair) / name
-    content = read_mat_file(path, ("X", "y"))
-    images, labels = _reshape_svhn(content["X"], path), _convert_svhn_labels(content["y"], path)
+    pixels, y = read_mat_file(path, ("X", "y"))
+    images, labels = _reshape_svhn(pixels, path), _convert_svhn_labels(y, path)
     return ArraySource(images, spec=str(spec), labels=labels, class_names=SVHN_CLASSES, on_error=read_options.on_error)
 
 
@@ -112,9 +125,10 @@ def _reshape_svhn(pixels: Array, path: Path) -> Array:
 
 def _convert_svhn_labels(y: Array, path: Path) -> IntArray:
     """Convert labels 1 to 10 to digits 0 to 9. [N, 1] -> int64 [N]"""
-    labels = y.astype(np.int64).ravel()
-    _check_one_to_ten(labels, f"the labels y in {str(path)!r}")
-    return labels % 10
+    if y.dtype.kind not in "iuf":
+        raise SourceError(f"y in {str(path)!r} is {y.dtype}; expected integers; download the official file again.")
+    _check_one_to_ten(y, f"the labels y in {str(path)!r}")
+    return y.astype(np.int64).ravel() % 10
 
 
 @source_scheme(
@@ -124,37 +138,40 @@ def _convert_svhn_labels(y: Array, path: Path) -> IntArray:
     options={"split": "'test' (the default), 'train' or 'unlabeled'"},
 )
 def open_stl10(spec: Spec, read_options: ReadOptions) -> ArraySource:
-    """Open STL-10 with memory-mapped images; ROOT is `stl10_binary` or its parent folder."""
+    """Open STL-10; images are read one at a time; ROOT is `stl10_binary` or its parent folder."""
     split = spec.choice("split", ("test", "train", "unlabeled"), "test", SourceError)
     repair = "unpack the official stl10_binary.tar.gz there"
     root = _find_folder(spec.path, f"{split}_X.bin", ("stl10_binary",), repair)
-    images = _map_stl10_images(root / f"{split}_X.bin")
+    images = _open_stl10_images(root / f"{split}_X.bin")
     labels = None if split == "unlabeled" else _read_stl10_labels(root / f"{split}_y.bin")
     class_names = read_class_names(root / "class_names.txt", str(spec))
     return ArraySource(images, spec=str(spec), labels=labels, class_names=class_names, on_error=read_options.on_error)
 
 
-def _map_stl10_images(path: Path) -> Array:
-    """Memory-map the images; the file stores each channel column by column. -> uint8 [N, 96, 96, 3]"""
+def _open_stl10_images(path: Path) -> StoredImages:
+    """Open the images; the file stores each channel column by column. -> uint8 [N, 96, 96, 3]"""
     size = path.stat().st_size
     if size == 0 or size % STL10_BYTES_PER_IMAGE:
         raise SourceError(
             f"{str(path)!r} has {size} bytes; expected a multiple of {STL10_BYTES_PER_IMAGE} (3 x 96 x 96); the file is"
             " truncated, download it again."
         )
-    return np.memmap(path, np.uint8, "r").reshape(-1, 3, STL10_SIDE, STL10_SIDE).transpose(0, 3, 2, 1)
+    shape = (size // STL10_BYTES_PER_IMAGE, 3, STL10_SIDE, STL10_SIDE)
+    return StoredImages(path, np.dtype(np.uint8), shape, axes=(2, 1, 0))
 
 
 def _read_stl10_labels(path: Path) -> IntArray:
     """Convert labels 1 to 10 to 0 to 9. -> int64 [N]"""
-    if not path.is_file():
-        raise SourceError(f"no such file {str(path)!r}; unpack the official stl10_binary.tar.gz again.")
-    labels = np.fromfile(path, np.uint8).astype(np.int64)
+    with (
+        reject_damaged(f"{str(path)!r} cannot be read", "unpack the official stl10_binary.tar.gz again"),
+        open_regular_file(path, MAX_TEXT_BYTES) as file,
+    ):
+        labels = np.frombuffer(file.read(), np.uint8).astype(np.int64)
     _check_one_to_ten(labels, f"the labels in {str(path)!r}")
     return labels - 1
 
 
-def _check_one_to_ten(labels: IntArray, where: str) -> None:
+def _check_one_to_ten(labels: Array, where: str) -> None:
     if labels.size and not (labels.min() >= 1 and labels.max() <= 10):
         raise SourceError(
             f"{where} range from {labels.min()} to {labels.max()}; expected 1 to 10; download the official file again."
@@ -171,19 +188,32 @@ def _find_folder(root: Path, file: str, subfolders: Sequence[str], repair: str) 
     raise SourceError(f"no file {file!r} in {folders}; {repair}.")
 
 
-def read_mat_file(path: Path, variables: Sequence[str], *, squeeze: bool = False) -> dict[str, Any]:
-    """Read the named variables of a MATLAB file (up to version 7)."""
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
+def read_mat_file(path: Path, names: Sequence[str]) -> list[Array]:
+    """Read arrays of a MATLAB file (up to version 7), each named VARIABLE or STRUCTURE.FIELD.
 
+    A process of its own reads them, because scipy crashes on some damaged files.
+    """
+    with (
+        reject_damaged(f"{str(path)!r} cannot be read as a MATLAB file", "download the official file again"),
+        open_regular_file(path, MAX_LOADED_BYTES) as file,
+        tempfile.TemporaryFile() as output,
+    ):
+        _run_mat_reader(file, names, output)
+        output.seek(0)
+        return [npy.read_array(output, allow_pickle=False) for _ in names]
+
+
+def _run_mat_reader(file: BinaryIO, names: Sequence[str], output: IO[bytes]) -> None:
+    seconds = MAT_READER_SECONDS + os.fstat(file.fileno()).st_size / MAT_READER_BYTES_PER_SECOND
+    # -P: the modules beside the program must not hide others.
+    command = [sys.executable, "-P", mat_reader.__file__, str(MAX_LOADED_BYTES + MAT_READER_BYTES), *names]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     try:
-        content = loadmat(path, variable_names=list(variables), squeeze_me=squeeze)
-    except (OSError, ValueError, TypeError, LookupError, NotImplementedError, MatReadError) as error:
-        raise SourceError(
-            f"{str(path)!r} cannot be read as a MATLAB file: {error or type(error).__name__}; download the official"
-            " file again."
-        ) from error
-    for name in variables:
-        if name not in content:
-            raise SourceError(f"no variable {name!r} in {str(path)!r}; download the official file again.")
-    return dict(content)
+        done = subprocess.run(
+            command, stdin=file, stdout=output, stderr=subprocess.PIPE, env=environment, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"reading it took more than {seconds:.0f} seconds") from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ValueError(lines[-1] if lines else f"its reader crashed (exit code {done.returncode})")

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from secondlook.arrays import Array, IntArray, default_ids, describe_image_fault
 from secondlook.errors import SourceError
 from secondlook.registry import Registry
 from secondlook.sources.labels import validate_class_names, validate_ids, validate_labels
+from secondlook.sources.stored_images import StoredImages
 from secondlook.specs import Spec
 
 OnError = Literal["fail", "skip"]
@@ -29,13 +31,17 @@ DECODING_THREADS = min(8, os.cpu_count() or 1)
 IMAGES_PER_HASHING_BLOCK = 1024
 IMAGES_PER_TASK = 8
 
+MAX_BYTES = 512_000_000
+"""Maximum size of the decoded images that a source holds at once, in bytes."""
+
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to do with unreadable images, and the maximum number of pixels per image."""
+    """What to do with unreadable images, the maximum number of pixels per image, and that of decoded bytes at once."""
 
     on_error: OnError = "fail"
     max_pixels: int = 100_000_000
+    max_bytes: int = MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,14 @@ class UnreadableImageError(SourceError):
         self.reason = reason
 
 
+class LargeImageError(UnreadableImageError):
+    """An image that takes more memory than allowed: `n_bytes` bytes."""
+
+    def __init__(self, where: str, reason: str, n_bytes: int) -> None:
+        super().__init__(where, reason)
+        self.n_bytes = n_bytes
+
+
 class Source(ABC):
     """Images with ids and, where known, labels and class names.
 
@@ -76,6 +90,9 @@ class Source(ABC):
 
     threads: int = 1
     """Number of threads that read images; more than one pays off where reading decodes a file."""
+
+    max_bytes: int = MAX_BYTES
+    """Maximum total size of the images of a batch in bytes, except for a single image."""
 
     def __init__(
         self,
@@ -115,12 +132,19 @@ class Source(ABC):
         """Return a copy without labels and class names."""
         unlabeled = copy.copy(self)
         unlabeled.labels = unlabeled.class_names = None
-        unlabeled.__dict__.pop("digest", None)  # a cached digest covers labels and class names
+        unlabeled.__dict__.pop("_content_summary", None)  # a cached digest covers labels and class names
         return unlabeled
 
     @abstractmethod
     def read(self, index: int) -> Array:
         """Return one image, uint8 [H, W, 1 or 3], or raise `UnreadableImageError`."""
+
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        """Return one image, or raise `LargeImageError` before reading its pixels if they take more than `max_bytes`.
+
+        Without an override, images are read whatever their size.
+        """
+        return self.read(index)
 
     def hash_content(self, index: int) -> bytes:
         """Return a digest of the content of one image: of its pixels, or, for files, of the bytes of the file."""
@@ -129,18 +153,48 @@ class Source(ABC):
         except UnreadableImageError as error:
             return error.reason.encode()
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The sha256 (hex) of class names, ids, labels and image contents, in order."""
+        return self._content_summary[0]
+
+    def find_duplicates(self) -> list[int]:
+        """Return the positions of the images that have the same pixels as an earlier one, in order."""
+        seen: set[bytes] = set()
+        duplicates = []
+        for index in self._content_summary[1]:
+            try:
+                pixels = hash_pixels(self.read(index))
+            except UnreadableImageError:
+                continue
+            if pixels in seen:
+                duplicates.append(index)
+            seen.add(pixels)
+        return duplicates
+
+    @cached_property
+    def _content_summary(self) -> tuple[str, list[int]]:
+        """The digest, and the positions of images whose content hash is not unique.
+
+        Equal hashes are no proof of equal images: for very large sources they cover sizes and times of files only.
+        """
         total = hashlib.sha256(json.dumps(self.class_names).encode())
         labels: Iterable[int | None] = repeat(None, len(self)) if self.labels is None else self.labels.tolist()
-        for id_, label, content in zip(self.ids, labels, self._hash_contents(), strict=True):
+        first_position: dict[bytes, int] = {}
+        candidates: set[int] = set()
+        for index, (id_, label, content) in enumerate(zip(self.ids, labels, self._hash_contents(), strict=True)):
             # One line of JSON per image: no two lists of images have the same text.
             total.update(f"\n{json.dumps([id_, label, content.hex()])}".encode())
-        return total.hexdigest()
+            first = first_position.setdefault(content, index)
+            if first != index:
+                candidates |= {first, index}
+        return total.hexdigest(), sorted(candidates)
 
     def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """Read the images from `start` to `stop` in order; batches omit skipped images and are never empty."""
+        """Read the images from `start` to `stop` in order; batches omit skipped images and are never empty.
+
+        A batch has fewer than `batch_size` images where they would take more than `max_bytes`.
+        """
         stop = len(self) if stop is None else stop
         if batch_size < 1:
             raise SourceError(f"batch_size={batch_size} for {self.spec!r}; expected 1 or more.")
@@ -154,25 +208,42 @@ class Source(ABC):
     def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
         with self._open_pool() as pool:
             for first in range(0, len(positions), batch_size):
-                indices = positions[first : first + batch_size]
-                batch = self._make_batch(indices, _map_in_order(pool, self._try_read, indices))
-                if batch.images:
-                    yield batch
+                yield from self._read_block(pool, positions[first : first + batch_size])
 
-    def _try_read(self, index: int) -> Array | UnreadableImageError:
+    def _read_block(self, pool: ThreadPoolExecutor | None, positions: range) -> Iterator[Batch]:
+        """Read images together if they are small, and otherwise as many at a time as `max_bytes` allows."""
+        share = self.max_bytes // len(positions)
+        results = list(_map_in_order(pool, lambda index: self._try_read(index, share), positions))
+        groups = [positions]
+        if any(isinstance(result, int) for result in results):
+            groups = _split_by_size(positions, [_measure_result(result) for result in results], self.max_bytes)
+            results = []  # the small images are read again: they must not add to the large ones
+        for group in groups:
+            batch = self._make_batch(group, results or _map_in_order(pool, self._try_read, group))
+            if batch.images:
+                yield batch
+            del batch  # its images must not stay in memory while the next ones are read
+
+    def _try_read(self, index: int, max_bytes: int | None = None) -> Array | Skipped | int:
+        """Read one image; return its size in bytes instead if it takes more than `max_bytes`.
+
+        Errors are not returned, because their tracebacks would keep what was decoded in memory.
+        """
         try:
-            return self.read(index)
+            return self.read(index) if max_bytes is None else self.read_within(index, max_bytes)
         except UnreadableImageError as error:
+            if max_bytes is not None and isinstance(error, LargeImageError):
+                return error.n_bytes
             if self.on_error == "fail":
                 raise UnreadableImageError(error.where, error.reason, skippable=True) from error
-            return error
+            return Skipped(self.ids[index], error.reason)
 
-    def _make_batch(self, positions: range, results: Iterable[Array | UnreadableImageError]) -> Batch:
+    def _make_batch(self, positions: range, results: Iterable[Array | Skipped | int]) -> Batch:
         images: dict[int, Array] = {}
         for index, result in zip(positions, results, strict=True):
-            if isinstance(result, UnreadableImageError):
-                self._skipped[self.ids[index]] = Skipped(self.ids[index], result.reason)
-            else:
+            if isinstance(result, Skipped):
+                self._skipped[result.id] = result
+            elif not isinstance(result, int):
                 images[index] = result
         return Batch(np.array(list(images), dtype=np.int64), tuple(self.ids[i] for i in images), list(images.values()))
 
@@ -186,7 +257,26 @@ class Source(ABC):
         return ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext()
 
 
-def _map_in_order(pool: ThreadPoolExecutor | None, function: Callable[[int], T], positions: range) -> Iterator[T]:
+def _measure_result(result: Array | Skipped | int) -> int:
+    if isinstance(result, int):
+        return result
+    return 0 if isinstance(result, Skipped) else result.nbytes
+
+
+def _split_by_size(positions: range, sizes: Sequence[int], max_bytes: int) -> list[range]:
+    """Split positions into ranges whose sizes add up to at most `max_bytes`; one larger image is a range of its own."""
+    ranges, first, total = [], 0, 0
+    for place, size in enumerate(sizes):
+        if place > first and total + size > max_bytes:
+            ranges.append(positions[first:place])
+            first, total = place, 0
+        total += size
+    return [*ranges, positions[first:]]
+
+
+def _map_in_order(
+    pool: ThreadPoolExecutor | None, function: Callable[[int], T], positions: Sequence[int]
+) -> Iterator[T]:
     if pool is None:
         return map(function, positions)
     # Small images decode faster than a thread picks up a task, so each task reads several images.
@@ -203,11 +293,11 @@ def hash_pixels(image: Array) -> bytes:
 
 
 class ArraySource(Source):
-    """An array of images in memory or memory-mapped: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
+    """An array of images in memory or stored in a file: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
 
     def __init__(
         self,
-        images: Array,
+        images: Array | StoredImages,
         *,
         spec: str | None = None,
         ids: Sequence[str] | None = None,
@@ -216,7 +306,7 @@ class ArraySource(Source):
         on_error: OnError = "fail",
     ) -> None:
         spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        fault = describe_image_fault(images)
+        fault = images.describe_fault() if isinstance(images, StoredImages) else describe_image_fault(images)
         if fault is not None:
             raise SourceError(f"the images of {spec!r} {fault}.")
         if not len(images):
@@ -229,7 +319,15 @@ class ArraySource(Source):
 
     def read(self, index: int) -> Array:
         """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
-        return np.array(self.images[index], order="C")
+        image = self.images[index]
+        return np.ascontiguousarray(image) if isinstance(self.images, StoredImages) else np.array(image, order="C")
+
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        """Return one image, or raise `LargeImageError` if it takes more than `max_bytes`."""
+        n_bytes = math.prod(self.images.shape[1:]) * self.images.dtype.itemsize
+        if n_bytes > max_bytes:
+            raise LargeImageError(self.ids[index], f"it takes {n_bytes} bytes, above the limit of {max_bytes}", n_bytes)
+        return self.read(index)
 
 
 Opener = Callable[[Spec, ReadOptions], Source]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.lib import format as npy
 
 from secondlook.arrays import Array, BoolArray, IntArray
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
+from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, read_text_file, reject_damaged
 from secondlook.sources.source import OnError, Source
 
 SubsetName = Literal["experimental", "evaluation"]
@@ -41,11 +43,16 @@ class Subset(Source):
         )
         self.whole = whole
         self.threads = whole.threads
+        self.max_bytes = whole.max_bytes
         self.positions = positions
 
     def read(self, index: int) -> Array:
         """Read one image from the whole source. -> uint8 [H, W, 1 or 3]"""
         return self.whole.read(int(self.positions[index]))
+
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        """Read one image from the whole source, if it takes at most `max_bytes`."""
+        return self.whole.read_within(int(self.positions[index]), max_bytes)
 
     def hash_content(self, index: int) -> bytes:
         """Return the content digest of one image in the whole source."""
@@ -165,10 +172,8 @@ def parse_integer(name: str, value: object, where: str, minimum: int = 1) -> int
 
 def read_indices(path: Path, n_images: int) -> IntArray:
     """Read unique indices from a .npy file, or from a text file of integers separated by white space. -> int64 [n]"""
-    try:
-        indices = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_integers(path)
-    except (OSError, ValueError, OverflowError) as error:
-        raise SourceError(f"indices file {str(path)!r} cannot be read: {error}; expected integers.") from error
+    with reject_damaged(f"indices file {str(path)!r} cannot be read", "expected integers"):
+        indices = _read_index_array(path) if path.suffix == ".npy" else _read_integers(path)
     if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
         raise SourceError(
             f"indices file {str(path)!r} holds {indices.dtype} {list(indices.shape)}; expected integers [n], n >= 1."
@@ -178,7 +183,12 @@ def read_indices(path: Path, n_images: int) -> IntArray:
 
 
 def _read_integers(path: Path) -> IntArray:
-    return np.array([int(number) for number in path.read_text(encoding="utf-8").split()], dtype=np.int64)
+    return np.array([int(number) for number in read_text_file(path).split()], dtype=np.int64)
+
+
+def _read_index_array(path: Path) -> Array:
+    with open_regular_file(path, MAX_TEXT_BYTES) as file:
+        return npy.read_array(file, allow_pickle=False)
 
 
 def _check_indices(indices: IntArray, path: Path, n_images: int) -> None:

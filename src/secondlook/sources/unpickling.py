@@ -11,20 +11,9 @@ import numpy as np
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources.labels import to_text
+from secondlook.sources.regular_files import MAX_LOADED_BYTES, open_regular_file, reject_damaged
 
 NUMBER_DTYPE = re.compile(r"[<>=|]?[biuf][1248]")
-
-UNPICKLING_ERRORS = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    MemoryError,
-    OverflowError,
-    pickle.UnpicklingError,
-)
 
 
 class ForbiddenGlobalError(pickle.UnpicklingError):
@@ -33,19 +22,15 @@ class ForbiddenGlobalError(pickle.UnpicklingError):
 
 def read_pickled_arrays(path: Path) -> dict[str, Any]:
     """Read a pickled dict of numeric arrays, lists and plain values, written by Python 2 or 3; keys become text."""
-    try:
-        with path.open("rb") as file:
-            return _parse_content(_ArrayUnpickler(file, encoding="bytes").load(), path)
-    except ForbiddenGlobalError as error:
-        raise SourceError(
-            f"{str(path)!r} is not safe to load: its pickle requests {error}, but only NumPy arrays and plain"
-            " containers are allowed; download the official file again."
-        ) from error
-    except UNPICKLING_ERRORS as error:
-        raise SourceError(
-            f"{str(path)!r} cannot be read as a pickle: {error or type(error).__name__}; download the official file"
-            " again."
-        ) from error
+    with reject_damaged(f"{str(path)!r} cannot be read as a pickle", "download the official file again"):
+        try:
+            with open_regular_file(path, MAX_LOADED_BYTES) as file:
+                return _parse_content(_ArrayUnpickler(file, encoding="bytes").load(), path)
+        except ForbiddenGlobalError as error:
+            raise SourceError(
+                f"{str(path)!r} is not safe to load: its pickle requests {error}, but only NumPy arrays and plain"
+                " containers are allowed; download the official file again."
+            ) from error
 
 
 def parse_names(values: object, where: str) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def as_view_set_with_identity(views: ViewsLike) -> ViewSet:
     """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning."""
     if isinstance(views, ViewSet | str | Path):
         return as_view_set(views)
-    items = list(views)
+    items = _list_views(views)
     parsed = _parse_views(items) if items else []
     return ViewSet([View(), *(view for view in parsed if not view.is_identity)])
 
@@ -107,11 +107,18 @@ def _split_views(views: ViewsLike) -> list[View | str]:
     if isinstance(views, Path):
         return list(_read_view_file(views))
     if not isinstance(views, str):
-        return list(views)
+        return _list_views(views)
     words = views.split()
     if len(words) == 1 and words[0].endswith(".txt"):
         return list(_read_view_file(Path(words[0])))
     return list(_strip_commas(words))
+
+
+def _list_views(views: Iterable[View | str]) -> list[View | str]:
+    given: object = views  # whatever callers without a type checker, or the options of a policy, pass
+    if not isinstance(given, Iterable):
+        raise ViewError(f"views={given!r}; expected a preset, text, a file or a list of views, such as 'natural'.")
+    return list(views)
 
 
 def _read_view_file(path: Path) -> list[str]:

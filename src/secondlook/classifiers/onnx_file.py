@@ -1,0 +1,141 @@
+"""The files that an ONNX model keeps its weights in, found in its protobuf without the onnx package."""
+
+import mmap
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from secondlook.classifiers.classifier import check_regular_file, reject_failures
+from secondlook.errors import ClassifierError
+
+Value = int | tuple[int, int]
+"""A number, or the (start, end) of bytes in the file."""
+
+VARINT, BYTES = 0, 2
+FIXED_SIZES = {1: 8, 5: 4}
+UINT32_MAX = 2**32 - 1
+MAX_FIELDS = 10_000_000
+"""A file of tiny fields would be read for minutes; the largest models have some hundred thousand."""
+
+MAX_DEPTH = 100
+"""Nested messages; protobuf itself reads no more."""
+
+MESSAGES: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+}
+"""Fields of each kind of message through which a tensor can be reached, and the kind of message they contain."""
+
+TENSOR_EXTERNAL_DATA, TENSOR_DATA_LOCATION = 13, 14
+ENTRY_KEY, ENTRY_VALUE = 1, 2
+EXTERNAL = 1
+
+
+def find_external_data(model: Path, spec: str) -> list[Path]:
+    """Return the files beside an ONNX model that contain its weights, sorted by name.
+
+    Each must be a regular file in the folder of the model: a model from elsewhere must not read other files.
+    """
+    if model.stat().st_size == 0:
+        return []
+    with (
+        reject_failures(f"{spec!r} is not an ONNX file", "check or re-export the file."),
+        model.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        locations: dict[str, bool] = {}
+        for location, is_used in _ProtobufReader(content).iterate_locations("model", 0, len(content)):
+            locations[location] = locations.get(location, False) or is_used
+    files = []
+    for location, is_used in sorted(locations.items()):
+        file = model.parent / location
+        if is_used:
+            _check_location(model, location, spec)
+        if is_used or (_is_relative(location) and file.is_file()):
+            files.append(file)
+    return files
+
+
+def _check_location(model: Path, location: str, spec: str) -> None:
+    # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
+    folders = [model.parent.resolve(), model.resolve().parent]
+    file = model.parent / location
+    if not _is_relative(location) or not any(file.resolve().is_relative_to(folder) for folder in folders):
+        raise ClassifierError(
+            f"{spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model; "
+            "save the model with its external data beside it."
+        )
+    check_regular_file(file, f"external data {location[:300]!r} of {spec!r}")
+
+
+def _is_relative(location: str) -> bool:
+    """Return whether a location stays in its folder on every system: no drive, root, '..' or null character."""
+    paths = (PurePosixPath(location), PureWindowsPath(location))
+    return bool(location) and "\0" not in location and not any(path.anchor or ".." in path.parts for path in paths)
+
+
+class _ProtobufReader:
+    """Reads the messages of a model that lead to tensors; raises ValueError for what protobuf would not read, too."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content = content
+        self._n_fields = 0
+
+    def iterate_locations(self, kind: str, start: int, end: int, depth: int = 0) -> Iterator[tuple[str, bool]]:
+        """Yield the location of each entry of external data in a message, and whether its tensor uses it."""
+        if depth > MAX_DEPTH:
+            raise ValueError(f"more than {MAX_DEPTH} nested messages")
+        if kind == "tensor":
+            yield from self._read_tensor(start, end)
+            return
+        for field, value in self._iterate_fields(start, end):
+            inner = MESSAGES[kind].get(field)
+            if inner is not None and isinstance(value, tuple):
+                yield from self.iterate_locations(inner, *value, depth + 1)
+
+    def _read_tensor(self, start: int, end: int) -> Iterator[tuple[str, bool]]:
+        locations, is_external = [], False
+        for field, value in self._iterate_fields(start, end):
+            if field == TENSOR_EXTERNAL_DATA and isinstance(value, tuple):
+                # Key and value come in any order; of several, the last one counts.
+                entry = {name: inner for name, inner in self._iterate_fields(*value) if isinstance(inner, tuple)}
+                if self._content[slice(*entry.get(ENTRY_KEY, (0, 0)))] == b"location":
+                    locations.append(self._content[slice(*entry.get(ENTRY_VALUE, (0, 0)))].decode("utf-8"))
+            elif field == TENSOR_DATA_LOCATION and isinstance(value, int):
+                is_external |= value & UINT32_MAX == EXTERNAL
+        for location in locations:
+            yield location, is_external
+
+    def _iterate_fields(self, position: int, end: int) -> Iterator[tuple[int, Value]]:
+        """Yield number and value of each field of a message, in the order of the file."""
+        while position < end:
+            tag, position = self._read_varint(position, end)
+            start, value = position, 0
+            if tag & 7 == VARINT:
+                value, position = self._read_varint(position, end)
+            elif tag & 7 == BYTES:
+                length, start = self._read_varint(position, end)
+                position = start + length
+            elif tag & 7 in FIXED_SIZES:
+                position += FIXED_SIZES[tag & 7]
+            else:
+                raise ValueError(f"unknown wire type {tag & 7} at byte {position}")
+            self._n_fields += 1
+            if position > end or tag > UINT32_MAX or self._n_fields > MAX_FIELDS:
+                raise ValueError(f"an invalid field, or one too many, at byte {start}")
+            yield tag >> 3, value if tag & 7 == VARINT else (start, position)
+
+    def _read_varint(self, position: int, end: int) -> tuple[int, int]:
+        """Return a number of seven bits per byte, and the position after it."""
+        value = shift = 0
+        while position < end and shift < 70:
+            byte = self._content[position]
+            value |= (byte & 127) << shift
+            position, shift = position + 1, shift + 7
+            if byte < 128:
+                return value, position
+        raise ValueError(f"an unfinished number at byte {position}")

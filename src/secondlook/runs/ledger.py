@@ -1,0 +1,87 @@
+"""The ledger of a run: every calibration on its images, and the probability that one of their guarantees fails."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from secondlook.errors import DecisionError
+from secondlook.files import FrozenRecord, describe_invalid, exclusive_lock, write_bytes_atomically
+from secondlook.predictions import PredictFrom
+
+LEDGER = "calibrations.json"
+LOCK = "calibrations.lock"
+
+
+class CalibrationWarning(UserWarning):
+    """A guarantee that is weaker than it seems: other calibrations on the same images, or unknown duplicates."""
+
+
+class RecordedCalibration(FrozenRecord):
+    """What was certified, on which images; a calibration of several methods is one record for each of them.
+
+    `images` is the digest of the images; `predictions`, the key of the entry in the store, identifies the classifier.
+    """
+
+    images: str
+    predictions: str
+    views: tuple[str, ...]
+    method: str
+    options: dict[str, str | int | float | bool | None]
+    predict_from: PredictFrom
+    top_k: int = Field(gt=0)
+    risk: float = Field(gt=0, lt=1)
+    delta: float = Field(gt=0, lt=1)
+
+
+class Ledger(FrozenRecord):
+    """The calibrations of a run in the order in which they were first made, also those on other images."""
+
+    format: Literal["secondlook calibrations"] = "secondlook calibrations"
+    version: Literal[1] = 1
+    calibrations: tuple[RecordedCalibration, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> "Ledger":
+        """Read the ledger of a run; it is empty before the first calibration."""
+        path = folder / LEDGER
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        except ValidationError as error:
+            raise DecisionError(
+                f"the list of calibrations {str(path)!r} is damaged, {describe_invalid(error)}; restore it, or delete "
+                "it and add the failure probabilities of earlier calibrations yourself."
+            ) from None
+
+    def on_images(self, digest: str) -> tuple[RecordedCalibration, ...]:
+        """Return the calibrations on the images with this digest."""
+        return tuple(one for one in self.calibrations if one.images == digest)
+
+
+def record_calibrations(folder: Path, new: Sequence[RecordedCalibration]) -> tuple[RecordedCalibration, ...]:
+    """Add calibrations on the same images to the ledger of a run, and return all on these images, the new included.
+
+    A calibration that the ledger has already is not added again.
+    """
+    try:
+        with exclusive_lock(folder / LOCK):
+            ledger = Ledger.read(folder)
+            added = tuple(one for one in new if one not in ledger.calibrations)
+            if added:
+                ledger = Ledger(calibrations=ledger.calibrations + added)
+                write_bytes_atomically(folder / LEDGER, ledger.model_dump_json(indent=2).encode() + b"\n")
+    except OSError as error:
+        raise DecisionError(
+            f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}; make the folder "
+            "writable, or copy the run to one that is."
+        ) from None
+    return ledger.on_images(new[0].images)
+
+
+def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> float:
+    """Return a bound on the probability that at least one of the guarantees fails: the sum of their deltas."""
+    return min(1.0, math.fsum(one.delta for one in calibrations))

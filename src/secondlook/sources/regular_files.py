@@ -1,0 +1,69 @@
+"""Files from elsewhere: only regular files are opened, sizes are limited, and parser errors become a `SourceError`."""
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from secondlook.errors import SecondLookError, SourceError
+
+MAX_TEXT_BYTES = 1_000_000_000
+"""Maximum size of a table, of a file of class names and of a file of indices."""
+
+MAX_LOADED_BYTES = 4 * 2**30
+"""Maximum size of what one file may load into memory as a whole."""
+
+MAX_DESCRIPTION = 200
+
+
+def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedReader:
+    """Open a file for reading, or raise `OSError` if it is larger than `max_bytes` or not a regular file.
+
+    Reading a pipe or a device such as /dev/zero may never end.
+    """
+    try:
+        # Without this flag, opening a pipe waits until another process writes to it.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a null byte, or text that is not valid in a file name
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    try:
+        _check_status(os.fstat(descriptor), path, max_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_status(status: os.stat_result, path: Path, max_bytes: int | None) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
+
+
+def read_text_file(path: Path, encoding: str = "utf-8") -> str:
+    """Read a text file of at most `MAX_TEXT_BYTES`."""
+    with open_regular_file(path, MAX_TEXT_BYTES) as file:
+        return file.read(MAX_TEXT_BYTES).decode(encoding)
+
+
+@contextmanager
+def reject_damaged(what: str, repair: str) -> Iterator[None]:
+    """Raise a `SourceError` for whatever a parser raises: no list of what it raises on damaged files is complete."""
+    try:
+        yield
+    except SecondLookError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{what}: {describe_error(error)}; {repair}.") from error
+
+
+def describe_error(error: Exception) -> str:
+    """Return the first line of an error's message, or its class where it has none."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:MAX_DESCRIPTION]

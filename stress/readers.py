@@ -1,0 +1,223 @@
+"""Readers: everything that reads a file which may come from elsewhere, each with a file of the workspace."""
+
+import hashlib
+import json
+import os
+import shutil
+import socketserver
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stress.workspace import MODEL, SCORE, run_command
+
+UNFINISHED = "unfinished.parquet"
+"""Scores of a job that was interrupted after its last chunk."""
+JOB_FOLDER = f"{UNFINISHED}.parts"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A function that reads a file in the current folder and returns what it found, as text.
+
+    Of stored files the result must be that of the original file, if there is no error or warning: the package wrote
+    them, and has to notice a change. Of inputs any valid result will do.
+    """
+
+    name: str
+    path: str
+    read: Callable[[], str]
+    stored: bool = False
+    share: float = 1.0
+    """How many mutants it gets in relation to other readers; slow readers get fewer."""
+
+
+def _digest(*values: Any) -> str:
+    parts = [
+        np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else repr(value) for value in values
+    ]
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _read_source(spec: str) -> Callable[[], str]:
+    def read() -> str:
+        from secondlook.sources import open_source
+
+        source = open_source(spec)
+        images = [source.read(index) for index in range(len(source))]
+        for image in images:
+            assert image.ndim == 3, f"an image of shape {image.shape}"
+            assert image.dtype in (np.uint8, np.float32), f"an image of type {image.dtype}"
+        return _digest(source.ids, source.labels, source.class_names, source.digest, *images)
+
+    return read
+
+
+def _read_policy() -> str:
+    from secondlook.selective import Policy
+
+    policy = Policy.load("policy.json")
+    return policy.model_dump_json() + str(policy.rule)
+
+
+def _read_run() -> str:
+    from secondlook.runs import open_run
+
+    run = open_run("run")
+    return _digest(run.record.model_dump_json(), run.title, run.command, run.top_k, run.predict_from, _read_all(run))
+
+
+def _read_all(run: Any) -> str:
+    predictions = run.predictions
+    return _digest(predictions.ids, predictions.labels, predictions.class_names, predictions.probabilities)
+
+
+def _read_evaluation() -> str:
+    from secondlook.runs import open_run
+
+    evaluation = open_run("run").evaluation
+    return json.dumps(evaluation.to_dict()) + str(evaluation)
+
+
+def _read_ledger() -> str:
+    from secondlook.runs.ledger import Ledger
+
+    return Ledger.read(Path("run")).model_dump_json()
+
+
+def _read_views() -> str:
+    from secondlook.views import ViewSet
+
+    return " ".join(ViewSet("views.txt").texts)
+
+
+def _read_model() -> str:
+    from secondlook.classifiers import load_classifier
+
+    classifier = load_classifier(MODEL)
+    images = np.arange(2 * 16 * 16, dtype=np.uint32).reshape(2, 16, 16, 1).astype(np.uint8)
+    return _digest(classifier.digest, classifier(images))
+
+
+def _ask_server() -> str:
+    """Classify with a server that answers with the bytes of two files."""
+    from secondlook.classifiers import load_classifier
+
+    with socketserver.TCPServer(("127.0.0.1", 0), _Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_address[1]}/v2/models/m"
+            classifier = load_classifier(address, output="logits", binary=False, timeout=2, retries=0)
+            return _digest(classifier(np.zeros((2, 16, 16, 1), dtype=np.uint8)))
+        finally:
+            server.shutdown()
+
+
+class _Answer(socketserver.StreamRequestHandler):
+    """Reads a request and sends the bytes of a file."""
+
+    timeout = 2
+
+    def handle(self) -> None:
+        """Answer one request and close the connection."""
+        request = self.rfile.readline()
+        length = 0
+        while (line := self.rfile.readline()).strip():
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        self.rfile.read(length)
+        self.wfile.write(Path("inference.http" if request.startswith(b"POST") else "description.http").read_bytes())
+
+
+def _read_settings() -> str:
+    return _run_quietly("calibrate", "--config", "settings.toml", "--out", "from-settings.json")
+
+
+def _read_command_line() -> str:
+    words = Path("command.txt").read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    return _run_quietly(*(word.replace("\0", "") for word in words))
+
+
+def _run_quietly(*words: str) -> str:
+    """Run a command in this process; exit code 2 is an error of ours, and any other than 0 is not."""
+    from secondlook.errors import SecondLookError
+
+    try:
+        run_command(*words)
+    except SystemExit as ended:
+        if ended.code == 2:
+            raise SecondLookError("exit code 2") from None
+        if ended.code:
+            raise RuntimeError(f"exit code {ended.code}") from None
+    return "done"
+
+
+def _finish_scoring() -> str:
+    from secondlook.scoring import score
+
+    pristine = Path("job-backup")
+    if not pristine.is_dir():
+        shutil.copytree(JOB_FOLDER, pristine)
+    try:
+        score("policy.json", "npz:new.npz", UNFINISHED, progress=False)
+        return hashlib.sha256(Path(UNFINISHED).read_bytes()).hexdigest()
+    finally:
+        Path(UNFINISHED).unlink(missing_ok=True)
+        shutil.rmtree(JOB_FOLDER, ignore_errors=True)
+        shutil.copytree(pristine, JOB_FOLDER)
+
+
+def interrupt_scoring() -> None:
+    """Leave the job folder of a scoring job that was interrupted after its last chunk, and a command line."""
+    from secondlook.scoring.job import ScoringJob
+
+    line = "calibrate --run run --coverage 0.7 --method mean --predict-from image --top-k 1 --out from-words.json"
+    Path("command.txt").write_text(line.replace(" ", "\n"))
+    vars_of_job: Any = ScoringJob
+    vars_of_job.write_scores = lambda *_: os._exit(0)
+    run_command(*SCORE.split(), UNFINISHED)
+    sys.exit(1)
+
+
+INPUTS = (
+    *(Reader(f"{suffix} image", f"{suffix}/photo.{suffix}", _read_source(f"folder:{suffix}"))
+      for suffix in ("png", "jpg", "webp", "bmp", "tif")),
+    Reader("npz archive", "labeled.npz", _read_source("npz:labeled.npz")),
+    Reader("compressed npz archive", "new.npz", _read_source("npz:new.npz")),
+    Reader("csv table", "list.csv", _read_source("csv:list.csv")),
+    Reader("indices as text", "indices.txt", _read_source("npz:labeled.npz?indices=indices.txt")),
+    Reader("indices as npy", "indices.npy", _read_source("npz:labeled.npz?indices=indices.npy")),
+    Reader("CIFAR-10 pickle", "cifar/test_batch", _read_source("cifar10:cifar")),
+    Reader("SVHN mat file", "svhn/test_32x32.mat", _read_source("svhn:svhn"), share=0.02),
+    Reader("views file", "views.txt", _read_views),
+    Reader("ONNX model", "model.onnx", _read_model),
+    Reader("description from a server", "description.http", _ask_server, share=0.3),
+    Reader("outputs from a server", "inference.http", _ask_server, share=0.3),
+    Reader("settings file", "settings.toml", _read_settings, share=0.3),
+    Reader("command line", "command.txt", _read_command_line, share=0.3),
+)  # fmt: skip
+
+
+def find_stored(workspace: Path) -> list[Reader]:
+    """Return a reader for every kind of file that the package stores; chunks of a kind are represented by one."""
+    entry = next(path.parent for path in (workspace / "run" / "predictions").rglob("images.parquet"))
+    chunk = next(iter(sorted(entry.rglob("part-000001.parquet")))).relative_to(workspace)
+    place = entry.relative_to(workspace)
+    scores = next((workspace / JOB_FOLDER).glob("chunk-000001*")).relative_to(workspace)
+    return [
+        Reader("policy", "policy.json", _read_policy, stored=True),
+        Reader("run record", "run/run.json", _read_run, stored=True),
+        Reader("evaluation", "run/evaluation.json", _read_evaluation, stored=True),
+        Reader("ledger", "run/calibrations.json", _read_ledger, stored=True),
+        Reader("manifest", str(place / "manifest.json"), _read_run, stored=True),
+        Reader("images of an entry", str(place / "images.parquet"), _read_run, stored=True),
+        Reader("chunk of predictions", str(chunk), _read_run, stored=True),
+        Reader("record of a scoring job", f"{JOB_FOLDER}/job.json", _finish_scoring, stored=True),
+        Reader("chunk of scores", str(scores), _finish_scoring, stored=True, share=0.3),
+    ]

@@ -1,0 +1,109 @@
+"""The edge of the command line: Ctrl-C at any time, too little memory, long messages, other encodings."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secondlook.cli import demo, listing
+
+Here = Callable[..., Any]
+MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
+
+# Interrupts the import of a module, as Ctrl-C does; {swallow} is what the code around the import catches.
+INTERRUPTED_IMPORT = """
+import os, signal, sys, time
+from secondlook.cli import main
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+            except {swallow}:
+                pass
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["list", "metrics"]
+main()
+"""
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("swallow", ["ZeroDivisionError", "BaseException"])
+@pytest.mark.parametrize("module", ["typer", "secondlook.cli.score", "secondlook.metrics"])
+def test_ctrl_c_during_an_import(module: str, swallow: str) -> None:
+    code = INTERRUPTED_IMPORT.format(module=module, swallow=swallow)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert "resume" in done.stderr
+
+
+@pytest.mark.posix
+def test_ctrl_c_twice_exits_at_once() -> None:
+    code = """
+import os, signal, sys, time
+from secondlook.cli import app, listing, main
+def interrupted_twice():
+    for _ in range(2):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        except BaseException:
+            pass
+    return {}
+listing.REGISTRIES["metrics"] = interrupted_twice
+sys.argv[1:] = ["list", "metrics"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_too_little_memory_is_one_sentence(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(listing, "REGISTRIES", {"metrics": allocate})
+    ended = here("list", "metrics")
+    assert ended.code == 2
+    assert "memory" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_long_messages_keep_their_beginning_and_end(here: Here) -> None:
+    ended = here("info", f"first{'x' * 5000}last")
+    assert ended.code == 2
+    assert len(ended.err) < 1100
+    assert "first" in ended.err
+    assert "last" in ended.err
+
+
+def test_terminal_of_another_encoding(
+    secondlook: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(MODEL, tmp_path / "modèle.onnx")
+    monkeypatch.setitem(os.environ, "PYTHONIOENCODING", "ascii")
+    plain = secondlook("info", "modèle.onnx")
+    assert plain.returncode == 0, plain.stderr
+    done = secondlook("info", "modèle.onnx", "--json")
+    assert json.loads(done.stdout)["classifier"] == "onnx:modèle.onnx"
+
+
+@pytest.mark.parametrize("place", ["", "."])
+@pytest.mark.parametrize("command", ["calibrate --run run --coverage 0.9", "search --run run --budget 1"])
+def test_a_folder_as_output_file_is_one_sentence(here: Here, command: str, place: str) -> None:
+    evaluated = "evaluate --model onnx:model.onnx --data folder:val/?limit=40 --out run --resamples 2 --quiet --views"
+    assert here(*evaluated.split(), "identity shift:1,0 shift:0,1").code == 0
+    ended = here(*command.split(), "--out", place)
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 1

@@ -1,0 +1,39 @@
+"""A classifier of dark and bright images, images for it, and its run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook.arrays import Array
+
+VIEWS = "identity hflip shift:1,0"
+
+
+def classify(batch: Array) -> Array:
+    """Return probabilities of dark and bright. uint8 [N, H, W, 3] -> float64 [N, 2]"""
+    bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 128.0) / 12.0))
+    return np.stack([1 - bright, bright], axis=1)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> sl.Classifier:
+    return sl.load_classifier(classify, output="probabilities", name="brightness-v1")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> str:
+    """Spec of 500 dark and bright images, some hard to tell apart."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(2, size=500)
+    mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=500) + rng.normal(0, 25, size=500)
+    pixels = mean[:, None, None, None] + rng.normal(0, 25, size=(500, 6, 6, 3))
+    images = np.clip(pixels, 0, 255).astype(np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=labels, class_names=["dark", "bright"])
+    return f"npz:{tmp_path / 'data.npz'}"
+
+
+@pytest.fixture
+def run(classifier: sl.Classifier, archive: str, tmp_path: Path) -> sl.Run:
+    return sl.create_run(classifier, archive, tmp_path / "run", views=VIEWS, resamples=20, progress=False)
