@@ -313,7 +313,9 @@ def compute_store(folder: Path) -> Values:
     values["ensemble: files"] = sorted(
         path.relative_to(folder / "two").as_posix() for path in _list_files(folder / "two")
     )
-    values["ensemble: ensemble.json"] = next(json.loads(path.read_bytes()) for path in folder.rglob("ensemble.json"))
+    manifest = next(json.loads(path.read_bytes()) for path in folder.rglob("ensemble.json"))
+    del manifest["checksum"]
+    values["ensemble: ensemble.json"] = manifest
     values["ensemble: logits of a member"] = digest_pixels(preds.members[1].logits)
     values["ensemble: ids, skipped"] = [list(preds.ids), [image for image, _ in preds.members[0].skipped]]
     return values
@@ -331,7 +333,7 @@ def _describe_files(folder: Path) -> Values:
         name = path.relative_to(folder).as_posix()
         if path.suffix == ".json":
             content = json.loads(path.read_bytes())
-            del content["versions"]
+            del content["versions"], content["checksum"]
             values[name] = content
             continue
         schema = pq.read_schema(path)

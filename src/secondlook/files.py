@@ -1,16 +1,19 @@
 """Files that survive a crash: written whole or not at all, locked between processes, validated when read."""
 
 import errno
+import hashlib
+import json
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, model_validator
+from pydantic_core import from_json, to_jsonable_python
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME_LENGTH = 50
@@ -21,6 +24,36 @@ class FrozenRecord(BaseModel):
     """A record kept as JSON: no missing, unknown or non-finite fields, and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SealedRecord(FrozenRecord):
+    """A record with a checksum over its content, so that a change of its file is an error when it is read.
+
+    Files that were written without a checksum can be read.
+    """
+
+    # mypy does not support decorators above a property.
+    @computed_field(repr=False)  # type: ignore[prop-decorator]
+    @property
+    def checksum(self) -> str:
+        """Hex sha256 of everything else."""
+        return compute_checksum(from_json(self.model_dump_json(exclude={"checksum"}, by_alias=True)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _verify_checksum(cls, content: object) -> object:
+        if not isinstance(content, dict) or "checksum" not in content:
+            return content
+        others = {key: value for key, value in content.items() if key != "checksum"}
+        if content["checksum"] != compute_checksum(others):
+            raise ValueError("the file was changed after it was written (wrong checksum)")
+        return others
+
+
+def compute_checksum(content: Mapping[str, object]) -> str:
+    """Return the hex sha256 of JSON content; the order of keys, spaces and the notation of numbers do not matter."""
+    canonical = json.dumps(to_jsonable_python(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def describe_invalid(error: ValidationError) -> str:

@@ -29,9 +29,24 @@ def path(store: Path) -> Path:
     ],
 )
 def test_invalid_manifest_is_rejected(store: Path, path: Path, change: dict[str, object], fault: str) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    content = {**json.loads(path.read_text()), **change}
+    del content["checksum"]  # as in stores of earlier versions
+    path.write_text(json.dumps(content))
     with pytest.raises(PredictionsError, match=f"{re.escape(str(path))}.*{fault}"):
         Predictions.open(store)
+
+
+def test_changed_manifest_is_rejected(store: Path, path: Path) -> None:
+    path.write_text(path.read_text().replace('"counting"', '"countinG"'))
+    with pytest.raises(PredictionsError, match="checksum"):
+        Predictions.open(store)
+
+
+def test_manifest_without_a_checksum_is_read(store: Path, path: Path) -> None:
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    path.write_text(json.dumps(content))
+    assert Predictions.open(store).n_images == 50
 
 
 def test_manifest_that_is_not_json_is_rejected(store: Path, path: Path) -> None:
@@ -63,5 +78,6 @@ def test_stored_names_stay_the_same(path: Path) -> None:
         "classes",
         "skipped",
         "versions",
+        "checksum",
     ]
     assert list(manifest["data"]) == ["spec", "digest", "images", "labelled", "class_names"]

@@ -220,7 +220,7 @@ def test_run_of_version_2_is_read_and_warns_of_unknown_duplicates(run: sl.Run) -
     content = json.loads((run.path / "run.json").read_text())
     assert content["version"] == 3
     content["version"] = 2
-    del content["data"]["duplicates"]
+    del content["data"]["duplicates"], content["evaluation"], content["checksum"]
     (run.path / "run.json").write_text(json.dumps(content))
     old = sl.open_run(run.path)
     assert old.record.data.duplicates is None

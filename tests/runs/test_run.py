@@ -164,6 +164,20 @@ def test_unreadable_folders_are_rejected(tmp_path: Path, content: bytes | None) 
         sl.open_run(folder)
 
 
+def test_changed_record_is_rejected(run: sl.Run) -> None:
+    path = run.path / "run.json"
+    path.write_text(path.read_text().replace('"resamples": 20', '"resamples": 21'))
+    with pytest.raises(PredictionsError, match="checksum"):
+        sl.open_run(run.path)
+
+
+def test_changed_evaluation_is_rejected(run: sl.Run) -> None:
+    path = run.path / "evaluation.json"
+    path.write_text(path.read_text().replace('"resamples": 20', '"resamples": 21'))
+    with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):
+        _ = sl.open_run(run.path).evaluation
+
+
 def test_damaged_evaluation_is_an_error(run: sl.Run) -> None:
     (run.path / "evaluation.json").write_text(json.dumps({"rows": [{}]}))
     with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):

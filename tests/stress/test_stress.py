@@ -61,7 +61,6 @@ def test_bit_flips_are_noticed(files: list[Row]) -> None:
     assert total(rows, "another_result", "failures") == 0
 
 
-@pytest.mark.xfail(reason="run.json, evaluation.json, calibrations.json and manifest.json have no checksum (issue 13)")
 def test_changes_of_records_are_noticed(files: list[Row]) -> None:
     rows = [row for row in files if row["case"] in RECORDS]
     assert total(rows, "another_result", "raised") == 0

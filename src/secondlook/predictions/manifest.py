@@ -13,7 +13,7 @@ import secondlook
 from secondlook.arrays import Output
 from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
-from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
+from secondlook.files import FrozenRecord, SealedRecord, describe_invalid, write_bytes_atomically
 from secondlook.sources import Source
 from secondlook.views import ViewSet
 
@@ -60,7 +60,7 @@ class SkippedImage(StoredRecord):
     reason: str
 
 
-class Manifest(StoredRecord):
+class Manifest(StoredRecord, SealedRecord):
     """One entry: a classifier, its data and the views collected so far.
 
     It holds no timestamps, so that collecting the same outputs again writes the same bytes.
@@ -110,7 +110,7 @@ class Manifest(StoredRecord):
         return self.model_copy(update={"views": self.views + new})
 
 
-class EnsembleManifest(StoredRecord):
+class EnsembleManifest(StoredRecord, SealedRecord):
     """An ensemble: the entry names of its members, in order."""
 
     version: Literal[1] = FORMAT_VERSION

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from secondlook.errors import DecisionError
-from secondlook.files import FrozenRecord, describe_invalid, exclusive_lock, write_bytes_atomically
+from secondlook.files import FrozenRecord, SealedRecord, describe_invalid, exclusive_lock, write_bytes_atomically
 from secondlook.predictions import PredictFrom
 
 LEDGER = "calibrations.json"
@@ -36,7 +36,7 @@ class RecordedCalibration(FrozenRecord):
     delta: float = Field(gt=0, lt=1)
 
 
-class Ledger(FrozenRecord):
+class Ledger(SealedRecord):
     """The calibrations of a run in the order in which they were first made, also those on other images."""
 
     format: Literal["secondlook calibrations"] = "secondlook calibrations"

@@ -15,7 +15,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
-from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
+from secondlook.files import FrozenRecord, SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.predictions import PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report import write_report
 from secondlook.runs.ledger import (
@@ -56,7 +56,7 @@ class RunData(FrozenRecord):
     """Ids of the images that have the same pixels as an earlier one; None for runs of version 2, which lack them."""
 
 
-class RunRecord(FrozenRecord):
+class RunRecord(SealedRecord):
     """How a run came about. It holds no times, so that the same run gives the same bytes.
 
     `settings` are the options of the evaluation by the names of the command line; `predictions` is the key of the
@@ -73,6 +73,8 @@ class RunRecord(FrozenRecord):
     views: tuple[str, ...]
     predictions: str
     warnings: tuple[str, ...] = ()
+    evaluation: str | None = None
+    """Checksum of the evaluation; None for runs of version 2."""
 
     @model_validator(mode="before")
     @classmethod
@@ -162,7 +164,10 @@ class Run:
         """The evaluation as it was written with the run."""
         path = self.path / EVALUATION
         try:
-            return Evaluation.from_dict(json.loads(path.read_bytes()))
+            content = json.loads(path.read_bytes())
+            if self.record.evaluation not in (None, compute_checksum(content)):
+                raise ValueError("it was changed after it was written")
+            return Evaluation.from_dict(content)
         except (OSError, ValueError, SecondLookError) as error:
             raise PredictionsError(
                 f"the evaluation {str(path)!r} cannot be read: {error}; evaluate again to recreate it."
@@ -424,6 +429,7 @@ def open_run(path: str | Path) -> Run:
 
 def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
     """Write the settings, the evaluation and the record of a run, the record last."""
+    record = record.model_copy(update={"evaluation": compute_checksum(evaluation)})
     contents = {
         SETTINGS: format_settings("evaluate", record.settings),
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",

@@ -1,8 +1,6 @@
 """Policy files: a rule together with the classifier and the views it belongs to, stored as JSON with a checksum."""
 
 import datetime
-import hashlib
-import json
 import math
 import re
 import warnings
@@ -21,14 +19,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, SecondLookError
 from secondlook.estimators import find_method
-from secondlook.files import FrozenRecord, describe_invalid, write_bytes_atomically
+from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
 from secondlook.selective.rule import Calibration, Guarantee, Rule
@@ -133,7 +131,7 @@ class Policy(FrozenRecord):
     @property
     def checksum(self) -> str:
         """Hex sha256 of everything else."""
-        return _compute_checksum(from_json(self.model_dump_json(exclude={"checksum"})))
+        return compute_checksum(from_json(self.model_dump_json(exclude={"checksum"})))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -327,17 +325,11 @@ def describe_classifier(classifier: Describable) -> PolicyClassifier:
     )
 
 
-def _compute_checksum(content: Mapping[str, object]) -> str:
-    """Return the hex sha256 of JSON content; the order of keys, spaces and the notation of numbers do not matter."""
-    canonical = json.dumps(to_jsonable_python(content), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
 def _is_intact(content: Mapping[str, object]) -> bool | None:
     if "checksum" not in content and content.get("version") in VERSIONS_WITHOUT_CHECKSUM:
         return None
     others = {key: value for key, value in content.items() if key != "checksum"}
-    return content.get("checksum") == _compute_checksum(others)
+    return content.get("checksum") == compute_checksum(others)
 
 
 def _upgrade(content: Mapping[str, object]) -> dict[str, object]:
