@@ -23,7 +23,7 @@ LIMIT = 1024 * 2**20
 CODE = """
 import sys
 from pathlib import Path
-from secondlook.cli import main
+from secondlook.cli.app import main
 sys.path.insert(0, sys.argv.pop(1))
 from measurement import peak_memory_bytes
 report = Path(sys.argv.pop(1))

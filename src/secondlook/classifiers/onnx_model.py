@@ -91,6 +91,7 @@ class OnnxClassifier(Classifier):
             raise ClassifierError(describe_failure(self.name, inputs, error)) from error
         finally:
             timer.cancel()
+            timer.join()  # a thread that ends while the interpreter shuts down can abort the process
         return values
 
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED = "Progress is saved; run the same command to resume."
@@ -13,11 +15,22 @@ class Interrupted(BaseException):
 
 
 def main() -> None:
-    """Handle Ctrl-C before the slow imports, then run the command line."""
+    """Handle Ctrl-C before the slow imports, run the command line, and exit without tearing the interpreter down.
+
+    On a busy machine, threads of the inference and storage libraries abort about one process in sixty during teardown,
+    after all work is done.
+    """
     signal.signal(signal.SIGINT, interrupt)
     from secondlook.cli import app
 
-    app.main()
+    try:
+        app.main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 def interrupt(_signal: int, frame: FrameType | None) -> None:
