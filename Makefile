@@ -6,7 +6,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 TEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 
-.PHONY: demo test test-browser check lint types bench stress reproduce docs clean
+.PHONY: demo test test-browser check lint types wheel bench stress reproduce docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
@@ -27,9 +27,15 @@ types: $(VENV)/ready-dev
 
 check: lint types test
 
+# dist/secondlook-VERSION-py3-none-any.whl, for `pip install` anywhere.
+wheel: $(VENV)/ready
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	ls dist/*.whl
+
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
-	for name in views ranking metrics collect search guarantee; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
+	for name in views ranking metrics collect latency search guarantee peers; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 # Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): ten to
 # twenty minutes. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.

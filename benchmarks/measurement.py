@@ -74,9 +74,9 @@ def peak_memory_bytes() -> int:
 # --- Results ---
 
 
-def write_results(path: Path, rows: list[Row]) -> None:
-    """Write rows as CSV, each with its random seed, machine, cores, versions, commit and date."""
-    circumstances = _describe_circumstances()
+def write_results(path: Path, rows: list[Row], packages: tuple[str, ...] = PACKAGES) -> None:
+    """Write rows as CSV, each with its random seed, machine, cores, versions of `packages`, commit and date."""
+    circumstances = _describe_circumstances(packages)
     described = [{**row, "seed": row.get("seed", "none"), **circumstances} for row in rows]
     columns = list(dict.fromkeys(name for row in described for name in row))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,13 +86,13 @@ def write_results(path: Path, rows: list[Row]) -> None:
         writer.writerows(described)
 
 
-def _describe_circumstances() -> Row:
+def _describe_circumstances(packages: tuple[str, ...]) -> Row:
     """Return flat columns; `reproduction/result_files.py` has its own nested layout for JSON and other packages."""
     return {
         "machine": _processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": _versions(),
+        "versions": _versions(packages),
         "commit": _commit(),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
     }
@@ -107,9 +107,9 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _versions() -> str:
+def _versions(packages: tuple[str, ...]) -> str:
     versions = [f"python {platform.python_version()}"]
-    for package in PACKAGES:
+    for package in packages:
         try:
             versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:

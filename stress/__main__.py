@@ -8,16 +8,17 @@ from pathlib import Path
 from measurement import Row, write_results
 from stress.crashes import fail_jobs, kill_jobs
 from stress.guarantees import calibrate_worlds
-from stress.inputs import flip_bits, mutate_inputs
+from stress.inputs import flip_bits, forge_records, mutate_inputs
 from stress.memory import measure_memory
 from stress.plan import Plan, Test
 
 TESTS: dict[str, tuple[Test, int]] = {
-    # name: the test, and the number of kills, errors, inputs, bits, calibrations or images by default
+    # name: the test, and the number of kills, errors, inputs, bits, forged records, calibrations or images by default
     "kills": (kill_jobs, 1250),
     "errors": (fail_jobs, 500),
     "inputs": (mutate_inputs, 52_000),
     "bits": (flip_bits, 4000),
+    "forged": (forge_records, 65_000),
     "calibrations": (calibrate_worlds, 60_000),
     "memory": (measure_memory, 2000),
 }

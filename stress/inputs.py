@@ -1,4 +1,4 @@
-"""Mutated inputs and bit flips: every reader gives a valid result or an error of ours, never anything else."""
+"""Mutated inputs, bit flips and forged records: every reader gives a valid result or an error of ours."""
 
 import math
 import os
@@ -13,10 +13,10 @@ import numpy as np
 
 from measurement import Row
 from secondlook.errors import SecondLookError
-from stress.mutation import flip_bit, mutate
+from stress.mutation import flip_bit, forge, mutate
 from stress.plan import Plan, Result
 from stress.processes import run_trials, temporary_folder
-from stress.readers import INPUTS, JOB_FOLDER, Reader, find_stored, interrupt_scoring
+from stress.readers import INPUTS, JOB_FOLDER, Reader, find_forged, find_stored, interrupt_scoring, prepare_forgery
 from stress.workspace import copy_workspace, make_small_and_repeatable, make_workspace, run_in
 
 MEMORY_LIMIT = 4 * 2**30
@@ -27,12 +27,23 @@ Mutation = Callable[[bytes, np.random.Generator], bytes]
 
 def mutate_inputs(plan: Plan) -> Iterator[Result]:
     """Mutate every kind of file that is read, and read it."""
-    yield from _test_readers(plan, "mutated inputs", mutate, [*INPUTS, *find_stored(_prepare_workspace())])
+    workspace = _prepare_workspace()
+    yield from _test_readers(plan, "mutated inputs", mutate, workspace, [*INPUTS, *find_stored(workspace)])
 
 
 def flip_bits(plan: Plan) -> Iterator[Result]:
     """Flip one bit of every kind of stored file, and read it."""
-    yield from _test_readers(plan, "bit flips", flip_bit, find_stored(_prepare_workspace()))
+    workspace = _prepare_workspace()
+    yield from _test_readers(plan, "bit flips", flip_bit, workspace, find_stored(workspace))
+
+
+def forge_records(plan: Plan) -> Iterator[Result]:
+    """Change every kind of record as only people can, with a checksum that matches or none, and use it."""
+    with temporary_folder() as place:
+        workspace = Path(place) / "forged"
+        copy_workspace(_prepare_workspace(), workspace)
+        prepare_forgery(workspace)
+        yield from _test_readers(plan, "forged records", forge, workspace, find_forged(workspace))
 
 
 def _prepare_workspace() -> Path:
@@ -42,11 +53,13 @@ def _prepare_workspace() -> Path:
     return workspace
 
 
-def _test_readers(plan: Plan, test: str, mutation: Mutation, readers: Sequence[Reader]) -> Iterator[Result]:
+def _test_readers(
+    plan: Plan, test: str, mutation: Mutation, workspace: Path, readers: Sequence[Reader]
+) -> Iterator[Result]:
     chosen = [(number, reader) for number, reader in enumerate(readers) if plan.includes(reader.name)]
     with temporary_folder() as place:
         folder = Path(place) / "copy"
-        copy_workspace(_prepare_workspace(), folder)
+        copy_workspace(workspace, folder)
         shares = sum(reader.share for _, reader in chosen)
         for done, (number, reader) in enumerate(chosen):
             count = math.ceil(plan.count * reader.share / shares)

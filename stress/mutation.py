@@ -1,11 +1,15 @@
-"""Mutations of files: bytes changed at random, and texts whose numbers and words are replaced by awkward ones."""
+"""Mutations of files: bytes changed at random, values replaced by awkward ones, records forged."""
 
+import copy
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+
+from secondlook.files import compute_checksum
 
 Rng = np.random.Generator
 
@@ -30,6 +34,7 @@ AWKWARD_TEXTS = (
     "é",
     "../x",
 )
+FACTORS = (-1, 0, 2, 10**6, 10**18)
 AWKWARD_BYTES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x80", b"\0" * 64)
 
 
@@ -107,6 +112,36 @@ def _change_document(document: Any, rng: Rng) -> bytes:
     else:
         holder[key] = AWKWARD_VALUES[int(rng.integers(len(AWKWARD_VALUES)))]
     return json.dumps(document).encode()
+
+
+def forge(content: bytes, rng: Rng) -> bytes:
+    """Change some values of a JSON record and leave its checksum out, or make it match."""
+    document = json.loads(content)
+    document.pop("checksum", None)
+    for _ in range(int(rng.choice([1, 2, 3], p=[0.6, 0.3, 0.1]))):
+        with suppress(RecursionError):  # two deep nestings in one another
+            document = _forge_value(document, rng)
+    if rng.random() < 0.5:
+        with suppress(ValueError, RecursionError):  # texts that are no Unicode and deep nesting have none
+            document["checksum"] = compute_checksum(document)
+    return json.dumps(document).encode()
+
+
+def _forge_value(document: Any, rng: Rng) -> Any:
+    """Replace a value by another one of its kind, as a person would who knows the format, or by an awkward one."""
+    places = list(_find_places(document))
+    if not places or rng.random() < 0.4:
+        return json.loads(_change_document(document, rng)) if places else document
+    holder, key = places[int(rng.integers(len(places)))]
+    value = holder[key]
+    if isinstance(value, int | float) and rng.random() < 0.7:
+        holder[key] = value * FACTORS[int(rng.integers(len(FACTORS)))]
+    elif isinstance(value, list) and rng.random() < 0.5:
+        holder[key] = value * int(rng.integers(4))
+    else:
+        alike = [other[name] for other, name in places if type(other[name]) is type(value)]
+        holder[key] = copy.deepcopy(alike[int(rng.integers(len(alike)))])
+    return document
 
 
 def _find_places(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stress.workspace import MODEL, SCORE, run_command
+from stress.workspace import MODEL, SCORE, collect_ensemble, run_command, run_in
 
 UNFINISHED = "unfinished.parquet"
 """Scores of a job that was interrupted after its last chunk."""
@@ -90,6 +90,80 @@ def _read_ledger() -> str:
     return Ledger.read(Path("run")).model_dump_json()
 
 
+RUN_USES: dict[str, Callable[[Any], object]] = {
+    "properties": lambda run: (run.title, run.command, run.settings, run.preprocessing),
+    "predictions": _read_all,
+    "evaluation": lambda run: (str(run.evaluation), run.evaluation.to_dict(), run.evaluation.to_frame().to_string()),
+    "evaluate": lambda run: str(run.evaluate(progress=False)),
+    "certify": lambda run: str(run.certify(risk=0.3, delta=0.3, progress=False)),
+    "threshold": lambda run: run.threshold_for(coverage=0.5, progress=False).model_dump_json(),
+    "image": lambda run: run.image(0).shape,
+    "report": lambda run: run.report(progress=False).notes,
+    "info": lambda run: _describe(str(run.path)),
+}
+
+
+def _use_run(*names: str) -> Callable[[], str]:
+    """Return a reader that uses a run in several ways; a use may be refused without hiding what the others do."""
+
+    def use() -> str:
+        from secondlook.errors import SecondLookError
+        from secondlook.runs import open_run
+
+        run, ledger = open_run("run"), Path("run/calibrations.json")
+        before, results, refusals = ledger.read_bytes(), [], []
+        for name in names:
+            try:
+                results.append(RUN_USES[name](run))
+            except SecondLookError as error:
+                refusals.append(error)
+            finally:
+                ledger.write_bytes(before)
+        if refusals:
+            raise refusals[0]
+        return repr(results)
+
+    return use
+
+
+def _use_policy() -> str:
+    from secondlook.scoring import score
+    from secondlook.selective import Policy
+
+    policy = Policy.load("certified.json")
+    decisions = policy.accept([0.5, 0.9])
+    _describe("certified.json")
+    scores = Path("forged.csv")
+    try:
+        score(policy, "npz:new.npz", scores, progress=False)
+        return f"{policy.model_dump_json()} {policy} {decisions} {scores.read_text()}"
+    finally:
+        scores.unlink(missing_ok=True)
+        shutil.rmtree(f"{scores}.parts", ignore_errors=True)
+
+
+def _describe(what: str) -> None:
+    from secondlook.cli.info import info
+
+    info(what)
+
+
+def _read_ensemble() -> str:
+    from secondlook.predictions import Predictions
+
+    return _digest(Predictions.open("store").probabilities)
+
+
+def prepare_forgery(workspace: Path) -> None:
+    """Remove the checksum of the evaluation from the record of the run, as a forger would; collect an ensemble."""
+    if (ended := run_in(workspace, collect_ensemble)).code != 0:
+        raise RuntimeError(f"preparing an ensemble failed: {ended.text}")
+    path = workspace / "run" / "run.json"
+    record = json.loads(path.read_bytes())
+    del record["checksum"], record["evaluation"]
+    path.write_text(json.dumps(record))
+
+
 def _read_views() -> str:
     from secondlook.views import ViewSet
 
@@ -136,7 +210,7 @@ class _Answer(socketserver.StreamRequestHandler):
 
 
 def _read_settings() -> str:
-    return _run_quietly("calibrate", "--config", "settings.toml", "--out", "from-settings.json")
+    return _run_quietly("calibrate", "--config", "settings.toml", "--out", "from-settings.json", "--force")
 
 
 def _read_command_line() -> str:
@@ -180,7 +254,7 @@ def interrupt_scoring() -> None:
     line = "calibrate --run run --coverage 0.7 --method mean --predict-from image --top-k 1 --out from-words.json"
     Path("command.txt").write_text(line.replace(" ", "\n"))
     vars_of_job: Any = ScoringJob
-    vars_of_job.write_scores = lambda *_: os._exit(0)
+    vars_of_job.write_scores = lambda *_, **__: os._exit(0)
     run_command(*SCORE.split(), UNFINISHED)
     sys.exit(1)
 
@@ -206,7 +280,7 @@ INPUTS = (
 
 def find_stored(workspace: Path) -> list[Reader]:
     """Return a reader for every kind of file that the package stores; chunks of a kind are represented by one."""
-    entry = next(path.parent for path in (workspace / "run" / "predictions").rglob("images.parquet"))
+    entry = _find_entry(workspace)
     chunk = next(iter(sorted(entry.rglob("part-000001.parquet")))).relative_to(workspace)
     place = entry.relative_to(workspace)
     scores = next((workspace / JOB_FOLDER).glob("chunk-000001*")).relative_to(workspace)
@@ -221,3 +295,25 @@ def find_stored(workspace: Path) -> list[Reader]:
         Reader("record of a scoring job", f"{JOB_FOLDER}/job.json", _finish_scoring, stored=True),
         Reader("chunk of scores", str(scores), _finish_scoring, stored=True, share=0.3),
     ]
+
+
+def find_forged(workspace: Path) -> list[Reader]:
+    """Return a reader for every record that people can write, which uses what the record describes."""
+    manifest = _find_entry(workspace).relative_to(workspace) / "manifest.json"
+    (ensemble,) = (path.relative_to(workspace) for path in (workspace / "store").rglob("ensemble.json"))
+    return [
+        Reader("policy", "certified.json", _use_policy),
+        Reader("run record", "run/run.json", _use_run(*(name for name in RUN_USES if name != "report"))),
+        Reader("run record in a report", "run/run.json", _use_run("report"), share=0.1),
+        Reader("evaluation", "run/evaluation.json", _use_run("evaluation")),
+        Reader("ledger", "run/calibrations.json", _use_run("certify")),
+        Reader("ledger in a report", "run/calibrations.json", _use_run("report"), share=0.1),
+        Reader("manifest", str(manifest), _use_run("predictions", "certify", "info")),
+        Reader("ensemble", str(ensemble), _read_ensemble),
+        Reader("record of a scoring job", f"{JOB_FOLDER}/job.json", _finish_scoring, share=0.3),
+    ]
+
+
+def _find_entry(workspace: Path) -> Path:
+    """Return the folder of the predictions of the run."""
+    return next(path.parent for path in (workspace / "run" / "predictions").rglob("images.parquet"))

@@ -93,8 +93,8 @@ def make_workspace() -> Path:
     folder, trial = Path(temporary.name) / "workspace", Path(temporary.name) / "trial"
     _write_inputs(folder)
     _run_checked(folder, _command(f"{EVALUATE} run"))
-    for threshold in ("--risk 0.3 --delta 0.2", "--coverage 0.7"):
-        _run_checked(folder, _command(f"calibrate --run run {threshold} --out policy.json"))
+    for policy in ("--risk 0.3 --delta 0.2 --out certified.json", "--coverage 0.7 --out policy.json"):
+        _run_checked(folder, _command(f"calibrate --run run {policy}"))
     for job in JOBS:
         copy_workspace(folder, trial)
         _import_modules_of(trial, job)
@@ -132,7 +132,7 @@ def make_small_and_repeatable() -> None:
     from secondlook.selective import policy
 
     now = types.SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC))
-    batching.CHUNK_BYTES = 1
+    batching.CHUNK_BYTES = 16 * 8 * 8  # 16 digits of 8 x 8 pixels
     vars(policy)["datetime"] = types.SimpleNamespace(datetime=now, UTC=UTC)
     vars(writer)["render_plots"] = lambda _: [(f"plot-{number}.png", bytes(5000)) for number in range(3)]
 

@@ -97,6 +97,7 @@ def test_the_names_are_printed(shapes: Registry[Shape]) -> None:
         ("onxx", ["onnx", "torch"], " Did you mean 'onnx'?"),
         ("zzz", ["onnx", "torch"], ""),
         ("onnx", [], ""),
+        ("onnx", ["torch", "onnx"], ""),
     ],
 )
 def test_only_a_close_name_is_suggested(name: str, known: list[str], expected: str) -> None:

@@ -1,12 +1,24 @@
-"""Cells of CSV files: no text is a formula, and every text can be restored."""
+"""Cells of CSV files are no formulas, numbers keep the digits that matter, and HTML is escaped."""
 
 import csv
 import io
+import re
+from html.parser import HTMLParser
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secondlook.tables import escape_formula, format_csv_row, unescape_formula
+from secondlook.tables import (
+    TextTable,
+    escape_formula,
+    format_csv_row,
+    format_difference,
+    format_difference_interval,
+    format_html,
+    format_image_share,
+    format_value,
+    unescape_formula,
+)
 
 TEXT = st.text(st.sampled_from("'=+-@\t\r\n＝\",;a1 "), max_size=6)
 
@@ -32,3 +44,67 @@ def test_cells_are_read_as_they_were_written(cells: list[str | int]) -> None:
     assert line.endswith("\n")
     (read,) = csv.reader(io.StringIO(line, newline=""))
     assert [unescape_formula(text) for text in read] == [str(cell) for cell in cells]
+
+
+def test_differences_keep_the_digits_that_matter() -> None:
+    values = (0.0, 1e-17, -1e-17, 0.00003, -0.00003, 0.0123, 2e-9)
+    assert [format_difference(value) for value in values] == [
+        *("same", "same", "same", "+0.00003", "-0.00003", "+0.0123", "+0.000000002")
+    ]
+    assert [format_value(value) for value in (0.0, 1.0, 0.99997, 0.00002, 0.12345)] == [
+        *("0.0000", "1.0000", "0.99997", "0.00002", "0.1235")
+    ]
+    assert format_difference_interval(-0.01, 0.0) == "[-0.0100, 0]"
+    assert format_difference_interval(0.0, 1e-18) == ""
+
+
+@given(st.floats(-1, 1))
+def test_no_difference_reads_as_zero(value: float) -> None:
+    text = format_difference(value)
+    if text == "same":
+        assert abs(value) < 1e-9
+    else:
+        assert float(text) != 0
+        assert (float(text) > 0) == (value > 0)
+        assert abs(float(text) - value) <= 0.5e-4
+
+
+def test_shares_have_no_more_digits_than_images() -> None:
+    assert [format_image_share(0.4, 5), format_image_share(0.112, 1000), format_image_share(0.06612, 10_000)] == [
+        "40 %",
+        "11.2 %",
+        "6.61 %",
+    ]
+
+
+class Collector(HTMLParser):
+    """Collects the elements and the text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@given(st.lists(st.text(st.sampled_from("<>&\"'/script $a"), max_size=12), min_size=3, max_size=3))
+def test_html_escapes_all_text(texts: list[str]) -> None:
+    """In paragraphs, headers, headings of rows, and cells."""
+    table = TextTable([["header", *texts], [texts[0], "", "", ""], ["row", *texts]])
+    page = Collector()
+    page.feed(format_html([texts[1], table]))
+    page.close()
+    assert page.elements <= {"div", "p", "br", "table", "thead", "tbody", "tr", "th", "td"}
+    told = re.sub(r"\s", "", "".join(page.text))
+    assert told == re.sub(r"\s", "", "".join([texts[1], "header", *texts, texts[0], "row", *texts]))
+
+
+def test_headings_of_rows_do_not_widen_the_table() -> None:
+    lines = str(TextTable([["", "value"], ["a long heading", ""], ["  a", "1"]])).splitlines()
+    assert lines == ["     value", "a long heading", "  a  1"]
+    assert 'colspan="2"' in format_html([TextTable([["", "value"], ["a long heading", ""]])])

@@ -52,6 +52,35 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="session")
+def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("calibrated") / "report.html"
+    return write_report(
+        preds,
+        path,
+        title="Calibrated",
+        methods=["msr", "mean"],
+        risk=0.05,
+        delta=0.05,
+        calibrated=["mean"],
+        artifacts=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def class_rich_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a report about 1,000 classes with long names."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(8000) % 1000
+    logits = rng.normal(size=(8000, 2, 1000)).astype(np.float32)
+    logits[np.arange(8000), :, labels] += 5
+    logits[np.arange(8000), :, (labels + 1) % 1000] += rng.normal(2.0, 2.0, 8000)[:, None].astype(np.float32)
+    names = [f"n{index:08d} a class with a rather long name" for index in range(1000)]
+    preds = Predictions(logits=logits, views=ViewSet(["identity", "hflip"]), labels=labels, class_names=names)
+    path = tmp_path_factory.mktemp("classes") / "report.html"
+    return write_report(preds, path, title="A thousand classes", resamples=20, artifacts=False)
+
+
+@pytest.fixture(scope="session")
 def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "report.html"
     return write_report(make_predictions(10_000), path, title="Ten thousand images", artifacts=False)

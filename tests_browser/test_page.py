@@ -1,12 +1,42 @@
 """The report in a browser: example images, keyboard, sorting, reading curves, widths, colors and print."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
+
+from secondlook.report.study import EXPLANATIONS
 
 WIDTHS = (1280, 390)
+TEXTS = (
+    *("#setting", "#guarantee", "#headline", ".small", "#summary", ".facts dt", "thead th", "th small", ".legend li"),
+    *(".matrix .right", ".matrix .wrong", ".matrix .zero", ".gallery .file", ".gallery .wrong", ".gallery .correct"),
+    *(".metrics .interval", ".plot text", "#class-note", ".more"),
+)
+# The lowest contrast, as defined by WCAG, of the texts that a selector finds, over whatever is painted behind them.
+CONTRAST = """(selector) => {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const paint = (colors) => {
+    for (const color of colors) { context.fillStyle = color; context.fillRect(0, 0, 1, 1); }
+    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const luminance = (rgb) => {
+    const linear = (one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb.map((one) => linear(one / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (element) => {
+    const backgrounds = [];
+    for (let one = element; one; one = one.parentElement) backgrounds.unshift(getComputedStyle(one).backgroundColor);
+    const style = getComputedStyle(element);
+    const text = element instanceof SVGElement ? style.fill : style.color;
+    const [behind, front] = [backgrounds, [...backgrounds, text]].map((colors) => luminance(paint(colors)));
+    return (Math.max(behind, front) + 0.05) / (Math.min(behind, front) + 0.05);
+  };
+  return Math.min(...[...document.querySelectorAll(selector)].map(contrast));
+}"""
 
 
 def test_every_method_is_drawn(page: Page) -> None:
@@ -20,16 +50,43 @@ def test_every_method_is_drawn(page: Page) -> None:
     assert "not a probability" in page.inner_text("#reliability-caption")
 
 
+def test_curves_are_told_apart_without_colors(page: Page) -> None:
+    dashes = page.locator("#risk-plot .curve").evaluate_all(
+        "all => all.map((one) => one.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(dashes)) == 4
+    markers = page.locator("#risk-plot .legend .point").evaluate_all("all => all.map((one) => one.getAttribute('d'))")
+    assert len(set(markers)) == 4
+    for marker in markers:
+        assert page.locator(f"#risk-plot > svg .point[d='{marker}']").count() >= 5, "markers along the curve"
+    assert page.locator("#all-methods .key .point").count() == 4
+
+
+def test_methods_are_explained_where_they_stand(page: Page) -> None:
+    for name, explanation in EXPLANATIONS.items():
+        places = (f"#all-methods tr[data-method='{name}'] th", "#risk-plot .legend", "#methods .definitions")
+        assert all(explanation in page.inner_text(place) for place in places)
+        page.select_option("#method", name)
+        assert explanation in page.inner_text("#method-explanation")
+        assert name in page.inner_text("#setting")
+
+
 def test_image_opens_all_of_its_views_and_closes(page: Page) -> None:
-    assert page.locator("#gallery-most-confident-errors button").count() == 24
-    assert page.locator("#gallery-most-confident-errors img[alt*=': predicted ']").count() == 24
+    assert page.locator("#gallery-errors-caught button").count() == 12
+    assert page.locator("#gallery-errors-caught img[alt*=': predicted ']").count() == 12
     assert not page.locator("#views-dialog").is_visible()
-    opener = page.locator("#gallery-most-confident-errors button").first
+    opener = page.locator("#gallery-errors-caught button").first
     opener.click()
     assert page.locator("#views-dialog").is_visible()
     tiles = page.locator("#dialog-views .tile")
-    assert [text.splitlines()[-1] for text in tiles.all_inner_texts()] == ["identity", "hflip", "shift:1,0", "rotate:5"]
-    assert page.locator("#dialog-views img").evaluate_all("images => images.every((image) => image.naturalWidth > 0)")
+    texts = ["identity", "hflip", "shift:1,0", "rotate:5"]
+    assert [text.splitlines()[1] for text in tiles.all_inner_texts()] == texts
+    assert [text.splitlines()[-1] == "another class" for text in tiles.all_inner_texts()] == tiles.evaluate_all(
+        "tiles => tiles.map((tile) => tile.classList.contains('differs'))"
+    ), "a different class is not told by color alone"
+    expect(page.locator("#dialog-views canvas[width='32']")).to_have_count(4)
+    drawn = page.locator("#dialog-views canvas").evaluate_all("all => all.map((one) => one.toDataURL())")
+    assert len(set(drawn)) == 4, "each view has its own picture"
     assert "✗ wrong" in page.inner_text("#dialog-summary")
     page.keyboard.press("Escape")
     assert not page.locator("#views-dialog").is_visible()
@@ -47,15 +104,18 @@ def test_class_name_in_angle_brackets_is_text(page: Page) -> None:
 def test_controls_are_reached_by_tab_with_a_visible_focus(page: Page) -> None:
     reached = []
     page.keyboard.press("Tab")
-    for _ in range(40):
+    for _ in range(90):
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", reached[-1]
         page.keyboard.press("Tab")
     assert reached[0] == "Skip to the result"
-    order = [reached.index(name) for name in ("risk-plot", "method", "tolerated", "coverage", "logarithmic")]
+    order = [
+        reached.index(name) for name in ("tolerated", "coverage", "guaranteed", "method", "risk-plot", "class-filter")
+    ]
     assert order == sorted(order)
     assert "Class" in reached, "sortable headings should be buttons"
+    assert "Show more" in reached
 
 
 def test_skip_link_leads_to_the_result(page: Page) -> None:
@@ -65,7 +125,7 @@ def test_skip_link_leads_to_the_result(page: Page) -> None:
 
 
 def test_curves_are_read_by_pointer_and_arrow_keys(page: Page) -> None:
-    page.locator("#risk-plot svg").hover()
+    page.locator("#risk-plot > svg").hover()
     reading = page.inner_text("#risk-reading")
     assert all(f"{name} " in reading for name in ("msr", "mean", "bootstrap", "bootstrap-lower"))
     page.focus("#risk-plot")
@@ -88,6 +148,16 @@ def test_heading_sorts_its_table(page: Page) -> None:
     assert names == sorted(names)
 
 
+def test_tables_have_captions_and_controls_have_names(page: Page) -> None:
+    assert page.locator("table:not(:has(caption))").count() == 0
+    assert page.locator("caption").evaluate_all("all => all.every((one) => one.textContent.trim())")
+    assert page.locator(":is(input, select):not(:disabled)").evaluate_all(
+        "all => all.every((one) => one.labels.length)"
+    )
+    assert page.locator("img:not([alt]), canvas:not([aria-label])").count() == 0
+    assert page.locator(".matrix th:not([scope], .corner)").count() == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_page_fits_the_width_with_enough_contrast(browser: Browser, report: Path, width: int, scheme: str) -> None:
@@ -100,7 +170,9 @@ def test_page_fits_the_width_with_enough_contrast(browser: Browser, report: Path
         for name in ("backgroundColor", "color")
     )
     assert (background > text) == (scheme == "light")
-    assert (max(background, text) + 0.05) / (min(background, text) + 0.05) > 7
+    assert page.evaluate(CONTRAST, "#lead") > 7
+    for place in TEXTS:
+        assert page.evaluate(CONTRAST, place) >= 4.5, place
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"report-{width}-{scheme}.png", full_page=True)
     context.close()
@@ -113,17 +185,41 @@ def compute_luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_tables_fit_the_printed_page(page: Page) -> None:
-    page.emulate_media(media="print")
-    page.set_viewport_size({"width": 680, "height": 1000})  # A4 between margins of 1.5 cm
-    assert page.evaluate("document.documentElement.scrollWidth") <= 680
-    find_clipped = "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.ariaLabel)"
-    assert page.locator(".scroll").evaluate_all(find_clipped) == []
-    assert not page.locator("nav").is_visible()
-    assert page.locator("#tolerated-value").is_visible(), "the selected operating point should be printed"
+def test_wide_tables_say_that_they_scroll_on_a_phone(browser: Browser, report: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(report.as_uri())
+    hint, box = page.locator("#views .scroll-hint"), page.locator("#views .scroll")
+    assert hint.is_visible()
+    assert "overflows" in (box.get_attribute("class") or "")
+    first = page.locator("#views tbody th").first
+    before = first.bounding_box()
+    box.evaluate("box => box.scrollTo({ left: box.scrollWidth, behavior: 'instant' })")
+    expect(box).not_to_have_class(re.compile("overflows"))
+    last = page.locator("#views tbody tr").first.locator("td").last.bounding_box()
+    assert before is not None
+    assert last is not None
+    assert last["x"] + last["width"] <= 390, "the last column is reached"
+    assert first.bounding_box() == before, "the names of the views stay in place"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    expect(hint).to_be_hidden()
+    page.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sliders_stay_in_sight(browser: Browser, report: Path, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(report.as_uri())
+    page.locator("#class-table").scroll_into_view_if_needed()
+    box = page.locator("#tolerated").bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < 120
+    controls = page.locator("#controls").bounding_box()
+    assert controls is not None
+    assert controls["height"] < 844 / 6
+    page.close()
 
 
 def test_plots_follow_the_width_of_the_window(page: Page) -> None:
     page.set_viewport_size({"width": 500, "height": 800})
-    page.wait_for_function("document.querySelector('#risk-plot svg').viewBox.baseVal.width < 500")
+    expect(page.locator("#risk-plot > svg")).to_have_attribute("viewBox", re.compile(r"^0 0 4\d\d "))
     assert page.locator("#risk-plot .curve").count() == 4

@@ -8,14 +8,16 @@ if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
     from secondlook.diagnosis import candidate_views, diagnose_views, search_views
+    from secondlook.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, ViewsDisplay
     from secondlook.errors import SecondLookError
     from secondlook.estimators import confidence, confidence_interval, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
     from secondlook.predictions import Predictions, collect
     from secondlook.report import write_report
     from secondlook.runs import Run, create_run, open_run
-    from secondlook.scoring import Decisions, SelectiveClassifier, score
+    from secondlook.scoring import Decisions, SelectiveClassifier, load_policy, score
     from secondlook.selective import Policy, Rule, certify, certify_confidence, threshold_for
+    from secondlook.setup_check import SetupCheck, SetupWarning, check_setup
     from secondlook.sources import Source, open_source
     from secondlook.views import View, ViewSet, ViewWarning, apply_views, contact_sheet, view_step
 
@@ -23,24 +25,31 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "Classifier": "classifiers",
+    "ConfidenceHistogramDisplay": "displays",
     "Decisions": "scoring",
     "Ensemble": "classifiers",
     "Evaluation": "evaluation",
     "Policy": "selective",
     "Predictions": "predictions",
     "Preprocessing": "classifiers",
+    "ReliabilityDisplay": "displays",
+    "RiskCoverageDisplay": "displays",
     "Rule": "selective",
     "Run": "runs",
     "SecondLookError": "errors",
     "SelectiveClassifier": "scoring",
+    "SetupCheck": "setup_check",
+    "SetupWarning": "setup_check",
     "Source": "sources",
     "View": "views",
     "ViewSet": "views",
     "ViewWarning": "views",
+    "ViewsDisplay": "displays",
     "apply_views": "views",
     "candidate_views": "diagnosis",
     "certify": "selective",
     "certify_confidence": "selective",
+    "check_setup": "setup_check",
     "collect": "predictions",
     "compare": "evaluation",
     "confidence": "estimators",
@@ -51,6 +60,7 @@ _ROOMS = {
     "evaluate": "evaluation",
     "fit_temperature": "estimators",
     "load_classifier": "classifiers",
+    "load_policy": "scoring",
     "metrics": "metrics",
     "open_run": "runs",
     "open_source": "sources",
@@ -63,25 +73,32 @@ _ROOMS = {
 
 __all__ = [
     "Classifier",
+    "ConfidenceHistogramDisplay",
     "Decisions",
     "Ensemble",
     "Evaluation",
     "Policy",
     "Predictions",
     "Preprocessing",
+    "ReliabilityDisplay",
+    "RiskCoverageDisplay",
     "Rule",
     "Run",
     "SecondLookError",
     "SelectiveClassifier",
+    "SetupCheck",
+    "SetupWarning",
     "Source",
     "View",
     "ViewSet",
     "ViewWarning",
+    "ViewsDisplay",
     "__version__",
     "apply_views",
     "candidate_views",
     "certify",
     "certify_confidence",
+    "check_setup",
     "collect",
     "compare",
     "confidence",
@@ -92,6 +109,7 @@ __all__ = [
     "evaluate",
     "fit_temperature",
     "load_classifier",
+    "load_policy",
     "metrics",
     "open_run",
     "open_source",

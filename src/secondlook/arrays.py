@@ -64,12 +64,23 @@ def describe_image_fault(images: object) -> str | None:
         return f"are a {type(images).__name__}, expected a NumPy array [N, H, W, 1 or 3]"
     if images.ndim != 4 or images.shape[3] not in (1, 3):
         return f"have shape {list(images.shape)}, expected [N, H, W, 1 or 3]{_suggest_reshape(images)}"
-    if 0 in images.shape[1:]:
-        return f"have shape {list(images.shape)} and so no pixels, expected a height and width of at least 1"
-    if images.dtype == np.float32:
-        return _describe_range_fault(images)
-    if images.dtype != np.uint8:
-        return f"are {images.dtype}, expected uint8, or float32 in [0, 1]; convert with astype"
+    return _describe_pixel_fault(images)
+
+
+def describe_single_image_fault(image: Array) -> str | None:
+    """Return how the pixels of one image fail to be uint8, or float32 in [0, 1], [H, W, 1 or 3]; None otherwise."""
+    if image.ndim != 3 or image.shape[2] not in (1, 3):
+        return f"have shape {list(image.shape)}, expected [H, W, 1 or 3]{_suggest_single_reshape(image)}"
+    return _describe_pixel_fault(image)
+
+
+def _describe_pixel_fault(pixels: Array) -> str | None:
+    if 0 in pixels.shape[-3:]:
+        return f"have shape {list(pixels.shape)} and so no pixels, expected a height and width of at least 1"
+    if pixels.dtype == np.float32:
+        return _describe_range_fault(pixels)
+    if pixels.dtype != np.uint8:
+        return f"are {pixels.dtype}, expected uint8, or float32 in [0, 1]; convert them first"
     return None
 
 
@@ -83,10 +94,23 @@ def _suggest_reshape(images: Array) -> str:
     return ""
 
 
+def _suggest_single_reshape(image: Array) -> str:
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        return "; the channels seem to come first: pass image.transpose(1, 2, 0)"
+    if image.ndim == 3 and image.shape[2] == 4:
+        return "; to drop the alpha channel pass image[..., :3]"
+    if image.ndim == 4:
+        return "; pass a batch of images as it is, not in a list, and its labels as labels="
+    return "; for a gray image pass image[..., None]" if image.ndim == 2 else ""
+
+
 def _describe_range_fault(images: Array) -> str | None:
     if not images.size:
         return None
     low, high = float(images.min()), float(images.max())
     if low >= 0.0 and high <= 1.0:  # neither is true of NaN
         return None
-    return f"are float32 and run from {low:g} to {high:g}, expected [0, 1]; divide by 255, or pass uint8"
+    repair = "divide by 255, or pass uint8"
+    if low < 0.0:
+        repair = "they seem to be normalized: pass them before normalization, and mean= and std= to load_classifier"
+    return f"are float32 and run from {low:g} to {high:g}, expected [0, 1]; {repair}"

@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Annotated, BinaryIO, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, model_validator
 from pydantic_core import from_json, to_jsonable_python
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME_LENGTH = 50
 """Characters of a name that its temporary file begins with: file systems allow 255 bytes, and some need four each."""
+
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A number of things in a record; more do not fit into arrays and tables."""
+PositiveCount = Annotated[Count, Field(gt=0)]
 
 
 class FrozenRecord(BaseModel):

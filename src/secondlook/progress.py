@@ -1,5 +1,6 @@
 """The progress bar: amount done, speed and remaining time on standard error, if it is a terminal."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,15 @@ Advance = Callable[[int], None]
 
 SHORT = 1.0
 """Seconds before a bar appears."""
+
+
+HUGGING_FACE_SWITCHES = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+"""Environment variables that hide the bars of transformers and its hub, and of datasets."""
+
+
+def hide_hugging_face_bars() -> None:
+    """Hide the progress bars of Hugging Face's libraries, which read this when they are imported."""
+    os.environ.update(dict.fromkeys(HUGGING_FACE_SWITCHES, "1"))
 
 
 def ignore_progress(_: int) -> None:

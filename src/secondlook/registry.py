@@ -97,6 +97,6 @@ def _is_plain(value: object) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" for the closest known name, or "" where none is close."""
+    """Return " Did you mean ...?" for the closest known name, or "" where none is close or the name is right."""
     closest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {closest[0]!r}?" if closest else ""
+    return f" Did you mean {closest[0]!r}?" if closest and closest[0] != name else ""

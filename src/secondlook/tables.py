@@ -1,9 +1,11 @@
-"""Tables of results: aligned text for people, CSV cells for spreadsheets, Arrow and pandas for programs."""
+"""Tables of results: aligned text and HTML for people, CSV cells for spreadsheets, Arrow and pandas for programs."""
 
 import csv
+import html
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from secondlook.imports import import_extra
@@ -37,9 +39,88 @@ def unescape_formula(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
+MAX_DECIMALS = 9
+ROUNDING_ERROR = 1e-9
+"""Two metrics that differ by less are the same."""
+
+
+def format_value(value: float, decimals: int = 4, *, sign: str = "") -> str:
+    """Return a number with more decimals where it would otherwise read as 0 or 1 without being it."""
+    text = f"{value:{sign}.{decimals}f}"
+    while decimals < MAX_DECIMALS and abs(float(text)) in (0, 1) and float(text) != value:
+        decimals += 1
+        text = f"{value:{sign}.{decimals}f}"
+    return text
+
+
+def format_difference(value: float, decimals: int = 4, *, none: str = "same") -> str:
+    """Return a difference with its sign, or `none` where there is none: never '+0.0000'."""
+    return none if abs(value) < ROUNDING_ERROR else format_value(value, decimals, sign="+")
+
+
+def format_difference_interval(low: float, high: float) -> str:
+    """Return the interval of a difference, or "" where both ends are zero."""
+    ends = format_difference(low, none="0"), format_difference(high, none="0")
+    return "" if ends == ("0", "0") else f"[{ends[0]}, {ends[1]}]"
+
+
+def format_image_share(share: float, n_images: int) -> str:
+    """Return a share of images in percent, with no more decimals than one image is worth: '40 %', '11.2 %'."""
+    decimals = 0 if n_images <= 100 else 1 if n_images <= 1000 else 2
+    return f"{100 * share:.{decimals}f} %"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of cells, the first of which is the header; `str` aligns them."""
+
+    rows: Sequence[Sequence[str]]
+    numbers: bool = False
+    """Whether all columns but the first are right-aligned."""
+
+    def __str__(self) -> str:
+        return format_table(self.rows, numbers=self.numbers)
+
+    def to_html(self) -> str:
+        """Return a table element; all text is escaped."""
+        header, *rows = ([html.escape(cell) for cell in row] for row in self.rows)
+        align = "right" if self.numbers else "left"
+        return (
+            f'<table style="text-align: {align}"><thead>{_html_row(header, "th")}</thead>'
+            f"<tbody>{''.join(_html_row(row, 'td') for row in rows)}</tbody></table>"
+        )
+
+
+def format_html(blocks: Iterable[object]) -> str:
+    """Return what a notebook shows for a result: tables as tables, all other blocks as paragraphs of escaped text."""
+    return f'<div class="tex2jax_ignore">{"".join(map(_html_block, blocks))}</div>'  # no formula in a class named "$5"
+
+
+def _html_block(block: object) -> str:
+    if isinstance(block, TextTable):
+        return block.to_html()
+    return f"<p>{'<br>'.join(html.escape(line) for line in str(block).splitlines())}</p>"
+
+
+def _html_row(cells: Sequence[str], element: str) -> str:
+    if element == "td" and is_heading(cells):
+        return f'<tr><th colspan="{len(cells)}" style="text-align: left">{cells[0]}</th></tr>'
+    first = f'<{element} style="text-align: left">{cells[0]}</{element}>'
+    return f"<tr>{first}{''.join(f'<{element}>{cell}</{element}>' for cell in cells[1:])}</tr>"
+
+
+def is_heading(row: Sequence[str]) -> bool:
+    """Return whether a row has several cells, all of them empty but the first."""
+    return len(row) > 1 and not any(row[1:])
+
+
 def format_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
-    """Return rows of cells as aligned lines; with `numbers` all columns but the first are right-aligned."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    """Return rows of cells as aligned lines; with `numbers` all columns but the first are right-aligned.
+
+    A row with nothing but its first cell is a heading, which does not widen the column.
+    """
+    measured = [row for row in rows if not is_heading(row)] or rows
+    widths = [max(len(row[column]) for row in measured) for column in range(len(rows[0]))]
     return "\n".join(_format_line(row, widths, numbers) for row in rows)
 
 

@@ -31,7 +31,7 @@ def reference_input(image: Array, preprocessing: Preprocessing) -> Array:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    mean=st.tuples(*[st.floats(-2, 2)] * 3) | st.floats(-2, 2).map(lambda value: (value,)),
+    mean=st.tuples(*[st.floats(-2, 1)] * 3) | st.floats(-2, 1).map(lambda value: (value,)),
     std=st.tuples(*[st.floats(0.1, 3)] * 3) | st.floats(0.1, 3).map(lambda value: (value,)),
     scale=st.sampled_from([1 / 255, 1.0, 1 / 127.5]),
     color=st.sampled_from(["RGB", "BGR"]),
@@ -152,6 +152,8 @@ def test_an_empty_list_is_rejected() -> None:
         ({"crop": True}, "crop=True"),
         ({"interpolation": "bicubik"}, "Did you mean 'bicubic'?"),
         ({"mean": (1, 2)}, "mean=(1, 2)"),
+        ({"mean": 10**400}, "mean=1000"),
+        ({"mean": (0.1, 0.2, 0.3), "channels": 1}, "mean=(0.1, 0.2, 0.3)"),
         ({"std": "half"}, "std='half'"),
         ({"std": (1, 0, 1)}, "std=(1.0, 0.0, 1.0)"),
         ({"scale": float("nan")}, "scale=nan"),
@@ -171,7 +173,7 @@ def test_invalid_settings_are_rejected(settings: dict[str, object], offending: s
 @settings(deadline=None, max_examples=30)
 @given(
     resize=st.none() | st.integers(1, 500) | st.tuples(st.integers(1, 500), st.integers(1, 500)),
-    mean=st.floats(-9, 9),
+    mean=st.floats(-9, 1),
     gray=st.sampled_from([None, "repeat", "luminance"]),
 )
 def test_settings_round_trip_through_json(resize: Any, mean: float, gray: Any) -> None:
@@ -208,3 +210,27 @@ def test_a_very_narrow_image_does_not_exhaust_the_memory() -> None:
     narrow = np.zeros((6000, 1, 3), dtype=np.uint8)
     with pytest.raises(ClassifierError, match=r"6000 x 1 .* 1536000 x 256"):
         Preprocessing(resize=256, crop=224).fit([narrow])
+
+
+@pytest.mark.parametrize(
+    ("given", "repaired"),
+    [
+        ({"mean": (125, 123, 114)}, ["mean=(0.4902, 0.4824, 0.4471)", "std="]),
+        (
+            {"mean": (125, 123, 114), "std": (63, 62, 67)},
+            ["mean=(0.4902, 0.4824, 0.4471)", "std=(0.2471, 0.2431, 0.2627)"],
+        ),
+        ({"mean": 128, "std": 0.5}, ["mean=0.502."]),
+        ({"mean": 20, "scale": 16 / 255}, ["mean=20", "16"]),
+    ],
+)
+def test_mean_of_pixels_of_another_scale_is_rejected(given: dict[str, Any], repaired: list[str]) -> None:
+    with pytest.raises(ClassifierError) as error:
+        Preprocessing(**given)
+    assert all(text in str(error.value) for text in repaired)
+
+
+def test_mean_up_to_the_largest_pixel_is_accepted() -> None:
+    Preprocessing(mean=(1.0,), std=(1.0,))
+    Preprocessing(mean=(103.939, 116.779, 123.68), scale=1.0)
+    Preprocessing(mean=(1.485,), scale=1 / 127.5)

@@ -16,6 +16,7 @@ from PIL import Image
 
 from secondlook.cli import app, demo
 from secondlook.cli.demo import digit_images, split_digits
+from secondlook.progress import HUGGING_FACE_SWITCHES
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
@@ -73,6 +74,8 @@ def here(
     yield run
     warnings.showwarning = shown
     signal.signal(signal.SIGINT, handler)
+    for name in HUGGING_FACE_SWITCHES:  # set by --quiet for the rest of the process
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from secondlook.progress import HUGGING_FACE_SWITCHES
 
 Here = Callable[..., Any]
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"
@@ -134,7 +135,32 @@ def test_search_chooses_from_a_pool(here: Here) -> None:
     assert len(sl.ViewSet("views.txt")) == 1 + 4, "the image itself and four views"
     assert Path("views.png").stat().st_size > 1000
     assert "auroc" in done.out
+    assert done.out.splitlines()[-2:] == ["Written: views.txt", "Written: views.png"]
+    told = here("search", "--run", "run", "--budget", "1", "--out", "a.txt", "--curve", "b.svg", "--json").json
+    assert told["files"] == ["a.txt", "b.svg"]
+    failed = here("search", "--run", "run", "--budget", "1", "--out", "c.txt", "--curve", "d.gif")
+    assert failed.code == 2
+    assert "Written: c.txt" in failed.out, "what was written before the error is told"
     assert here("search", "--run", "run", "--budget", "400").code == 2
+
+
+def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, secondlook: Here) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("0123456789"))})
+    files = sorted((digits / "val").rglob("*.png"))[::8]
+    rows = {"image": [str(path) for path in files], "label": [int(path.parent.name) for path in files]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "val.parquet")
+    line = f"evaluate --model onnx:{digits}/model.onnx --data hf:val.parquet?cache=cache --views identity --out run"
+    done = secondlook(*line.split(), "--resamples", "2", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--no-progress"])
+def test_hidden_bars_include_those_of_hugging_face(here: Here, option: str) -> None:
+    assert here("report", "missing").code == 2
+    assert not set(HUGGING_FACE_SWITCHES) & os.environ.keys()
+    assert here("report", "missing", option).code == 2
+    assert {os.environ[name] for name in HUGGING_FACE_SWITCHES} == {"1"}
 
 
 def test_report_writes_a_page(here: Here, run: Path) -> None:
@@ -142,6 +168,23 @@ def test_report_writes_a_page(here: Here, run: Path) -> None:
     assert done.code == 0, done.err
     assert "run/report.html" in done.out
     assert "<title>" in Path("run/report.html").read_text(encoding="utf-8")
+    assert "delta 0.001 by default" in done.out
+
+
+def test_evaluate_tells_that_it_removed_an_old_report(here: Here, run: Path) -> None:
+    (run / "report.html").write_text("...")
+    assert "report.html" not in here(*EVALUATE).out, "the same run"
+    done = here(*EVALUATE, "--seed", "1")
+    assert "Removed run/report.html" in done.out
+    assert not (run / "report.html").exists()
+
+
+def test_evaluate_into_the_data_folder_is_refused(here: Here) -> None:
+    for place in ("val", "val/run"):
+        done = here(*EVALUATE, "--out", place)
+        assert (done.code, done.out) == (2, "")
+        assert place in done.err
+        assert not Path("val/run").exists()
 
 
 def test_report_without_images_has_a_note(here: Here, run: Path) -> None:

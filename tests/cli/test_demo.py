@@ -49,7 +49,7 @@ def test_demo_runs_twice(here: Here) -> None:
     first = here("demo")
     assert first.code == 0, first.err
     assert first.out.count("$ secondlook") == 4
-    for line in demo.CLOSING.strip().splitlines():
+    for line in demo.CLOSING.format(command=demo.find_command()).strip().splitlines():
         assert line in first.out
     made = {path.name for path in Path("demo").iterdir()}
     assert made == {"labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "rejected"}
@@ -101,3 +101,19 @@ def test_network_can_be_retrained(training: ModuleType) -> None:
     embedded = float((run_network(images[unseen]).argmax(axis=1) == labels[unseen]).mean())
     assert abs(again - embedded) < 0.02
     assert 0.9 < embedded < 0.98, "it should err often enough to be of interest"
+
+
+def test_closing_names_a_command_that_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / ".venv" / "bin" / "secondlook"
+    installed.parent.mkdir(parents=True)
+    installed.touch(0o755)
+    monkeypatch.setattr("sys.executable", str(installed.with_name("python")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    assert demo.find_command() == str(Path(".venv", "bin", "secondlook"))
+    monkeypatch.chdir(tmp_path.parent)
+    assert Path(demo.find_command()) == Path(tmp_path.name, ".venv", "bin", "secondlook")
+    monkeypatch.chdir("/")
+    assert Path(demo.find_command()).samefile(installed)
+    monkeypatch.setenv("PATH", str(installed.parent))
+    assert demo.find_command() == "secondlook"

@@ -72,5 +72,7 @@ def test_documented_commands_run_as_printed(here: Here, page: Path) -> None:
         archive = np.load(CIFAR10 / "test.npz")
         np.savez("test.npz", images=archive["images"][:100], labels=archive["labels"][:100])
     for line in [*FIRST, *commands_in(page)]:
+        if line not in FIRST and line.startswith("secondlook calibrate"):
+            Path("policy.json").unlink(missing_ok=True)  # the page makes its own
         done = here(*shlex.split(line)[1:])
         assert done.code == 0, f"{line}\n{done.out}\n{done.err}"

@@ -59,7 +59,7 @@ GIVEN = ("--policy", "policy.json", "--data", "folder:new/")
 
 def save_for(policy: Policy, path: Path, **classifier: str) -> None:
     """Save a policy as if it had been made for a classifier with another name or digest."""
-    policy.model_copy(update={"classifier": policy.classifier.model_copy(update=classifier)}).save(path)
+    policy.model_copy(update={"classifier": policy.classifier.model_copy(update=classifier)}).save(path, overwrite=True)
 
 
 def test_score_reject_and_export(secondlook: Command, place: Path) -> None:
@@ -130,7 +130,7 @@ def test_moved_model_inherits_the_options_of_the_policy(secondlook: Command, pla
     places = split_digits()[1][NEW : NEW + 300]
     classifier = load_classifier(text)
     rule = threshold_for(collect(classifier, images[places], VIEWS, labels=labels[places]), coverage=0.8)
-    Policy.from_rule(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json")
+    Policy.from_rule(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json", overwrite=True)
     assert secondlook("score", *GIVEN, "--out", "first.csv").returncode == 0
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx")
@@ -139,6 +139,12 @@ def test_moved_model_inherits_the_options_of_the_policy(secondlook: Command, pla
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx?gray=luminance&mean=0.2")
     assert done.returncode == 2
     assert "0.2" in done.stderr, "given options are used as they are"
+    with (place / "moved.onnx").open("ab") as file:
+        file.write(b"\x32\x01x")  # another description of the model, and so another digest
+    done = secondlook("score", *GIVEN, "--out", "other.csv", "--model", "onnx:moved.onnx?threads=1", "--allow-mismatch")
+    assert done.returncode == 0, done.stderr
+    assert (place / "other.csv").read_bytes() == (place / "first.csv").read_bytes()
+    assert "mean=0.1" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -176,12 +182,26 @@ def test_edited_policy_has_no_guarantee(secondlook: Command, place: Path) -> Non
         assert done.stderr.startswith("warning: ")
         assert "policy.json" in done.stderr
         assert done.stderr.count("\n") == 1
-        assert "guarantee: none" in done.stdout
+        assert "guarantee: none, since the policy was changed" in done.stdout
     told = secondlook("info", "policy.json", "--json")
     assert "policy.json" in told.stderr
     facts = json.loads(told.stdout)
     assert facts["file"] != intact["file"]
     assert facts["guarantee"].startswith("none")
+
+
+def test_other_scores_are_replaced_only_by_force(secondlook: Command, place: Path) -> None:
+    line = ("score", *GIVEN, "--out", "scores.parquet")
+    assert secondlook(*line).returncode == 0
+    first = (place / "scores.parquet").read_bytes()
+    (place / "new" / "another.png").write_bytes(next((place / "new").iterdir()).read_bytes())
+    done = secondlook(*line)
+    assert done.returncode == 2
+    for value in ("'scores.parquet'", "--force", "another name"):
+        assert value in done.stderr
+    assert (place / "scores.parquet").read_bytes() == first
+    assert secondlook(*line, "--force").returncode == 0
+    assert len(pq.read_table(place / "scores.parquet")) == NEW + 1
 
 
 class RunsCode:
@@ -218,7 +238,7 @@ def test_policy_from_elsewhere_does_not_act(secondlook: Command, place: Path, po
 
 def test_harmful_views_are_warned_of(secondlook: Command, place: Path, policy: Policy) -> None:
     views = ("identity", "shift:1,0", "shift:12,-12")
-    policy.model_copy(update={"views": views}).save(place / "policy.json")
+    policy.model_copy(update={"views": views}).save(place / "policy.json", overwrite=True)
     done = secondlook("score", *GIVEN, "--out", "scores.csv")
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("warning: ")

@@ -53,7 +53,7 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
     preds = sl.Predictions.open("run/predictions")
     assert (policy.predict_from, policy.top_k) == ("views", 2)
     assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
-    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1")
+    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1", "--force")
     policy = sl.Policy.load("policy.json")
     assert (policy.predict_from, policy.top_k) == ("image", 1)
     assert "predicted from the image" in done.out
@@ -105,7 +105,7 @@ def digit_run(here: Here) -> Path:
     return Path("run")
 
 
-CALIBRATE = "calibrate --run run --risk 0.1 --delta 0.1"
+CALIBRATE = "calibrate --run run --risk 0.1 --delta 0.1 --force"
 
 
 def test_second_calibration_on_the_same_images_is_told(here: Here, digit_run: Path) -> None:

@@ -66,6 +66,15 @@ def test_bad_input_is_one_sentence_with_exit_code_2(
     assert "skip" not in done.stderr  # there is only one image
 
 
+@pytest.mark.usefixtures("picture")
+def test_limit_of_pixels_is_an_option(secondlook: Command) -> None:
+    done = secondlook("views", "show", "hflip", "photo.jpg", "--max-pixels", "2399")
+    assert done.returncode == 2
+    assert "60 x 40 = 2400" in done.stderr
+    assert "--max-pixels" in done.stderr
+    assert secondlook("views", "show", "identity hflip", "photo.jpg", "--max-pixels", "2400").returncode == 0
+
+
 def registries(kind: str) -> dict[str, Registry[Any]]:
     return listing.REGISTRIES[kind]()  # type: ignore[index]
 

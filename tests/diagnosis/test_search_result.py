@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from secondlook.diagnosis import search_views
@@ -37,6 +38,18 @@ def test_verdict_tells_what_to_use(make_pool: MakePool) -> None:
     assert ("is kept" in kept.verdict) == (kept.kept is not None)
     too_many = search_views(make_pool(300), 1, preset=["hflip", "shift:1,0", "rotate:2"])
     assert "the given 4 views" in too_many.verdict
+
+
+def test_no_gain_reads_as_the_same() -> None:
+    """Views that never change an output change no objective, on any resampling."""
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(200, 1, 3))
+    labels = np.where(np.arange(200) % 4 == 0, (first[:, 0].argmax(axis=1) + 1) % 3, first[:, 0].argmax(axis=1))
+    preds = Predictions(logits=np.tile(first, (1, 4, 1)), views="identity hflip shift:1,0 shift:0,1", labels=labels)
+    text = str(search_views(preds, 2))
+    assert "  same as the image alone" in text
+    assert "the same auroc on 200 images" in text
+    assert "+0.0000" not in text
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

@@ -5,7 +5,7 @@ import pytest
 
 from secondlook import metrics
 from secondlook.estimators import confidence
-from secondlook.evaluation import Evaluation, evaluate
+from secondlook.evaluation import Evaluation, compare_confidences, evaluate
 from secondlook.predictions import Predictions
 
 
@@ -103,3 +103,76 @@ def test_score_is_not_calibrated(preds: Predictions) -> None:
     assert result["mean", "ece"].value is not None
     assert result["bootstrap", "ece"].value is None
     assert "'bootstrap'" in (result["bootstrap", "ece"].reason or "")
+
+
+def predictions_with(n_errors: int, n_correct: int) -> Predictions:
+    """Predictions for one view, of which the first are wrong."""
+    labels = np.array([1] * n_errors + [0] * n_correct)
+    return Predictions(probabilities=np.tile([0.9, 0.1], (len(labels), 1, 1)), views="identity", labels=labels)
+
+
+def test_table_of_five_images_says_that_nothing_can_be_judged() -> None:
+    preds = predictions_with(2, 3)
+    result = evaluate(preds, {"a": -np.arange(5.0), "b": np.arange(5.0)}, resamples=50)
+    assert {one.verdict for one in result.rows} == {None}
+    text = str(result)
+    assert "Nothing can be judged from so few: only 2 of 5 images are wrong" in text
+    assert "2 of them wrong (40 %)" in text
+    assert "[" not in text, "no interval, which would look certain"
+    assert "better" not in text
+    assert "worse" not in text
+
+
+@pytest.mark.parametrize(
+    ("n_errors", "n_correct", "judged", "note"),
+    [
+        (0, 50, False, "Nothing can be judged from so few: none of 50 images is wrong"),
+        (4, 500, False, "Nothing can be judged from so few: only 4 of 504 images are wrong"),
+        (500, 1, False, "Nothing can be judged from so few: only 1 of 501 images is correct"),
+        (5, 500, True, "Judge with care: only 5 of 505 images are wrong"),
+        (500, 19, True, "Judge with care: only 19 of 519 images are correct"),
+        (20, 20, True, None),
+    ],
+)
+def test_few_errors_or_few_correct_predictions_are_told(
+    n_errors: int, n_correct: int, judged: bool, note: str | None
+) -> None:
+    rng = np.random.default_rng(0)
+    values = {"a": rng.random(n_errors + n_correct), "b": rng.random(n_errors + n_correct)}
+    result = evaluate(predictions_with(n_errors, n_correct), values, ["aurc"], resamples=20)
+    assert (result["b", "aurc"].verdict is not None) == judged
+    text = str(result)
+    if note is None:
+        assert "judge" not in text.lower()
+    else:
+        assert note in text
+
+
+def test_verdicts_on_equal_methods_are_as_rare_as_the_level_says() -> None:
+    """With `ENOUGH_OUTCOMES` errors; with half as many, they are about twice as frequent."""
+    rng = np.random.default_rng(1)
+    verdicts = []
+    for _ in range(60):
+        correct = np.arange(220) >= 20
+        shared = rng.normal(size=220) + 1.5 * correct
+        entries = {name: (correct, shared + 0.5 * rng.normal(size=220)) for name in "ab"}
+        verdicts.append(compare_confidences(entries, ["auroc"], resamples=100, progress=False).rows[1].verdict)
+    assert verdicts.count("unclear") >= 0.85 * len(verdicts)
+
+
+def test_equal_methods_are_the_same_in_the_table() -> None:
+    preds, values = predictions_with(30, 70), np.random.default_rng(0).random(100)
+    text = str(evaluate(preds, {"a": values, "b": values}, ["auroc", "aurc"], resamples=20))
+    rows = [line.split() for line in text.splitlines() if line.startswith("  b")]
+    assert [row[-1] for row in rows] == ["same", "same"], "no interval and no verdict"
+    assert "+0.0000" not in text
+
+
+def test_small_differences_are_not_rounded_away() -> None:
+    """One exchanged pair of 20 x 4,980 changes the AUROC by 1e-5."""
+    preds, values = predictions_with(20, 4980), np.arange(5000.0)
+    swapped = values.copy()
+    swapped[[19, 20]] = swapped[[20, 19]]
+    text = str(evaluate(preds, {"a": values, "b": swapped}, ["auroc"], resamples=20))
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("  b")]
+    assert (row[1], row[4]) == ("0.99999", "-0.00001")

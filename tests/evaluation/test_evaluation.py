@@ -6,7 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from secondlook import metrics
 from secondlook.errors import MetricError
+from secondlook.estimators import confidence
 from secondlook.evaluation import Evaluation, evaluate
 from secondlook.predictions import Predictions
 
@@ -64,10 +66,58 @@ def test_from_dict_inverts_to_dict(preds: Predictions, ood: Predictions) -> None
 
 def test_from_dict_rejects_missing_keys(preds: Predictions) -> None:
     stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
-    with pytest.raises(MetricError, match="'level'"):
+    with pytest.raises(MetricError, match="level"):
         Evaluation.from_dict({name: value for name, value in stored.items() if name != "level"})
-    with pytest.raises(MetricError, match="'group'"):
+    with pytest.raises(MetricError, match=r"rows\.0\.group"):
         Evaluation.from_dict({**stored, "rows": [{"interval": None, "difference_interval": None}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rows", []),
+        ("rows", None),
+        ("rows", ["a"]),
+        ("level", "high"),
+        ("level", 1.5),
+        ("resamples", 10**30),
+        ("top_k", 0),
+        ("predict_from", "x"),
+        ("baseline", None),
+        ("views", [3]),
+    ],
+)
+def test_from_dict_rejects_invalid_values(preds: Predictions, name: str, value: object) -> None:
+    stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
+    with pytest.raises(MetricError, match=name):
+        Evaluation.from_dict({**stored, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("images", 0),
+        ("images", 10**30),
+        ("errors", -1),
+        ("better", "more"),
+        ("value", "a"),
+        ("interval", {"low": 0.1}),
+        ("interval", [0.1, 0.2, 0.3]),
+        ("method", 3),
+    ],
+)
+def test_from_dict_rejects_invalid_estimates(preds: Predictions, name: str, value: object) -> None:
+    result = evaluate(preds, "mean", "auroc", resamples=2)
+    row = {**result.rows[0].to_dict(), name: value}
+    with pytest.raises(MetricError, match=rf"rows\.0\.{name}"):
+        Evaluation.from_dict({**result.to_dict(), "rows": [row]})
+
+
+def test_invalid_resamplings_and_empty_metrics_are_rejected(preds: Predictions) -> None:
+    with pytest.raises(MetricError, match=str(10**30)):
+        evaluate(preds, resamples=10**30)
+    with pytest.raises(MetricError, match="metrics"):
+        evaluate(preds, metrics=[])
 
 
 def test_arrow_table_has_a_row_per_estimate(preds: Predictions) -> None:
@@ -95,7 +145,42 @@ def test_pandas_frame_has_the_same_columns(preds: Predictions) -> None:
     result = evaluate(preds, ["msr", "mean"], ["auroc"], resamples=20)
     frame = result.to_frame()
     assert list(frame.columns) == COLUMNS
-    assert frame["value"].tolist() == [one.value for one in result.rows]
+    msr, mean = result.rows
+    assert frame["method"].tolist() == ["msr", "mean"]
+    assert frame["value"].tolist() == [msr.value, mean.value]
+    assert frame["low"].tolist() == [one.interval.low for one in result.rows if one.interval]
+    assert frame["difference"].isna().tolist() == [True, False], "the baseline has no difference"
+    assert frame["difference"][1] == mean.difference
+    assert frame["verdict"][1] == mean.verdict == "better"
+    assert frame["errors"].tolist() == [int((~preds.correct()).sum())] * 2
+
+
+def test_default_table_has_the_accuracies_and_the_coverage_at_a_risk(preds: Predictions) -> None:
+    result = evaluate(preds, resamples=20)
+    by_hand = [
+        float((outputs.argmax(axis=1) == preds.labels).mean())
+        for outputs in (preds.probabilities[:, 0], preds.probabilities.mean(axis=1))
+    ]
+    assert [result.accuracy_from_image, result.accuracy_from_views] == by_hand
+    header = str(result).partition("auroc")[0]
+    assert f"accuracy: {100 * by_hand[0]:.1f} % from the image, {100 * by_hand[1]:.1f} % from the views" in header
+    expected = metrics.coverage_at(preds.correct(), confidence(preds, "mean"), 0.01)
+    assert result["mean", "coverage_at:0.01"].value == expected
+    assert "coverage_at:0.01 ↑" in str(result)
+
+
+def test_accuracies_are_those_of_labeled_images(preds: Predictions, ood: Predictions) -> None:
+    result = evaluate(preds, ["mean"], ["auroc"], ood=ood, top_k=2, resamples=2)
+    assert result.accuracy_from_image == preds.correct(top_k=2).mean()
+    assert "top-2 accuracy: " in str(result)
+
+
+def test_stored_evaluation_without_accuracies_can_be_read(preds: Predictions) -> None:
+    stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
+    del stored["accuracy_from_image"], stored["accuracy_from_views"]
+    read = Evaluation.from_dict(stored)
+    assert read.accuracy_from_image is None
+    assert "accuracy" not in str(read)
 
 
 def test_labels_are_required(ood: Predictions) -> None:

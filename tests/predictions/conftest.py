@@ -53,8 +53,8 @@ def labels() -> Array:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 images, the minimum."""
-    monkeypatch.setattr(batching, "CHUNK_BYTES", 1)
+    """Chunks of 16 images of 6 x 6 pixels."""
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 6 * 6 * 3)
 
 
 @pytest.fixture

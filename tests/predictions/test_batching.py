@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import ClassifierError, PredictionsError
@@ -12,8 +14,11 @@ from secondlook.predictions.batching import (
     block_rows,
     choose_batch_size,
     chunk_rows,
+    classify_views,
+    group_views,
     is_out_of_memory,
 )
+from secondlook.views import ViewSet, apply_views
 
 
 def make_image(side: int) -> Array:
@@ -26,7 +31,7 @@ def test_automatic_batch_size_depends_on_the_image_size() -> None:
 
 def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "CHUNK_BYTES", 64 * 2**20)
-    assert [chunk_rows(make_image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 16]
+    assert [chunk_rows(make_image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 1]
     assert chunk_rows(make_image(224).astype(np.float32)) == 64
 
 
@@ -104,3 +109,29 @@ def test_failed_allocation_in_onnxruntime_is_recognized() -> None:
     error.__cause__ = RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")
     assert is_out_of_memory(error)
     assert not is_out_of_memory(ClassifierError("classifier 'm' has no memory of that"))
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 64))
+def test_groups_of_views_fill_a_batch(views: int, images: int, batch_size: int) -> None:
+    groups = group_views(views, images, batch_size)
+    assert [view for group in groups for view in group] == list(range(views))
+    assert all(len(group) == 1 or len(group) * images <= batch_size for group in groups)
+    assert all((len(group) + 1) * max(1, images) > batch_size for group in groups[:-1]), "one more would not fit"
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "sizes"),
+    [(1, 256, [4]), (1, 4, [4]), (1, 3, [3, 1]), (3, 256, [12]), (3, 8, [6, 6]), (5, 4, [4, 1] * 4)],
+)
+def test_views_of_few_images_share_batches(images: int, batch_size: int, sizes: list[int]) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (images, 5, 4, 3), dtype=np.uint8)
+    views = ViewSet("identity hflip shift:1,0 rotate:10")
+    calls = []
+
+    def classify(batch: Array) -> Array:
+        calls.append(len(batch))
+        return batch.reshape(len(batch), -1).astype(np.float32)
+
+    outputs = classify_views(HalvingBatches(classify, batch_size), pixels, views.views)
+    assert calls == sizes
+    np.testing.assert_array_equal(outputs, apply_views(pixels, views).reshape(images, 4, -1))

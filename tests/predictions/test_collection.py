@@ -70,6 +70,17 @@ def test_collecting_again_computes_nothing(counting: Counting, another: Counting
     np.testing.assert_array_equal(first.logits, again.logits)
 
 
+@pytest.mark.parametrize(("n_images", "batch_size", "sizes"), [(1, "auto", [3]), (5, "auto", [15]), (5, 10, [10, 5])])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_views_of_few_images_fill_a_batch(
+    counting: Counting, images: Array, store: Path, n_images: int, batch_size: Any, sizes: list[int], on_disk: bool
+) -> None:
+    few = images[:n_images]
+    preds = collect(counting.load(), few, VIEWS, batch_size=batch_size, store=store if on_disk else None)
+    assert counting.batch_sizes == sizes
+    np.testing.assert_array_equal(preds.logits, reference_logits(counting, few, VIEWS))
+
+
 def test_only_new_views_are_computed(counting: Counting, images: Array, store: Path) -> None:
     collect(counting.load(), images, VIEWS, store=store)
     counting.images = 0
@@ -94,7 +105,8 @@ def test_views_added_by_another_process_are_kept(counting: Counting, images: Arr
             collect(counting.load(), images, "identity vflip", store=store)
         return counting(batch)
 
-    collect(load_classifier(interrupted, name="counting", output="logits"), images, VIEWS, store=store)
+    interrupted_classifier = load_classifier(interrupted, name="counting", output="logits")
+    collect(interrupted_classifier, images, VIEWS, store=store, batch_size=16)  # a view of a chunk at a time
     assert set(Predictions.open(store).views.texts) == {"identity", "hflip", "shift:1,0", "vflip"}
     assert counting.images < 50 * 5, "the identity was stored before it was needed"
 

@@ -3,11 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from secondlook.arrays import Array
 from secondlook.errors import PredictionsError
-from secondlook.predictions import Predictions
+from secondlook.predictions import Predictions, collect
 
 pytestmark = pytest.mark.usefixtures("stored")
 
@@ -25,7 +27,10 @@ def path(store: Path) -> Path:
         ({"surprise": 1}, "surprise"),
         ({"views": 3}, "views"),
         ({"rows_per_part": 0}, "rows_per_part"),
+        ({"rows_per_part": 10**30}, "rows_per_part"),
+        ({"classes": 0}, "classes"),
         ({"skipped": [{"index": 50, "id": "a", "reason": "b"}]}, "skipped image 50"),
+        ({"skipped": [{"index": index, "id": "a", "reason": "b"} for index in range(50)]}, "all of the 50 images"),
     ],
 )
 def test_invalid_manifest_is_rejected(store: Path, path: Path, change: dict[str, object], fault: str) -> None:
@@ -34,6 +39,48 @@ def test_invalid_manifest_is_rejected(store: Path, path: Path, change: dict[str,
     path.write_text(json.dumps(content))
     with pytest.raises(PredictionsError, match=f"{re.escape(str(path))}.*{fault}"):
         Predictions.open(store)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"images": 10**15}, f"{10**15} images.*50"),
+        ({"images": 40}, "40 images.*50"),
+        ({"classes": 10**12}, f"{10**12} classes.*4"),
+        ({"classes": 3}, "3 classes.*4"),
+        ({"output": "probabilities"}, "probabilities"),
+    ],
+)
+def test_manifest_that_contradicts_the_files_is_rejected(
+    store: Path, path: Path, change: dict[str, object], fault: str
+) -> None:
+    """It is valid by itself; the files are the ground truth, and a wrong number of images would take forever."""
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    holder = {"images": content["data"], "classes": content, "output": content["classifier"]}[next(iter(change))]
+    holder.update(change)
+    path.write_text(json.dumps(content))
+    with pytest.raises(PredictionsError, match=fault):
+        Predictions.open(store)
+
+
+def test_collecting_with_a_manifest_of_more_images_is_rejected(
+    counting: Any, images: Array, labels: Array, store: Path, path: Path
+) -> None:
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    content["data"]["images"] = 10**15
+    path.write_text(json.dumps(content))
+    with pytest.raises(PredictionsError, match=f"{10**15} images.*50"):
+        collect(counting.load(), images, "identity hflip", labels=labels, store=store)
+
+
+@pytest.mark.parametrize("member", ["../entry", "/dev/null", "\0", "a" * 5000])
+def test_ensemble_of_other_folders_is_rejected(store: Path, member: str) -> None:
+    (store / "ensemble").mkdir()
+    (store / "ensemble" / "ensemble.json").write_text(json.dumps({"version": 1, "members": [member]}))
+    with pytest.raises(PredictionsError, match=r"members\.0"):
+        Predictions.open(store / "ensemble")
 
 
 def test_changed_manifest_is_rejected(store: Path, path: Path) -> None:

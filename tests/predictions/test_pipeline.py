@@ -11,10 +11,11 @@ import pytest
 from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.classifiers import Preprocessing, load_classifier
-from secondlook.predictions import collect, pipeline
+from secondlook.classifiers import load_classifier
+from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.predictions import batching, collect, pipeline
 from secondlook.predictions.pipeline import read_ahead
-from secondlook.sources import open_source
+from secondlook.sources import ArraySource, Batch, open_source
 
 
 def running_threads() -> list[str]:
@@ -81,15 +82,16 @@ def test_closing_stops_the_thread_and_closes_the_items() -> None:
 
 def test_few_images_are_held_at_their_original_size(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    source = open_source(np.zeros((70, 40, 40, 3), dtype=np.uint8))
-    fit = Preprocessing.fit
 
-    def record(self: Preprocessing, images: list[Array]) -> Array:
-        held.append(len(images))
-        return fit(self, images)
+    class Recorded(ArraySource):
+        def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+            for batch in super().batches(batch_size, start, stop):
+                held.append(len(batch.images))
+                yield batch
 
+    source = Recorded(np.zeros((70, 40, 40, 3), dtype=np.uint8))
     monkeypatch.setattr(pipeline, "DECODED_AT_ONCE", 5)
-    monkeypatch.setattr(Preprocessing, "fit", record)
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 8 * 8 * 3)
     sizes: list[int] = []
 
     def classify(batch: Array) -> Array:
@@ -132,3 +134,62 @@ def test_labels_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         batch_size=7,
     )
     assert checked == [50]
+
+
+def write_pictures(folder: Path, sides: list[int]) -> str:
+    for number, side in enumerate(sides):
+        Image.new("RGB", (side, side)).save(folder / f"{number:02d}.png")
+    return f"folder:{folder}"
+
+
+@pytest.mark.parametrize("place", [1, 18])
+def test_images_of_mixed_sizes_are_rejected_by_name(
+    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Image 18 is in another group of decoded images than image 0, but in the same chunk."""
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 32 * 4 * 4 * 3)
+    sides = [4] * 20
+    sides[place] = 5
+    model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5))
+    with pytest.raises(PredictionsError, match=rf"'{place:02d}.png' .*5 x 5 x 3.*'00.png' has 4 x 4 x 3.*resize="):
+        collect(model, write_pictures(tmp_path, sides), "identity")
+
+
+def test_image_that_does_not_fit_the_classifier_is_named(tmp_path: Path) -> None:
+    model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5), size=(4, 4))
+    with pytest.raises(ClassifierError, match=r"'02.png' .*5 x 5.*resize="):
+        collect(model, write_pictures(tmp_path, [4, 4, 5]), "identity")
+
+
+def test_huge_images_are_held_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk used to hold at least 16 inputs, whatever their size."""
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 1_500_000)
+    images = np.zeros((12, 600, 600, 3), dtype=np.uint8)  # 1.08 MB each
+    model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5))
+    collect(model, images[:1], "identity", progress=False)
+    tracemalloc.start()
+    preds = collect(model, images, "identity", progress=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert preds.n_images == 12
+    assert peak < 10_000_000, "a few images in each stage, not all of them"
+
+
+def test_store_of_other_chunks_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry keeps the division into chunks that it was created with."""
+    images = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
+    sizes: list[int] = []
+
+    def classify(batch: Array) -> Array:
+        sizes.append(len(batch))
+        return np.stack([batch.mean(axis=(1, 2, 3)) / 255, 1 - batch.mean(axis=(1, 2, 3)) / 255], axis=1)
+
+    model = load_classifier(classify, name="brightness")
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 4 * 4 * 3)
+    collect(model, images, "identity", store=tmp_path)
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 4 * 4 * 4 * 3)
+    for chunk in sorted(tmp_path.glob("*/*/part-000001.parquet")):
+        chunk.unlink()
+    resumed = collect(model, images, "identity hflip", store=tmp_path)
+    assert sum(sizes) == 20 + 4 + 20
+    np.testing.assert_array_equal(resumed.probabilities, collect(model, images, "identity hflip").probabilities)

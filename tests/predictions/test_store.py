@@ -18,7 +18,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.files import shared_lock
-from secondlook.predictions import DamagedChunkWarning, Predictions, collect
+from secondlook.predictions import DamagedChunkWarning, Predictions, batching, collect
 from secondlook.predictions.chunks import DamagedChunkError
 from secondlook.predictions.manifest import view_key
 from secondlook.views import ViewSet
@@ -211,7 +211,8 @@ def test_views_of_different_images_are_never_combined(tmp_path: Path) -> None:
     np.testing.assert_allclose(repaired.probabilities[:, :, 0], expected, atol=1e-6)
 
 
-def test_skipped_images_are_retried(tmp_path: Path) -> None:
+def test_skipped_images_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 4 * 4 * 3)
     (tmp_path / "images").mkdir()
     for number in range(20):
         side = 40 if number == 17 else 4

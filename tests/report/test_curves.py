@@ -1,13 +1,11 @@
 """The curves of a report against slow, obvious versions of themselves."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from secondlook.metrics import risk_coverage
 from secondlook.predictions import Predictions
-from secondlook.report.curves import confidence_histogram, reliability_curve, risk_bands, spread_counts
+from secondlook.report.curves import reliability_curve, risk_bands, spread_counts
 from secondlook.report.study import Study, build_study
 
 
@@ -32,22 +30,6 @@ def test_spread_counts_run_from_one_to_all_images(n_images: int, max_counts: int
     assert counts[-1] == n_images
     assert len(counts) <= max_counts
     assert (np.diff(counts) > 0).all()
-
-
-def test_histograms_count_every_image_once(study: Study) -> None:
-    for name in study.confidences:
-        histogram = confidence_histogram(study, name)
-        assert histogram.correct.sum() == study.correct.sum()
-        assert histogram.wrong.sum() == study.n_errors
-        assert (histogram.edges[0], histogram.edges[-1]) == (0, 1)
-
-
-def test_histogram_of_a_confidence_outside_the_unit_interval(preds: Predictions) -> None:
-    study = build_study(preds, ["entropy"])
-    histogram = confidence_histogram(study, "entropy")
-    assert histogram.correct.sum() + histogram.wrong.sum() == preds.n_images
-    constant = replace(study, confidences={"entropy": np.full(preds.n_images, -2.0)})
-    assert confidence_histogram(constant, "entropy").correct.sum() == study.correct.sum()
 
 
 def test_only_probabilities_have_a_reliability_curve(study: Study) -> None:

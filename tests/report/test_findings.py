@@ -13,7 +13,9 @@ from secondlook.evaluation import Evaluation, evaluate
 from secondlook.metrics import coverage_at, rank
 from secondlook.predictions import Predictions
 from secondlook.report.findings import Headline, compute_findings, coverage_metric, write_headline
+from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import Study, build_study
+from secondlook.selective import certify
 
 PredictionFactory = Callable[..., Predictions]
 RISK = 0.2
@@ -149,6 +151,24 @@ def test_evaluation_is_that_of_evaluate(preds: Predictions) -> None:
         resamples=20,
     )
     assert findings.evaluation == expected
+
+
+def test_tables_are_about_the_calibrated_operating_point(preds: Predictions) -> None:
+    rule = certify(preds, "msr", risk=0.35, delta=0.1)
+    study = build_study(preds, ["msr", "mean"])
+    findings = compute_findings(study, risk=0.35, delta=0.1, calibrated=["msr"], resamples=10)
+    assert rule.calibration is not None
+    assert (findings.method, findings.point.threshold, findings.guaranteed) == ("msr", rule.threshold, True)
+    assert sum(one.accepted for one in findings.classes) == rule.calibration.accepted
+    assert sum(one.errors_accepted for one in findings.classes) == rule.calibration.errors
+
+
+def test_calibration_without_a_result_leaves_the_observed_operating_point(preds: Predictions) -> None:
+    study = build_study(preds, ["msr", "mean"])
+    assert not certify(preds, "msr", risk=0.001, delta=0.001).certified
+    findings = compute_findings(study, risk=0.001, delta=0.001, calibrated=["msr"], resamples=10)
+    assert (findings.method, findings.guaranteed) == ("msr", False)
+    assert findings.point == point_at_risk(study.rankings["msr"], 0.001)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0])

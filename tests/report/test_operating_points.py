@@ -15,8 +15,10 @@ from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
     CertifiedPoints,
     OperatingPoint,
+    certify_methods,
     certify_points,
     choose_headline_risk,
+    describe_decisions,
     format_percent,
     format_threshold,
     point_at_coverage,
@@ -81,7 +83,6 @@ def test_certified_points_equal_certify(preds: Predictions) -> None:
     study = build_study(preds, ["mean"])
     risks = np.array([0.0, 0.02, 0.1, 0.15, 0.2, 1.0])
     points = certify_points(study, "mean", risks, 0.05)
-    assert isinstance(points, CertifiedPoints)
     assert points.accepted[0] == points.accepted[-1] == 0, "risks 0 and 1 cannot be certified"
     for index, risk in enumerate(risks[1:-1].tolist(), start=1):
         rule = certify(preds, "mean", risk=risk, delta=0.05)
@@ -93,9 +94,73 @@ def test_certified_points_equal_certify(preds: Predictions) -> None:
 
 def test_rank_based_confidence_has_no_certified_points(preds: Predictions) -> None:
     study = build_study(preds, ["bootstrap"])
-    reason = certify_points(study, "bootstrap", np.array([0.1]), 0.05)
+    reason = certify_methods(study, np.array([0.1]), 0.05)["bootstrap"]
     assert isinstance(reason, str)
     assert "'bootstrap'" in reason
+
+
+def test_methods_share_delta_as_in_certify(preds: Predictions) -> None:
+    study = build_study(preds, ["msr", "mean", "bootstrap", "bootstrap-lower"])
+    certified = certify_methods(study, np.array([0.15]), 0.1)
+    points = {name: one[0] for name, one in certified.items() if isinstance(one, CertifiedPoints)}
+    assert set(points) == {"msr", "mean", "bootstrap-lower"}
+    rule = certify(preds, list(points), risk=0.15, delta=0.1)
+    assert rule.calibration is not None
+    assert max(point.accepted for point in points.values()) == rule.calibration.accepted
+    assert points[rule.method].threshold == rule.threshold
+    alone = certify(preds, rule.method, risk=0.15, delta=0.1)
+    assert alone.coverage > rule.coverage, "a method of its own has the whole delta"
+
+
+def test_only_calibrated_methods_are_certified(preds: Predictions) -> None:
+    study = build_study(preds, ["msr", "mean"])
+    certified = certify_methods(study, np.array([0.15]), 0.1, ["mean"])
+    assert isinstance(certified["msr"], str)
+    assert "mean" in certified["msr"]
+    points = certified["mean"]
+    assert isinstance(points, CertifiedPoints)
+    assert points[0].threshold == certify(preds, "mean", risk=0.15, delta=0.1).threshold
+
+
+def test_copies_of_images_count_once(preds: Predictions) -> None:
+    few = Predictions(probabilities=preds.probabilities[:200], views=preds.views, labels=preds.labels[:200])
+    tripled = np.repeat(np.arange(200), 3)
+    ids = [f"{index}-{copy}" for index in range(200) for copy in range(3)]
+    copied = Predictions(
+        probabilities=few.probabilities[tripled], views=preds.views, labels=few.labels[tripled], ids=ids
+    )
+    risks = np.array([0.2])
+    study = build_study(copied, ["mean"], duplicates=[id_ for id_ in ids if not id_.endswith("-0")])
+    point = certify_points(study, "mean", risks, 0.1)[0]
+    rule = certify(few, "mean", risk=0.2, delta=0.1)
+    assert rule.calibration is not None
+    assert point.threshold == rule.threshold
+    assert point.accepted == 3 * rule.calibration.accepted, "all images are counted as accepted"
+    assert certify_points(build_study(copied, ["mean"]), "mean", risks, 0.1)[0].accepted > point.accepted
+
+
+@settings(deadline=None, max_examples=60)
+@given(images, st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+def test_sentence_about_decisions_counts_the_images(listed: list[tuple[bool, float]], risk: float) -> None:
+    correct, sure = split_columns(listed)
+    point = point_at_risk(rank(correct, sure), risk)
+    sentence = describe_decisions(len(correct), int((~correct).sum()), point)
+    accept = sure >= point.threshold
+    numbers = [len(correct), accept.sum(), (accept & ~correct).sum(), (~accept).sum()]
+    numbers += [(~accept & ~correct).sum(), (~correct).sum()] if not correct.all() else []
+    assert [int(text) for text in re.findall(r"\d+", sentence)] == numbers
+
+
+def test_sentence_about_decisions() -> None:
+    assert describe_decisions(1000, 112, OperatingPoint(0.8, 775, 15)) == (
+        "Of 1,000 images, 775 can be accepted automatically; 15 of those were wrong. "
+        "225 go to review, with 97 of the 112 errors among them."
+    )
+    assert describe_decisions(3, 1, OperatingPoint(0.8, 2, 1)) == (
+        "Of 3 images, 2 can be accepted automatically; 1 of those was wrong. "
+        "1 goes to review, with 0 of the 1 error among them."
+    )
+    assert describe_decisions(2, 0, OperatingPoint(0.8, 2, 0)).endswith("0 go to review.")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ from secondlook.arrays import Array
 from secondlook.metrics import rank
 from secondlook.predictions import Predictions
 from secondlook.report import page, write_report
+from secondlook.report.galleries import choose_images
+from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_coverage, point_at_risk
 from secondlook.report.study import build_study
+from secondlook.selective import certify
 from secondlook.views import ViewSet
 
 PageDataReader = Callable[[Path], dict[str, Any]]
@@ -152,26 +155,76 @@ def test_names_cannot_inject_markup(preds: Predictions, read_image: ImageReader,
     assert "&lt;/script&gt;&lt;script&gt;alert(&#34;x&#34;)" in text
 
 
-def test_galleries_hold_every_view_with_its_prediction(
+def test_pictures_tell_the_prediction_for_every_view(
     preds: Predictions, report: Path, read_page_data: PageDataReader
 ) -> None:
     data = read_page_data(report)
-    assert [gallery["name"] for gallery in data["galleries"]] == [
-        "most-confident-errors",
-        "least-confident-correct",
-        "changed-decisions",
-    ]
-    shown = {str(index) for gallery in data["galleries"] for index in gallery["images"]}
-    assert shown == set(data["pictures"])
-    for index, one in data["pictures"].items():
-        position = int(index)
-        assert one["id"] == preds.ids[position]
-        assert one["correct"] == bool(preds.correct()[position])
-        assert [view["text"] for view in one["views"]] == list(preds.views.texts)
-        predicted = preds.probabilities[position].argmax(axis=1)
-        assert [view["predicted"] for view in one["views"]] == [CLASSES[index] for index in predicted]
-        assert len({view["picture"] for view in one["views"]}) == 3, "each view has its own picture"
-        assert all(view["picture"].startswith("data:image/webp;base64,") for view in one["views"])
+    study = build_study(preds)
+    assert (data["classes"], data["views"]) == (list(CLASSES), list(preds.views.texts))
+    assert [preds.ids.index(one["id"]) for one in data["pictures"]] == choose_images(study, "mean").tolist()
+    leading = preds.probabilities.argmax(axis=2)
+    for one in data["pictures"]:
+        index = preds.ids.index(one["id"])
+        assert one["correct"] == bool(preds.correct()[index])
+        assert (one["label"], one["predicted"]) == (preds.labels[index], [leading[index, 0]])
+        assert one["view_predicted"] == leading[index].tolist()
+        assert one["confidences"] == [values[index] for values in study.confidences.values()]
+        assert all(one[name].startswith("data:image/webp;base64,") for name in ("picture", "sheet"))
+
+
+def test_cells_of_any_operating_point_can_be_counted(
+    preds: Predictions, report: Path, read_page_data: PageDataReader
+) -> None:
+    data = read_page_data(report)
+    study = build_study(preds)
+    cells = data["cells"]
+    for method in data["methods"]:
+        point = point_at_coverage(study.rankings[method["name"]], 0.6)
+        counts = np.bincount(method["cells"][: point.accepted], minlength=len(cells["labels"]))
+        accept = study.confidences[method["name"]] >= point.threshold
+        for place, (label, predicted) in enumerate(zip(cells["labels"], cells["predicted"], strict=True)):
+            members = (preds.labels == label) & (preds.predicted() == predicted)
+            assert cells["images"][place] == members.sum()
+            assert counts[place] == (members & accept).sum()
+
+
+def test_lead_describes_the_first_operating_point(preds: Predictions, report: Path) -> None:
+    study = build_study(preds)
+    sentence = describe_decisions(600, study.n_errors, point_at_risk(study.rankings["mean"], 0.1))
+    text = report.read_text("utf-8")
+    assert f'id="lead" role="status">{sentence}</p>' in text
+    assert text.index('id="lead"') < text.index("AUROC"), "the lead comes before AUROC"
+
+
+def test_calibrated_operating_point_is_the_first_one(
+    preds: Predictions, tmp_path: Path, read_page_data: PageDataReader
+) -> None:
+    methods = ["mean", "entropy"]
+    rule = certify(preds, methods, risk=0.15, delta=0.1)
+    options: dict[str, Any] = {"risk": 0.15, "delta": 0.1, "calibrated": methods, "artifacts": False, "resamples": 10}
+    path = write_report(preds, tmp_path / "report.html", title="t", methods=["msr", "mean"], **options)
+    data = read_page_data(path)
+    assert rule.calibration is not None
+    assert rule.calibration.errors is not None
+    assert [method["name"] for method in data["methods"]] == ["msr", "mean", "entropy"], "what was calibrated is shown"
+    assert (data["method"], data["risk"], data["guaranteed"]) == (rule.method, 0.15, True)
+    assert (data["calibrated"], data["sharing"]) == (methods, methods)
+    point = OperatingPoint(rule.threshold, rule.calibration.accepted, rule.calibration.errors)
+    assert describe_decisions(600, build_study(preds).n_errors, point) in path.read_text("utf-8")
+    assert "calibrated for mean and entropy at 15 % risk" in path.read_text("utf-8")
+
+
+def test_page_of_a_thousand_classes_is_small(tmp_path: Path, read_page_data: PageDataReader) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 1000, 3000)
+    logits = rng.normal(size=(3000, 1, 1000)).astype(np.float32)
+    logits[np.arange(3000), 0, labels] += 4
+    preds = Predictions(logits=logits, views=ViewSet(["identity"]), labels=labels)
+    path = write_report(preds, tmp_path / "report.html", title="t", artifacts=False, resamples=10)
+    assert path.stat().st_size < 400_000
+    assert path.read_text("utf-8").count("<td") < 200, "no table grows with the number of classes"
+    data = read_page_data(path)
+    assert len(data["methods"][0]["cells"]) == 3000
 
 
 def test_provenance_is_shown(preds: Predictions, tmp_path: Path) -> None:

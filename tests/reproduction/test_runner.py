@@ -149,7 +149,7 @@ def test_indices_files_define_the_experimental_subset(
     whole = sl.open_source(f"cifar10:{data_root}")
     first_batch = networks["cifar10-vgg8"].batches[0]
     assert np.array_equal(first_batch[0], whole.read(3))
-    assert np.array_equal(first_batch[-1], whole.read(58))
+    assert np.array_equal(first_batch[55], whole.read(58))  # the other views of these images may follow
 
 
 def test_missing_indices_file_is_listed(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import secondlook as sl
 from secondlook.arrays import Array
@@ -90,6 +92,139 @@ def test_report_shows_images_while_they_are_there(run: sl.Run) -> None:
     assert "<title>" in written.path.read_text(encoding="utf-8")
 
 
+def read_files(run: sl.Run) -> dict[str, bytes]:
+    files = sorted(path for path in run.path.rglob("*") if path.is_file())
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
+
+
+def test_report_is_kept_for_the_same_run_and_removed_for_another(
+    run: sl.Run, classifier: sl.Classifier, archive: str
+) -> None:
+    run.report(progress=False)
+    before = read_files(run)
+    sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=20, progress=False)
+    assert read_files(run) == before
+    sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=20, seed=1, progress=False)
+    assert not list(run.path.glob("report*"))
+
+
+@pytest.mark.parametrize("change", [{"views": "identity hflip"}, {"predict_from": "views"}, {"data": "?limit=400"}])
+def test_report_of_other_numbers_is_removed_but_no_file_of_a_person(
+    run: sl.Run, classifier: sl.Classifier, archive: str, change: dict[str, Any]
+) -> None:
+    (run.path / "report-files").mkdir()
+    for name in ("report.html", "other.html", "report-files/metrics.csv", "report-files/notes.txt"):
+        (run.path / name).write_text("...")
+    options = {"views": VIEWS, "resamples": 20, **change}
+    sl.create_run(classifier, archive + options.pop("data", ""), run.path, progress=False, **options)
+    left = {path.name for path in [*run.path.glob("*.html"), *run.path.glob("report-files/*")]}
+    assert left == {"other.html", "notes.txt"}
+
+
+def test_page_in_a_folder_without_a_run_is_kept(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report.html").write_text("of a person")
+    sl.create_run(classifier, archive, tmp_path / "run", views=VIEWS, resamples=5, progress=False)
+    assert (tmp_path / "run" / "report.html").read_text() == "of a person"
+
+
+def write_folders(root: Path) -> None:
+    """Write two folders of images, one for each class, in the order of the classifier."""
+    for name, value in (("a-dark", 30), ("bright", 220)):
+        (root / name).mkdir(parents=True)
+        for number in range(10):
+            Image.fromarray(np.full((6, 6, 3), value + number, dtype=np.uint8)).save(root / name / f"{number}.png")
+
+
+@pytest.mark.parametrize("place", ["val", "val/run", "val/bright/a/b", "val/../val/run", "link/run"])
+@pytest.mark.posix
+def test_run_among_the_images_is_rejected(classifier: sl.Classifier, tmp_path: Path, place: str) -> None:
+    write_folders(tmp_path / "val")
+    (tmp_path / "link").symlink_to(tmp_path / "val")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ReportError, match=re.escape(str(tmp_path / place))):
+        sl.create_run(classifier, f"folder:{tmp_path / 'val'}", tmp_path / place, views=VIEWS, progress=False)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("data", ["predictions", "predictions/val", "ood", "report-files"])
+def test_images_in_a_place_of_the_run_are_rejected(classifier: sl.Classifier, tmp_path: Path, data: str) -> None:
+    write_folders(tmp_path / data)
+    with pytest.raises(ReportError, match=re.escape(data)):
+        sl.create_run(classifier, f"folder:{tmp_path / data}", tmp_path, views=VIEWS, progress=False)
+
+
+def test_run_among_the_ood_images_is_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+    write_folders(tmp_path / "other")
+    arguments: dict[str, Any] = {"views": VIEWS, "progress": False, "ood": f"folder:{tmp_path / 'other'}"}
+    with pytest.raises(ReportError, match="other"):
+        sl.create_run(classifier, archive, tmp_path / "other" / "run", **arguments)
+
+
+@pytest.mark.filterwarnings("ignore::secondlook.predictions.ClassNamesWarning")
+def test_run_beside_or_above_the_images_is_written(classifier: sl.Classifier, tmp_path: Path) -> None:
+    write_folders(tmp_path / "data" / "val")
+    for place in ("data", "data/val-run"):
+        data = f"folder:{tmp_path / 'data' / 'val'}"
+        run = sl.create_run(classifier, data, tmp_path / place, views=VIEWS, resamples=5, progress=False)
+        assert run.predictions.n_images == 20
+
+
+def forge(path: Path, **changes: object) -> None:
+    """Change a record and leave its checksum out."""
+    content = {**json.loads(path.read_text()), **changes}
+    content.pop("checksum", None)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"resamples": "many"},
+        {"top_k": "x"},
+        {"top_k": 0},
+        {"method": 3},
+        {"method": [3]},
+        {"metric": {"a": 1}},
+        {"level": 2},
+        {"seed": -1},
+        {"predict_from": "x"},
+        {"ood": []},
+    ],
+)
+def test_run_with_forged_settings_is_rejected(run: sl.Run, change: dict[str, object]) -> None:
+    forge(run.path / "run.json", settings={**run.settings, **change})
+    with pytest.raises(PredictionsError, match=f"settings.{next(iter(change))}"):
+        sl.open_run(run.path)
+
+
+def test_forged_number_of_resamples_is_rejected(run: sl.Run) -> None:
+    forge(run.path / "run.json", settings={**run.settings, "resamples": 10**15})
+    with pytest.raises(sl.SecondLookError, match=str(10**15)):
+        sl.open_run(run.path).evaluate(progress=False)
+    with pytest.raises(sl.SecondLookError, match=str(10**15)):
+        sl.open_run(run.path).report(progress=False)
+
+
+def test_settings_of_other_versions_are_kept(run: sl.Run) -> None:
+    forge(run.path / "run.json", settings={**run.settings, "later": [1]})
+    assert "later" in sl.open_run(run.path).settings
+
+
+@pytest.mark.parametrize("rows", [[], [{}], 3, [[[[]]]], [{"images": "\ud800"}]])
+def test_forged_evaluation_is_rejected(run: sl.Run, rows: object) -> None:
+    forge(run.path / "evaluation.json", rows=rows)
+    forge(run.path / "run.json", evaluation=None)
+    with pytest.raises(PredictionsError, match=re.escape(str(run.path / "evaluation.json"))):
+        _ = sl.open_run(run.path).evaluation
+
+
+def test_deeply_nested_evaluation_is_rejected(run: sl.Run) -> None:
+    (run.path / "evaluation.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):
+        _ = run.evaluation
+
+
 def test_report_without_images_has_a_note(run: sl.Run, archive: str) -> None:
     Path(archive.removeprefix("npz:")).unlink()
     written = sl.open_run(run.path).report(run.path / "other.html", progress=False)
@@ -107,13 +242,9 @@ def test_changed_images_are_not_shown(run: sl.Run, archive: str) -> None:
 
 
 def test_same_run_gives_the_same_bytes(classifier: sl.Classifier, archive: str, run: sl.Run) -> None:
-    def content() -> dict[str, bytes]:
-        files = sorted(path for path in run.path.rglob("*") if path.is_file())
-        return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
-
-    before = content()
+    before = read_files(run)
     sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=20, progress=False)
-    assert content() == before
+    assert read_files(run) == before
 
 
 def test_arrays_can_be_evaluated(classifier: sl.Classifier, tmp_path: Path) -> None:
@@ -133,7 +264,16 @@ def test_unlabeled_data_is_rejected(classifier: sl.Classifier, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"methods": ["meen"]}, {"metrics": ["aurok"]}, {"predict_from": "x"}, {"level": 95}, {"top_k": 0}]
+    "arguments",
+    [
+        {"methods": ["meen"]},
+        {"metrics": ["aurok"]},
+        {"predict_from": "x"},
+        {"level": 95},
+        {"top_k": 0},
+        {"resamples": 0},
+        {"seed": -1},
+    ],
 )
 def test_bad_arguments_are_rejected_before_anything_is_computed(
     classifier: sl.Classifier, archive: str, tmp_path: Path, arguments: dict[str, object]
@@ -203,3 +343,41 @@ def test_runs_are_compared_on_shared_images(
     assert result.n_images == 300
     first, second = result.rows
     assert (first.value, second.difference) == (second.value, 0)
+
+
+def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def classify_inverted(batch: Array) -> Array:
+        calls.append(len(batch))
+        bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 128.0) / 12.0))
+        return np.stack([bright, 1 - bright], axis=1)
+
+    model = sl.load_classifier(classify_inverted, name="inverted-v1")
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "progress": False}
+    with pytest.warns(sl.SetupWarning, match="'dark' and 'bright'"):
+        run = sl.create_run(model, archive, tmp_path / "run", **arguments)
+    assert "'dark' and 'bright'" in run.record.warnings[0]
+    assert json.loads((run.path / "evaluation.json").read_bytes())["warnings"][0] == run.record.warnings[0]
+    record, classified = (run.path / "run.json").read_bytes(), sum(calls)
+    with pytest.warns(sl.SetupWarning, match="'dark' and 'bright'"):
+        sl.create_run(model, archive, tmp_path / "run", **arguments)
+    assert (run.path / "run.json").read_bytes() == record
+    assert sum(calls) == classified  # everything is stored
+
+
+def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def guess(batch: Array) -> Array:
+        calls.append(len(batch))
+        return np.tile([0.1, 0.9], (len(batch), 1))
+
+    model = sl.load_classifier(guess, name="guess-v1")
+    arguments: dict[str, Any] = {"views": "identity", "resamples": 5, "progress": False}
+    run = sl.create_run(model, archive, tmp_path / "run", check_setup=False, **arguments)
+    assert sum(calls) == 500
+    assert run.settings["no_check"] is True
+    sl.create_run(model, archive, tmp_path / "run", **arguments)  # not checked before
+    assert sum(calls) > 500
+    assert "no_check" not in sl.open_run(run.path).settings

@@ -1,5 +1,6 @@
 """Chunks of a scoring job: a chunk that is damaged, misplaced or of another job is never used."""
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise
@@ -62,7 +63,7 @@ class Job:
         assert not self.folder.exists()
 
 
-def stop(*_arguments: object) -> None:
+def stop(*_arguments: object, **_options: object) -> None:
     raise StoppedError
 
 
@@ -157,9 +158,9 @@ def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
 def test_damage_while_joining_is_an_error(stopped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     path, write_scores = stopped.chunks[2], job.ScoringJob.write_scores
 
-    def damage(*arguments: Any) -> None:
+    def damage(*arguments: Any, **options: Any) -> None:
         path.write_bytes(stopped.files[path][:-1])
-        write_scores(*arguments)
+        write_scores(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(job.ScoringJob, "write_scores", damage)
@@ -193,3 +194,24 @@ def test_another_process_may_remove_the_folder_while_this_one_waits(
     summary = score(review_policy, images, tmp_path / "scores.csv", classifier=classifier)
     assert summary.images == len(images)
     assert remaining == [0]
+
+
+def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of Arrow that still releases the content when Python shuts down would abort the process."""
+    releases: list[int] = []
+
+    class Content(bytes):
+        def partition(self, separator: Any, /) -> tuple[bytes, bytes, bytes]:
+            first, between, rest = super().partition(separator)
+            return first, between, Content(rest)
+
+        def __del__(self) -> None:
+            releases.append(threading.get_ident())
+
+    read_bytes, rounds = Path.read_bytes, 20
+    record = JobRecord.model_validate_json((stopped.folder / "job.json").read_bytes())
+    chunks = ScoreChunks(stopped.folder, record)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: Content(read_bytes(path)))
+    for _ in range(rounds):
+        assert sum(len(chunk.rows) + len(chunk.skipped) for chunk in chunks.read()) == IMAGES
+    assert releases == [threading.get_ident()] * (2 * CHUNKS * rounds)

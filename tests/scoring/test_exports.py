@@ -83,6 +83,9 @@ def test_export_all_includes_accepted_images(score_images: ScoreImages, image_fi
     [
         ("cvat:a.json", r"'cvat'.*fiftyone:FILE, label-studio:FILE"),
         ("label-studi:a.json", r"'label-studi'.*'label-studio'"),
+        ("label-studio", r"'label-studio' names no file; expected label-studio:FILE\.$"),
+        ("label-studio:", r"'label-studio:' names no file; expected label-studio:FILE\.$"),
+        ("tasks.json", r"'tasks.json'.*expected one of: fiftyone:FILE, label-studio:FILE\.$"),
         ("fiftyone", "'fiftyone'"),
         ("fiftyone:", "'fiftyone:'"),
         ("fiftyone:a.json?color=red", "'color'"),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,79 @@ def test_paths_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:
         check_output_path(tmp_path, "scores")
     with pytest.raises(DecisionError, match="absent"):
         check_output_path(tmp_path / "absent" / "scores.csv", "scores")
+
+
+@pytest.fixture
+def policy(classifier: Classifier) -> Policy:
+    return Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity", "hflip"), made="2026-01-01")
+
+
+@pytest.mark.parametrize("suffix", SCORE_FORMATS)
+def test_other_scores_are_replaced_only_if_asked(
+    classifier: Classifier, policy: Policy, images: Array, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"scores{suffix}"
+    score(policy, images, out, classifier=classifier)
+    first = out.read_bytes()
+    score(policy, images, out, classifier=classifier)
+    assert out.read_bytes() == first, "the same scores may be written again"
+    other = policy.model_copy(update={"threshold": 0.7})
+    for given, data in ((other, images), (policy, images[:20]), (policy, images[::-1])):
+        with pytest.raises(DecisionError, match=r"overwrite=True.*another name") as refused:
+            score(given, data, out, classifier=classifier)
+        assert repr(str(out)) in str(refused.value)
+        assert out.read_bytes() == first
+        score(given, data, out, classifier=classifier, overwrite=True)
+        assert out.read_bytes() != first
+        score(policy, images, out, classifier=classifier, overwrite=True)
+        assert out.read_bytes() == first
+    assert not list(tmp_path.glob("scores*.parts"))
+
+
+@pytest.mark.parametrize("suffix", SCORE_FORMATS)
+@pytest.mark.parametrize("content", [b"file,person\na.png,Ann\n", b'{"id": 1}\n', b"[1, 2]\n", b"\xff\xfe\x00", b"\n"])
+def test_file_that_is_not_of_scores_is_noticed_before_the_work(
+    classifier: Classifier, policy: Policy, images: Array, tmp_path: Path, suffix: str, content: bytes
+) -> None:
+    out = tmp_path / f"labels{suffix}"
+    out.write_bytes(content)
+    with pytest.raises(DecisionError, match="overwrite=True"):
+        score(policy, images, out, classifier=classifier, on_first_predictions=lambda _: pytest.fail("too late"))
+    assert out.read_bytes() == content
+    assert not Path(f"{out}.parts").exists()
+
+
+@pytest.mark.parametrize("suffix", SCORE_FORMATS)
+def test_scores_of_other_images_are_noticed_before_the_work(
+    classifier: Classifier, policy: Policy, image_files: str, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"scores{suffix}"
+    score(policy, image_files, out, classifier=classifier)
+    first = min(path for path in (tmp_path / "new").rglob("*") if path.is_file())
+    first.rename(first.with_name(f"renamed{first.suffix}"))
+    with pytest.raises(DecisionError, match=re.escape(first.name)):
+        score(policy, image_files, out, classifier=classifier, on_first_predictions=lambda _: pytest.fail("too late"))
+
+
+def test_empty_file_is_filled(classifier: Classifier, policy: Policy, images: Array, tmp_path: Path) -> None:
+    """As `mktemp` makes one."""
+    (tmp_path / "scores.csv").touch()
+    assert score(policy, images, tmp_path / "scores.csv", classifier=classifier).images == len(images)
+
+
+def test_refused_scores_are_not_computed_again(
+    classifier: Classifier, policy: Policy, images: Array, tmp_path: Path
+) -> None:
+    out = tmp_path / "scores.csv"
+    score(policy, images, out, classifier=classifier)
+    other = policy.model_copy(update={"threshold": 0.7})
+    with pytest.raises(DecisionError, match="overwrite=True"):
+        score(other, images, out, classifier=classifier)
+    score(
+        other,
+        images,
+        out,
+        classifier=classifier,
+        overwrite=True,
+        on_first_predictions=lambda _: pytest.fail("computed again"),
+    )

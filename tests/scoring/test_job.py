@@ -113,7 +113,7 @@ def test_class_names_of_the_policy_come_before_those_of_the_data(
     named = policy.model_copy(update={"class_names": ("dark", "bright")})
     folders = ArraySource(images, class_names=["camera 1", "camera 2"])
     for used, expected in ((policy, ["camera 1", "camera 2"]), (named, ["dark", "bright"])):
-        score(used, folders, tmp_path / "scores.parquet", classifier=classifier)
+        score(used, folders, tmp_path / "scores.parquet", classifier=classifier, overwrite=True)
         rows = read_rows(tmp_path / "scores.parquet")
         assert {row["class"] for row in rows} == set(expected)
         assert all(row["class"] == expected[row["label"]] for row in rows)
@@ -180,7 +180,7 @@ def test_folders_of_new_images_need_not_be_classes(
     assert {row["class"] for row in read_rows(tmp_path / "scores.parquet")} == {None}
     (tmp_path / "new" / "monday" / "a.png").unlink()
     (tmp_path / "new" / "monday").rmdir()
-    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.parquet", classifier=classifier)
+    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.parquet", classifier=classifier, overwrite=True)
     for row in read_rows(tmp_path / "scores.parquet"):
         assert row["class"] == ("friday", "tuesday")[row["label"]]
 
@@ -204,7 +204,7 @@ def test_interrupted_job_resumes(policy: Policy, brightness: Any, images: Array,
     classifier = load_classifier(failing, name="brightness")
     out = tmp_path / "scores.csv"
     with pytest.raises(RuntimeError, match="out of order"):
-        score(policy, images, out, classifier=classifier)
+        score(policy, images, out, classifier=classifier, batch_size=16)
     assert not out.exists()
     finished = sorted(path.name for path in (tmp_path / "scores.csv.parts").glob("chunk*"))
     assert finished == ["chunk-000000.bin", "chunk-000001.bin"]
@@ -223,7 +223,7 @@ def unfinished(policy: Policy, brightness: Any, images: Array, tmp_path: Path) -
     """The folder of a job that failed after some chunks."""
     failing = load_classifier(FailingFunction(brightness, 9), name="brightness")
     with pytest.raises(RuntimeError):
-        score(policy, images, tmp_path / "scores.csv", classifier=failing)
+        score(policy, images, tmp_path / "scores.csv", classifier=failing, batch_size=16)
     return tmp_path / "scores.csv.parts"
 
 

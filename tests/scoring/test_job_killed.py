@@ -23,6 +23,7 @@ import numpy as np, pyarrow.parquet
 from PIL import PngImagePlugin
 from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence, confidence_interval
+from secondlook.predictions import chunks
 from secondlook.selective import Policy, Rule
 from secondlook.scoring import job, score
 from secondlook.views import apply_view
@@ -33,6 +34,7 @@ def slow(batch):
     return np.stack([1 - bright, bright], axis=1)
 
 job.chunk_rows = lambda image: 16
+chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
 pyarrow.array(np.zeros(1)), pyarrow.array([[1]])  # the first array imports the slowest modules
 classifier = load_classifier(slow, name="slow")
 views = ("identity", "hflip", "shift:1,0")

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.classifiers import MODELS, Classifier, load_classifier
+from secondlook.classifiers import MODELS, Classifier, Preprocessing, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.scoring import (
     SelectiveClassifier,
@@ -22,6 +23,7 @@ from secondlook.scoring import (
     score,
     select_harmless_options,
 )
+from secondlook.scoring.policy_options import inherit_options
 from secondlook.selective import Policy, Rule
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 
@@ -243,3 +245,141 @@ def test_given_classifier_is_compared(policy: Policy, classifier: Classifier, br
     assert allowed.classifier is other
     assert allowed.mismatch is not None
     assert "'darkness'" in allowed.mismatch
+
+
+MEAN_AND_STD = "mean=0.25&std=0.5"
+
+
+@pytest.fixture
+def described() -> Policy:
+    """A policy whose classifier was loaded with options, and whose digest is that of no file."""
+    classifier = load_classifier(f"onnx:{NETWORK}?gray=luminance&{MEAN_AND_STD}")
+    made = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    return made.model_copy(update={"classifier": made.classifier.model_copy(update={"digest": "0" * 64})})
+
+
+@pytest.mark.parametrize("options", ["", "?threads=1", "?gray=luminance&timeout=60"])
+def test_given_model_inherits_each_option_that_it_lacks(described: Policy, options: str, tmp_path: Path) -> None:
+    (tmp_path / "other.onnx").write_bytes(NETWORK.read_bytes())
+    resolved = resolve_classifier(described, f"onnx:{tmp_path / 'other.onnx'}{options}", allow_mismatch=True)
+    expected = Preprocessing.from_dict(described.classifier.preprocessing)
+    assert expected.mean == (0.25,)
+    assert resolved.classifier.preprocessing == expected
+    assert MEAN_AND_STD in resolved.classifier.name, "messages name what is used"
+
+
+def test_given_option_wins(described: Policy) -> None:
+    resolved = resolve_classifier(described, f"onnx:{NETWORK}?mean=0.125", allow_mismatch=True)
+    preprocessing = resolved.classifier.preprocessing
+    assert (preprocessing.mean, preprocessing.std, preprocessing.gray) == ((0.125,), (0.5,), "luminance")
+
+
+def test_options_given_in_python_are_inherited_from_the_record() -> None:
+    classifier = load_classifier(f"onnx:{NETWORK}", gray="luminance", mean=0.1, scale=1 / 255.5, crop=16, std=1 / 3)
+    made = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    assert "mean" not in made.classifier.name
+    for given in (None, f"onnx:{NETWORK}", [f"onnx:{NETWORK}"]):
+        assert resolve_classifier(made, given, allow_mismatch=False).mismatch is None
+
+
+@pytest.mark.parametrize("own", ["logits", "probabilities"])
+def test_output_that_the_model_declares_is_not_that_of_the_policy(described: Policy, own: str) -> None:
+    """The output of this network is named after its kind."""
+    declared = load_classifier(f"onnx:{NETWORK}").output
+    policy = described.model_copy(update={"classifier": described.classifier.model_copy(update={"output": own})})
+    assert resolve_classifier(policy, f"onnx:{NETWORK}", allow_mismatch=True).classifier.output == declared
+
+
+def inherit(policy: Policy, name: str, *given: str) -> list[str]:
+    return [model.spec for model in inherit_options(given, rename(policy, name))]
+
+
+def test_only_harmless_options_are_inherited(described: Policy) -> None:
+    name = "sklearn:m.pkl?trust_pickle=true&scale=0.0625&revision=refs/pr/1"
+    assert "trust" not in inherit(described, name, "sklearn:new.pkl")[0]
+    (merged,) = inherit(described, name, "sklearn:new.pkl?trust_pickle=true")
+    assert parse_spec(merged).options == {
+        "trust_pickle": "true",
+        "scale": "0.0625",
+        "gray": "luminance",
+        "mean": "0.25",
+        "std": "0.5",
+    }
+    (remote,) = inherit(described, "http://host/v2/models/m?header_from_env=SECRET", "http://host/v2/models/m")
+    assert "SECRET" not in remote
+
+
+def test_name_is_not_inherited_by_another_model(described: Policy) -> None:
+    """It is the identity of a function, so that any function would count as the one of the policy."""
+    name = "function:package.module:predict?name=v1&resize=32"
+    assert parse_spec(inherit(described, name, "function:package.module:predict")[0]).options == {
+        "name": "v1",
+        "resize": "32",
+    }
+    assert parse_spec(inherit(described, name, "function:other:predict")[0]).options == {"resize": "32"}
+    url = "http://host/v2/models/m"
+    assert "name=v1" in inherit(described, f"{url}?name=v1", "http://user:secret@host/v2/models/m")[0]
+    assert "name=v1" not in inherit(described, f"{url}?name=v1", "http://other/v2/models/m")[0]
+
+
+def test_model_of_another_scheme_inherits_the_preprocessing_unless_it_has_its_own(described: Policy) -> None:
+    name = f"onnx:m.onnx?threads=2&{MEAN_AND_STD}"
+    (torch,) = inherit_options(["torch:m.pt2"], rename(described, name))
+    assert parse_spec(torch.spec).options == {"gray": "luminance", "mean": "0.25", "std": "0.5"}
+    assert torch.default_output == described.classifier.output
+    for own in ("hf:org/model", "timm:resnet18", "torchvision:resnet18", "function:module:predict"):
+        (model,) = inherit_options([own], rename(described, name))
+        assert (model.spec, model.default_output) == (own, None)
+
+
+def test_members_inherit_from_the_members_in_the_same_order(described: Policy) -> None:
+    name = f"onnx:a?mean=0.25&std=0.5{MEMBER_SEPARATOR}onnx:b?mean=0.75&std=0.5"
+    assert inherit(described, name, "onnx:c", "onnx:d?std=0.125") == [
+        "onnx:c?mean=0.25&std=0.5",
+        "onnx:d?mean=0.75&std=0.125",
+    ]
+    assert inherit(described, name, "onnx:c") == ["onnx:c?std=0.5"], "what all members agree on"
+
+
+@pytest.fixture
+def policy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a policy for model.onnx beside it; the working directory is another folder."""
+    folder = tmp_path / "shipped"
+    for path in (folder, tmp_path / "work"):
+        path.mkdir()
+    (folder / "model.onnx").write_bytes(NETWORK.read_bytes())
+    monkeypatch.chdir(folder)
+    classifier = load_classifier("onnx:model.onnx?gray=luminance")
+    Policy.from_rule(Rule(0.5), classifier=classifier, views=("identity",)).save("policy.json")
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+def test_relative_model_is_found_beside_the_policy(policy_folder: Path) -> None:
+    digits = np.zeros((3, 16, 16, 1), dtype=np.uint8)
+    assert score(policy_folder / "policy.json", digits, "scores.csv").images == 3
+    assert score("../shipped/policy.json", digits, "again.csv").images == 3
+    loaded = Policy.load(policy_folder / "policy.json")
+    here = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
+    assert here.classifier.name.startswith(f"onnx:{policy_folder / 'model.onnx'}")
+    with pytest.raises(DecisionError, match=r"model\.onnx.*classifier="):
+        resolve_classifier(loaded, None, allow_mismatch=False)  # a policy without a file
+
+
+@pytest.mark.parametrize("content", [b"no model", NETWORK.read_bytes() + b"\x32\x01x", NETWORK.read_bytes()])
+def test_file_that_the_policy_was_made_for_is_found_by_its_digest(policy_folder: Path, content: bytes) -> None:
+    Path("model.onnx").write_bytes(content)
+    loaded = Policy.load(policy_folder / "policy.json")
+    found = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
+    assert found.mismatch is None
+    is_here = content == NETWORK.read_bytes()
+    assert found.classifier.name.startswith("onnx:model.onnx" if is_here else f"onnx:{policy_folder}")
+
+
+def test_missing_model_names_both_places(policy_folder: Path, images: Array) -> None:
+    (policy_folder / "model.onnx").unlink()
+    with pytest.raises(DecisionError, match=r"'model\.onnx'") as missing:
+        score(policy_folder / "policy.json", images, "scores.csv")
+    assert repr(str(Path.cwd())) in str(missing.value)
+    assert repr(str(policy_folder)) in str(missing.value)
+    assert "classifier=" in str(missing.value)

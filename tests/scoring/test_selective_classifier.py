@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
+from secondlook.predictions import collect
 from secondlook.scoring import SelectiveClassifier, selective_classifier
-from secondlook.selective import DEFAULT_DELTA, Policy, Rule
+from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, certify
 from secondlook.sources import ArraySource
 
 VIEWS = "identity hflip shift:1,0 brightness:1.05"
@@ -256,3 +257,32 @@ def test_cross_validation_works(brightness: Callable[[Any], Any], bright_or_dark
     scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
     assert scores.shape == (2,)
     assert np.all((scores > 0.3) & (scores < 1))
+
+
+def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    chooser = SelectiveClassifier(classifier, views=VIEWS, method=["msr", "mean"], risk=0.08, delta=0.1)
+    chooser.fit(images, labels)
+    preds = collect(classifier, images, VIEWS, labels=labels)
+    halves = [certify(preds, method, risk=0.08, delta=0.05) for method in ("msr", "mean")]
+    best = max(halves, key=lambda rule: rule.coverage)
+    assert (chooser.rule_.method, chooser.rule_.threshold) == (best.method, best.threshold)
+    assert chooser.rule_.guarantee == Guarantee(0.08, 0.1)
+    assert clone(chooser).method == ["msr", "mean"]
+    with pytest.raises(DecisionError, match="duplicate method 'mean'"):
+        SelectiveClassifier(classifier, method=["mean", "mean"]).fit(images, labels)
+
+
+def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dark: Data) -> None:
+    """Five copies of each image are no more evidence than one: they certified a larger threshold before."""
+    images, labels = bright_or_dark[0][:100], bright_or_dark[1][:100]
+    chooser = SelectiveClassifier(classifier, views=VIEWS, risk=0.2, delta=0.1)
+    once = chooser.fit(images, labels).rule_
+    repeated = chooser.fit(np.tile(images, (5, 1, 1, 1)), np.tile(labels, 5)).rule_
+    assert repeated.threshold == once.threshold
+    assert repeated.calibration is not None
+    assert once.calibration is not None
+    assert (repeated.calibration.images, repeated.calibration.duplicates) == (100, 400)
+    assert (once.calibration.images, once.calibration.duplicates) == (100, 0)
+    assert chooser.policy_.calibration is not None
+    assert chooser.policy_.calibration.duplicates == 400

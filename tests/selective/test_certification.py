@@ -97,6 +97,37 @@ def test_additional_images_do_not_help_if_all_predictions_are_wrong() -> None:
     assert rule.shortfall.additional_images is None
 
 
+@pytest.mark.parametrize("n", [92, 500])
+def test_run_that_is_mostly_wrong_is_not_told_a_number_of_images(n: int) -> None:
+    """The most confident image of all is right, which says nothing about the others."""
+    correct = np.random.default_rng(n).random(n) >= 0.53
+    correct[:2] = True, False
+    rule = certify_confidence(correct, -np.arange(float(n)), risk=0.05)
+    assert rule.shortfall is not None
+    assert rule.shortfall.additional_images is None
+    assert rule.shortfall.closest is not None
+    assert rule.shortfall.closest.risk is not None
+    assert rule.shortfall.closest.risk > 0.05
+    assert "would not help" in str(rule)
+
+
+def test_estimate_tells_how_few_images_it_is_based_on() -> None:
+    rule = certify_confidence([True, *[False] * 19], -np.arange(20.0), risk=0.05)
+    assert "0 of 1 accepted" in str(rule)
+    assert "if this error rate holds" in str(rule)
+
+
+def test_suggestions_pass_on_the_same_images() -> None:
+    correct, values = np.ones(300, dtype=bool), np.arange(300.0)
+    shortfall = certify_confidence(correct, values, risk=0.02, delta=0.001).shortfall
+    assert shortfall is not None
+    assert shortfall.smallest_risk is not None
+    assert shortfall.larger_delta is not None
+    assert certify_confidence(correct, values, risk=shortfall.smallest_risk, delta=0.001).certified
+    assert certify_confidence(correct, values, risk=0.02, delta=shortfall.larger_delta).certified
+    assert "guarantees nothing" in str(shortfall)
+
+
 def test_additional_images_help_if_there_are_too_few() -> None:
     rule = certify_confidence([True] * 5, np.arange(5.0), risk=0.1, delta=0.1)
     assert rule.shortfall is not None
@@ -104,10 +135,9 @@ def test_additional_images_help_if_there_are_too_few() -> None:
 
 
 def test_absurd_number_of_additional_images_is_not_reported() -> None:
-    # 200 images are enough to guarantee something; errors of the most confident images are the problem.
     correct = np.ones(400, dtype=bool)
-    correct[1::3] = False
-    rule = certify_confidence(correct, -np.arange(400.0), risk=0.1, delta=0.1)
+    correct[::10] = False
+    rule = certify_confidence(correct, -np.arange(400.0), risk=0.10001, delta=0.1)
     assert rule.shortfall is not None
     assert rule.shortfall.additional_images is None
 

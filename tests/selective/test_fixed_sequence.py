@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
 from secondlook.metrics import rank
-from secondlook.selective.fixed_sequence import compute_starts, count_without_errors, largest_certified_count
+from secondlook.selective.fixed_sequence import (
+    compute_starts,
+    count_without_errors,
+    estimate_prospect,
+    find_certifiable_delta,
+    largest_certified_count,
+)
 
 
 @dataclass(frozen=True)
@@ -148,3 +154,88 @@ def test_smallest_number_of_images_without_errors() -> None:
         assert [count_without_errors(risk, (1 - risk) ** n) for n in (1, 2, 7, 30)] == [1, 2, 7, 30]
     perfect = rank([True] * 60, np.arange(60.0))
     assert largest_certified_count(perfect, 0.05, 0.05) == 60
+
+
+def certifies_with_copies(correct: Any, confidence: Any, copies: int, risk: float, delta: float) -> bool:
+    """Whether as many images as observed, times `copies`, certify if every error rate stays exactly the same."""
+    order = np.argsort(-confidence, kind="stable")
+    values = np.repeat(confidence[order], copies)
+    if len(np.unique(confidence)) == len(confidence):
+        values = -np.arange(len(values), dtype=float)  # images without ties stay without ties
+    return largest_certified_count(rank(np.repeat(correct[order], copies), values), risk, delta) is not None
+
+
+@pytest.mark.parametrize("name", ["steep", "gentle", "confident errors", "ties"])
+@pytest.mark.parametrize("n", [20, 60])
+def test_needed_images_are_those_that_certify_if_rates_stay_as_observed(name: str, n: int) -> None:
+    risk, delta, checked = 0.05, 0.01, 0
+    for seed in range(4):
+        correct, confidence = POPULATIONS[name].draw(np.random.default_rng(seed), n)
+        if largest_certified_count(rank(correct, confidence), risk, delta) is not None:
+            continue
+        needed = estimate_prospect(rank(correct, confidence), risk, delta).needed
+        tried = (copies for copies in range(2, 120) if certifies_with_copies(correct, confidence, copies, risk, delta))
+        copies = next(tried, None)
+        if needed is None or needed > 100 * n:
+            assert copies is None
+            continue
+        checked += 1
+        assert copies == pytest.approx(needed / n, rel=0.2, abs=1.01)
+    assert checked > 0
+
+
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 60), levels=st.sampled_from([2, 1000]), wrong=st.floats(0, 1))
+@settings(deadline=None, max_examples=60)
+def test_no_number_of_images_is_enough_exactly_if_no_start_has_a_lower_error_rate(
+    seed: int, n: int, levels: int, wrong: float
+) -> None:
+    rng, risk = np.random.default_rng(seed), 0.2
+    correct, confidence = rng.random(n) >= wrong, np.floor(rng.random(n) * levels)
+    prospect = estimate_prospect(rank(correct, confidence), risk, 0.05)
+    # With ever more images, errors at the starts approach their rates, and only these matter.
+    rates = []
+    for step in range(1, 11):
+        accepted = n / np.sqrt(2) ** step
+        threshold = np.sort(confidence)[::-1][int(np.ceil(accepted - 1e-9)) - 1]
+        above, equal = confidence > threshold, confidence == threshold
+        errors, tied = int(np.sum(~correct & above)), int(np.sum(~correct & equal))
+        if np.sum(equal) == 1:
+            rates.append((errors + tied * (accepted - np.sum(above))) / accepted)
+        else:
+            rates.append((errors + tied) / max(accepted, np.sum(above) + tied))
+    assume(not risk - 0.005 < min(rates) < risk + 1e-9)  # too close to tell, or too many images
+    assert (prospect.needed is None) == (min(rates) >= risk)
+
+
+def test_images_without_errors_need_the_closed_form() -> None:
+    for n, risk, delta in [(5, 0.1, 0.1), (40, 0.05, 0.05), (3, 0.01, 0.001)]:
+        prospect = estimate_prospect(rank([True] * n, np.arange(float(n))), risk, delta)
+        needed = next(m for m in range(1, 10_000) if (1 - risk) ** m <= delta) + 1
+        assert (prospect.needed, prospect.accepted, prospect.errors) == (needed, n, 0)
+
+
+def test_estimated_number_of_images_is_where_certification_becomes_likely() -> None:
+    """A set of images with the error rates of the whole population, and draws of the estimated size."""
+    population, risk, delta = POPULATIONS["gentle"], 0.01, 0.001
+    quantiles = (np.arange(1000) + 0.5) / 1000
+    expected = np.cumsum(population.error_rate(quantiles))
+    wrong = np.diff(np.round(expected), prepend=0) > 0
+    needed = estimate_prospect(rank(~wrong, -quantiles), risk, delta).needed
+    assert needed is not None
+    assert needed > 3000
+    rng = np.random.default_rng(0)
+
+    def certified_share(n: int) -> float:
+        draws = [largest_certified_count(rank(*population.draw(rng, n)), risk, delta) for _ in range(60)]
+        return float(np.mean([one is not None for one in draws]))
+
+    assert certified_share(needed // 2) < 0.15 < certified_share(needed)
+    assert certified_share(2 * needed) > 0.8
+
+
+def test_usual_delta_that_passes_is_found() -> None:
+    perfect = rank([True] * 60, np.arange(60.0))
+    assert find_certifiable_delta(perfect, 0.05, 0.001) == 0.05
+    assert (1 - 0.05) ** 59 > 0.02
+    assert find_certifiable_delta(perfect, 0.05, 0.06) == 0.1
+    assert find_certifiable_delta(perfect, 0.01, 0.001) is None

@@ -15,6 +15,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.predictions import Predictions
 from secondlook.selective import Calibration, Guarantee, Policy, PolicyWarning, Rule, certify, certify_confidence
+from secondlook.selective.policy import PolicyGuarantee
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -385,3 +386,49 @@ def test_no_flipped_bit_is_silent(policy: Policy, tmp_path: Path) -> None:
     assert ends["error"] > 100
     assert ends["warning"] > 100
     assert ends["same"] < 10, "a capital E in a number is the same number"
+
+
+def test_another_policy_is_replaced_only_if_asked(policy: Policy, tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    policy.save(path)
+    policy.model_copy(update={"made": "2027-01-01", "secondlook": "99.0"}).save(path)
+    assert Policy.load(path).made == "2027-01-01", "the same policy may be written again"
+    stored = path.read_bytes()
+    others = [
+        policy.model_copy(update=change)
+        for change in ({"threshold": 0.123}, {"views": ("identity",)}, {"class_names": ("a", "b")})
+    ]
+    for other in others:
+        with pytest.raises(DecisionError, match=r"another policy .*2027-01-01.*overwrite=True.*another name"):
+            other.save(path)
+        assert path.read_bytes() == stored
+    others[0].save(path, overwrite=True)
+    assert Policy.load(path) == others[0]
+
+
+def test_changed_policy_is_another_one(policy: Policy, tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    policy.save(path)
+    path.write_text(path.read_text().replace("identity", "identity ", 1))
+    with pytest.raises(DecisionError, match="overwrite=True"):
+        policy.save(path)
+    path.write_text("{}")
+    with pytest.raises(DecisionError, match="overwrite=True"):
+        policy.save(path)
+
+
+def test_reason_of_a_lost_guarantee_is_told(policy: Policy, tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    policy.save(path)
+    content = json.loads(path.read_text())
+    content["threshold"] /= 2
+    path.write_text(json.dumps(content))
+    with pytest.warns(PolicyWarning):
+        changed = Policy.load(path)
+    assert "changed after it was written" in changed.guarantee_text
+    assert f"guarantee: {changed.guarantee_text}" in str(changed)
+
+
+def test_text_of_a_file_does_not_claim_a_guarantee(policy: Policy) -> None:
+    claim = PolicyGuarantee(certified=False, text="at most 0 % errors")
+    assert policy.model_copy(update={"guarantee": claim}).guarantee_text == "none"

@@ -68,4 +68,6 @@ def test_shortfall_text_has_what_would_have_been_possible() -> None:
     requested = Guarantee(0.01, 0.001)
     assert "2.5 %" in str(Shortfall(requested, 0.025, 1200))
     assert "1,200" in str(Shortfall(requested, None, 1200))
-    assert "more images would not help" in str(Shortfall(requested, 0.025, None))
+    assert "would not help" in str(Shortfall(requested, 0.025, None))
+    assert "a risk of 2.5 % or a delta of 0.05" in str(Shortfall(requested, 0.025, 1200, 0.05))
+    assert "7 of 1,040" in str(Shortfall(requested, None, None, None, Calibration(2000, 1040, 7)))

@@ -96,6 +96,16 @@ def test_shortfall_of_several_methods_is_the_smallest(preds: Predictions) -> Non
     assert rule.shortfall.smallest_risk == min(one.smallest_risk for one in alone if one and one.smallest_risk)
 
 
+def test_suggested_delta_of_several_methods_is_the_one_that_they_share() -> None:
+    perfect = np.tile([0.9, 0.1], (300, 2, 1)) + np.linspace(0, 0.05, 300)[:, None, None] * [1, -1]
+    certain = Predictions(probabilities=perfect, views=["identity", "hflip"], labels=np.zeros(300, dtype=int))
+    shortfall = certify(certain, ["msr", "mean"], risk=0.02, delta=0.001).shortfall
+    assert shortfall is not None
+    assert shortfall.larger_delta is not None
+    assert shortfall.larger_delta > 0.001
+    assert certify(certain, ["msr", "mean"], risk=0.02, delta=shortfall.larger_delta).certified
+
+
 @pytest.mark.parametrize(
     ("method", "offending"), [([], r"\[\]"), (["mean", "mean"], "'mean'"), (["mean", 3], "3"), (7, "7"), (None, "None")]
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.sources import LargeImageError, UnreadableImageError, decode_file, image_files
+from secondlook.sources import LargeImageError, UnreadableImageError, decode_file, image_files, open_source
 from secondlook.sources.image_files import decode_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -295,3 +295,50 @@ def test_damaged_bytes_are_decoded_or_rejected(kind: str, damage: list[tuple[flo
     assert image.dtype == np.uint8
     assert image.ndim == 3
     assert image.shape[2] == 3
+
+
+def add_scans(content: bytes, count: int) -> bytes:
+    """Repeat the last scan of a JPEG file, which is valid and takes another pass over all pixels."""
+    last = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + count * last + content[-2:]
+
+
+def count_scans(content: bytes) -> int:
+    """Count the scans in a slow way: byte by byte, with the lengths of segments."""
+    place, scans = 2, 0
+    while content[place : place + 2] != b"\xff\xd9":
+        if content[place] == 0xFF and content[place + 1] not in (0x00, 0xFF, *range(0xD0, 0xD8)):
+            scans += content[place + 1] == 0xDA
+            place += 2 + int.from_bytes(content[place + 2 : place + 4], "big")
+        else:
+            place += 1
+    return scans
+
+
+@pytest.mark.parametrize("size", [(16, 16), (300, 200)])
+def test_number_of_scans_of_a_jpeg_file_is_limited(size: tuple[int, int]) -> None:
+    """500 scans of an image of 100 million pixels took minutes to decode."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+    progressive = encode(noise, "JPEG", progressive=True, exif=b"Exif\0\0" + 60 * b"\xff\xda\xff\xd9")
+    allowed = image_files.MAX_SCANS - count_scans(progressive)
+    np.testing.assert_array_equal(decode(progressive), np.asarray(Image.open(io.BytesIO(progressive))))
+    assert decode(add_scans(progressive, allowed)).shape == (*size, 3)
+    with pytest.raises(UnreadableImageError, match=f"more than {image_files.MAX_SCANS} scans"):
+        decode(add_scans(progressive, allowed + 1))
+    with pytest.raises(UnreadableImageError, match="broken data"):  # decoders expect the end after all components
+        decode(add_scans(encode(noise, "JPEG"), 100))
+
+
+def test_file_of_too_many_scans_is_skipped(tmp_path: Path) -> None:
+    content = encode(Image.fromarray(PIXELS), "JPEG", progressive=True)
+    (tmp_path / "a.jpg").write_bytes(content)
+    (tmp_path / "b.jpg").write_bytes(add_scans(content, 1000))
+    source = open_source(f"folder:{tmp_path}", on_error="skip")
+    assert [batch.ids for batch in source.batches(2)] == [("a.jpg",)]
+    assert [image.id for image in source.skipped] == ["b.jpg"]
+
+
+def test_data_behind_a_jpeg_image_are_not_its_scans() -> None:
+    """Phones append a video, in which any bytes may occur."""
+    content = encode(Image.fromarray(PIXELS), "JPEG", progressive=True)
+    np.testing.assert_array_equal(decode(content + 1000 * b"\xff\xda\0\2"), decode(content))

@@ -78,6 +78,12 @@ def test_path_without_a_scheme_is_rejected_with_a_suggestion(text: str) -> None:
         open_source(text)
 
 
+@pytest.mark.parametrize("text", ["a" * 5000, "a\0b", "~nobody/val"])
+def test_text_that_cannot_be_a_path_is_rejected(text: str) -> None:
+    with pytest.raises(SourceError, match="no scheme"):
+        open_source(text)
+
+
 def test_folder_without_a_scheme_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=re.escape(f"'folder:{tmp_path}'")):
         open_source(str(tmp_path))
@@ -124,8 +130,10 @@ def test_invalid_argument_for_a_spec_is_rejected(text: str, arguments: dict[str,
 
 
 def test_object_of_another_type_is_rejected() -> None:
-    with pytest.raises(SourceError, match="PosixPath"):
-        open_source(Path("val"))  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match="type float"):
+        open_source(0.5)
+    with pytest.raises(SourceError, match="'val' is not an image file"):
+        open_source(Path("val"))
 
 
 def test_scheme_can_be_registered_once_only() -> None:

@@ -1,5 +1,6 @@
 """The stress tests find what they look for."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stress.mutation import flip_bit, mutate
+from secondlook.files import compute_checksum
+from stress.mutation import flip_bit, forge, mutate
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.posix
@@ -26,6 +28,17 @@ def test_mutations_are_repeatable_and_different() -> None:
     assert len(set(mutants)) > 150
     flipped = np.frombuffer(flip_bit(content, np.random.default_rng(0)), np.uint8) ^ np.frombuffer(content, np.uint8)
     assert np.unpackbits(flipped).sum() == 1
+
+
+def test_forged_records_have_a_matching_checksum_or_none() -> None:
+    content = b'{"threshold": 0.5, "views": ["identity", "hflip"], "checksum": "0"}'
+    forged = [json.loads(forge(content, np.random.default_rng(number))) for number in range(200)]
+    sealed = [record for record in forged if "checksum" in record]
+    assert 50 < len(sealed) < 150
+    for record in sealed:
+        checksum = record.pop("checksum")
+        assert checksum == compute_checksum(record)
+    assert len({json.dumps(record) for record in forged}) > 50
 
 
 def test_crashes_and_hangs_are_attributed() -> None:

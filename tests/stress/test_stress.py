@@ -12,8 +12,6 @@ pytestmark = pytest.mark.posix
 Row = dict[str, str]
 
 JOBS = ["collect", "evaluate", "calibrate", "score", "score for review", "report"]
-RECORDS = {"run record", "evaluation", "ledger", "manifest"}
-"""Files without a checksum."""
 
 
 def run_stress(out: Path, *words: str) -> list[Row]:
@@ -37,7 +35,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    return run_stress(tmp_path_factory.mktemp("files"), "inputs", "bits", "--count", "208")
+    return run_stress(tmp_path_factory.mktemp("files"), "inputs", "bits", "forged", "--count", "208")
 
 
 @pytest.mark.parametrize("test", ["kills", "errors"])
@@ -49,21 +47,25 @@ def test_jobs_with_faults_end_with_the_same_bytes(faults: list[Row], test: str) 
 
 
 def test_mutated_inputs_are_refused_or_valid(files: list[Row]) -> None:
-    rows = [row for row in files if row["test"] == "mutated inputs" and row["case"] not in RECORDS]
+    rows = [row for row in files if row["test"] == "mutated inputs"]
     assert total(rows, "inputs") > 150
     assert total(rows, "refused") > 50
     assert total(rows, "raised", "crash", "hang", "failures") == 0
 
 
 def test_bit_flips_are_noticed(files: list[Row]) -> None:
-    rows = [row for row in files if row["test"] == "bit flips" and row["case"] not in RECORDS]
+    rows = [row for row in files if row["test"] == "bit flips"]
     assert total(rows, "inputs") > 100
     assert total(rows, "another_result", "failures") == 0
 
 
-def test_changes_of_records_are_noticed(files: list[Row]) -> None:
-    rows = [row for row in files if row["case"] in RECORDS]
-    assert total(rows, "another_result", "raised") == 0
+def test_forged_records_are_refused_or_valid(files: list[Row]) -> None:
+    rows = [row for row in files if row["test"] == "forged records"]
+    assert {row["case"] for row in rows} >= {"policy", "run record", "evaluation", "ledger", "manifest"}
+    assert total(rows, "inputs") > 200
+    assert total(rows, "refused") > 50
+    assert all(int(row["refused"]) < int(row["inputs"]) for row in rows if int(row["inputs"]) > 20), "some are valid"
+    assert total(rows, "raised", "crash", "hang", "failures") == 0
 
 
 def test_guarantees_hold_in_simulated_worlds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from secondlook.classifiers import function, hugging_face, onnx_model, pretrained, remote, sklearn_model  # noqa: F401
 from secondlook.classifiers.classifier import Classifier, Ensemble
 from secondlook.classifiers.credentials import split_credentials
+from secondlook.classifiers.function import FunctionClassifier
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, as_pixels
 from secondlook.classifiers.torch_model import TorchClassifier, require_torch
@@ -12,6 +13,7 @@ __all__ = [
     "MODELS",
     "Classifier",
     "Ensemble",
+    "FunctionClassifier",
     "LoadOptions",
     "ModelScheme",
     "Preprocessing",

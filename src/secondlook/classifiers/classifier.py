@@ -244,6 +244,13 @@ def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
     sums = values.sum(axis=1, dtype=np.float64)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > ROW_SUM_TOLERANCE:
+        if values.max() <= 1 and len(values) > 1:
+            raise ClassifierError(
+                f"classifier {name!r} has output='probabilities' and returned values in [0, 1], but row {worst} of the "
+                f"batch sums to {sums[worst]:.6g}; the sigmoid outputs of a multi-label model are not class "
+                "probabilities: if each image has exactly one class, export the model without the sigmoid and pass "
+                "output='logits', or else normalize each row."
+            )
         raise ClassifierError(
             f"classifier {name!r} has output='probabilities', but row {worst} of the batch sums to {sums[worst]:.6g} "
             "instead of 1; pass output='logits' if these are logits, or normalize each row."

@@ -23,7 +23,7 @@ class FunctionClassifier(Classifier):
         super().__init__(
             name=options.display_name,
             digest=digest_values("function", options.name) if options.name else "",
-            output=options.output or "probabilities",
+            output=options.output or options.default_output or "probabilities",
             preprocessing=options.override(Preprocessing(layout="NHWC")),
         )
         self._function = function
@@ -42,6 +42,7 @@ class FunctionClassifier(Classifier):
     form="function:package.module:name",
     summary="Python function (or any callable) from a uint8 batch [N, H, W, C] to an array [N, classes]",
     recognizes=callable,
+    describes_itself=True,
 )
 def open_function(target: object, options: LoadOptions) -> Classifier:
     """Wrap a callable, given as an object or by its name."""

@@ -25,6 +25,7 @@ INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "b
     form="hf:NAME_OR_DIR",
     summary="Hugging Face transformers image classifier, with its image processor",
     extra="hf",
+    describes_itself=True,
 )
 def open_transformers(
     location: str,

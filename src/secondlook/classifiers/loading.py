@@ -51,7 +51,7 @@ class LoadOptions:
         The spec, or a description of the object, for messages; also the default name.
     scheme
         Name of the model scheme.
-    output, name
+    output, default_output, name
         As given to `load_classifier`, or None.
     name_in_spec
         Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone.
@@ -66,6 +66,7 @@ class LoadOptions:
     spec: str
     scheme: str = ""
     output: Output | None = None
+    default_output: Output | None = None
     name: str | None = None
     name_in_spec: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -78,13 +79,14 @@ class LoadOptions:
         return self.spec if self.name is None or self.name_in_spec else self.name
 
     def require_output(self) -> Output:
-        """Return the kind of output of a model that does not declare it; raise if the user did not."""
-        if self.output is None:
+        """Return the kind of output of a model that does not declare it; raise if nothing else tells it."""
+        output = self.output or self.default_output
+        if output is None:
             raise ClassifierError(
                 f"cannot tell whether {self.spec!r} outputs logits or probabilities; "
                 "pass output='logits' or output='probabilities' (in a spec: ?output=logits)."
             )
-        return self.output
+        return output
 
     def expect_output(self, known: Output) -> Output:
         """Return the kind of output that a scheme always has; raise if the user declared the other one."""
@@ -140,6 +142,8 @@ class ModelScheme:
     is_data_only
         Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
         machine, so that it may be loaded for a file from someone else, such as a policy.
+    describes_itself
+        Whether its models come with their preprocessing, or do it themselves, so that none is taken from another model.
     """
 
     name: str
@@ -149,6 +153,7 @@ class ModelScheme:
     open: Opener
     recognizes: Callable[[object], bool] | None
     is_data_only: bool = False
+    describes_itself: bool = False
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -156,6 +161,11 @@ class ModelScheme:
         hints = get_type_hints(self.open)
         parameters = inspect.signature(self.open).parameters.values()
         return {each.name: hints.get(each.name) for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @property
+    def known_options(self) -> tuple[str, ...]:
+        """The names of all options that a model of this scheme can be loaded with."""
+        return (*_option_types(self), *SETTINGS)
 
 
 MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
@@ -170,11 +180,12 @@ def model_scheme(
     extra: str | None = None,
     recognizes: Callable[[object], bool] | None = None,
     is_data_only: bool = False,
+    describes_itself: bool = False,
 ) -> Callable[[Opener], Opener]:
     """Register the decorated function as the opener of a model scheme."""
 
     def register(opener: Opener) -> Opener:
-        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes, is_data_only))
+        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes, is_data_only, describes_itself))
         return opener
 
     return register
@@ -184,6 +195,7 @@ def load_classifier(
     spec: object,
     *,
     output: Output | None = None,
+    default_output: Output | None = None,
     name: str | None = None,
     preprocessing: Preprocessing | None = None,
     **options: Any,
@@ -198,6 +210,8 @@ def load_classifier(
         a `Classifier`, which is returned unchanged.
     output
         'logits' or 'probabilities'; required if the format does not declare it.
+    default_output
+        The same, where neither `output` nor the model tells it.
     name
         Display name. For a function or a remote model it is also the identity under which outputs are stored. In a
         spec (`function:package.module:predict?name=v1`) it is the identity only, and the spec is displayed.
@@ -208,7 +222,7 @@ def load_classifier(
         Individual preprocessing settings (resize, crop, interpolation, scale, mean, std, color, layout, gray, ...) and
         the options of the model scheme.
     """
-    given = {"output": output, "preprocessing": preprocessing, **options}
+    given = {"output": output, "default_output": default_output, "preprocessing": preprocessing, **options}
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(spec, list | tuple):
         return Ensemble([load_classifier(member, **given) for member in spec], name=name)
@@ -279,24 +293,24 @@ def _open(
     name_in_spec: bool = False,
     authorization: str | None = None,
 ) -> Classifier:
-    types = _option_types(scheme)
-    known = [*types, *SETTINGS]
+    types, known = _option_types(scheme), scheme.known_options
     for name in given:
         if name not in known:
             raise ClassifierError(
                 f"unknown option {name!r} for {spec!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
             )
-    output = given.get("output")
-    if output is not None and output not in OUTPUTS:
-        raise ClassifierError(
-            f"unknown output={output!r} for {spec!r}; pass output='logits' or output='probabilities'."
-        )
+    for name in ("output", "default_output"):
+        if given.get(name) not in (None, *OUTPUTS):
+            raise ClassifierError(
+                f"unknown {name}={given[name]!r} for {spec!r}; pass {name}='logits' or {name}='probabilities'."
+            )
     for name, hint in types.items():
         _check_value(name, given.get(name), hint, spec)
     options = LoadOptions(
         spec=spec,
         scheme=scheme.name,
-        output=output,
+        output=given.get("output"),
+        default_output=given.get("default_output"),
         name=given.get("name"),
         name_in_spec=name_in_spec,
         settings={name: value for name, value in given.items() if name in SETTINGS},
@@ -308,7 +322,13 @@ def _open(
 
 def _option_types(scheme: ModelScheme) -> dict[str, object]:
     """Return the types of all options except the preprocessing settings, which `Preprocessing` checks."""
-    return {"output": str, "name": str | None, "preprocessing": Preprocessing | None, **scheme.options}
+    return {
+        "output": str,
+        "default_output": str | None,
+        "name": str | None,
+        "preprocessing": Preprocessing | None,
+        **scheme.options,
+    }
 
 
 def _parse_value(text: str, hint: object) -> object:

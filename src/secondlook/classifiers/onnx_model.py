@@ -1,7 +1,7 @@
 """ONNX files, run by ONNX Runtime."""
 
-import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from secondlook.classifiers.model_input import (
 )
 from secondlook.classifiers.onnx_file import find_external_data
 from secondlook.classifiers.preprocessing import InputType
+from secondlook.classifiers.time_limits import TIME_LIMITS
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
 
@@ -77,11 +78,9 @@ class OnnxClassifier(Classifier):
         import onnxruntime
 
         run_options = onnxruntime.RunOptions()
-        timer = threading.Timer(self._timeout, setattr, (run_options, "terminate", True))
-        timer.daemon = True
-        timer.start()
         try:
-            values: Array = self._session.run([self._output_name], {self._input.name: inputs}, run_options)[0]
+            with TIME_LIMITS.limit(self._timeout, partial(setattr, run_options, "terminate", True)):
+                values: Array = self._session.run([self._output_name], {self._input.name: inputs}, run_options)[0]
         except Exception as error:
             if run_options.terminate:
                 raise ClassifierError(
@@ -89,9 +88,6 @@ class OnnxClassifier(Classifier):
                     "images; if the model is not in an endless loop, pass a larger timeout= or use a smaller batch."
                 ) from error
             raise ClassifierError(describe_failure(self.name, inputs, error)) from error
-        finally:
-            timer.cancel()
-            timer.join()  # a thread that ends while the interpreter shuts down can abort the process
         return values
 
 

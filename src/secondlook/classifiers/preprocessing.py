@@ -112,12 +112,32 @@ class Preprocessing:
             raise ClassifierError(f"std={self.std} and scale={self.scale:g} must be positive.")
         if self.input_dtype == "uint8" and (self.scale, self.mean, self.std) != (1 / 255, (0.0,), (1.0,)):
             raise ClassifierError("the model takes raw uint8 pixels; remove scale=, mean= and std=.")
+        if self.channels == 1 and max(len(self.mean), len(self.std)) > 1:
+            raise ClassifierError(
+                f"mean={self.mean} and std={self.std} are for color, but the model takes gray images; pass one number."
+            )
+        self._check_mean()
         fitted, required = self.fitted_size, _parse_size("size", self.size)
         if fitted is not None and required is not None and fitted != required:
             raise ClassifierError(
                 f"the model requires images of {_format_size(required)} pixels, but resize= and crop= produce "
                 f"{_format_size(fitted)}; pass crop={required}."
             )
+
+    def _check_mean(self) -> None:
+        """Raise if the mean is above the largest pixel, as that of pixels from 0 to 255 is if they are scaled to 1."""
+        largest = 255 * self.scale
+        if max(self.mean) <= largest * (1 + 1e-6):
+            return
+        repaired = f"mean={_format_numbers(self.mean, self.scale)}"
+        if max(self.std) > largest:
+            repaired += f", std={_format_numbers(self.std, self.scale)}"
+        elif self.std == (1.0,):
+            repaired += " and std= in the same units"
+        raise ClassifierError(
+            f"mean={_format_numbers(self.mean)} is above {largest:g}, the largest value that pixels have here; if it "
+            f"is that of pixels from 0 to 255, pass {repaired}."
+        )
 
     @property
     def fitted_size(self) -> Size | None:
@@ -339,7 +359,7 @@ def _parse_numbers(name: str, value: object) -> tuple[float, ...]:
     values: Iterable[Any] = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     try:
         numbers = tuple(float(number) for number in values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = ()
     if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
         raise ClassifierError(f"{name}={value!r} is invalid; expected one finite number, or one per RGB channel.")
@@ -354,6 +374,11 @@ def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None
 
 def _format_size(size: tuple[int, ...]) -> str:
     return f"{size[0]} x {size[1]}"
+
+
+def _format_numbers(numbers: Sequence[float], factor: float = 1.0) -> str:
+    texts = [f"{number * factor:.4g}" for number in numbers]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _format_value(value: object) -> str:

@@ -30,6 +30,7 @@ INPUT_TRANSFORMING_MODELS = ("googlenet", "inception_v3")
     form="timm:NAME",
     summary="timm model with pretrained weights and their preprocessing, or with weights=FILE",
     extra="torch",
+    describes_itself=True,
 )
 def open_timm(
     location: str,
@@ -110,6 +111,7 @@ def _compute_resize(config: Mapping[str, Any], size: Size, spec: str) -> int | S
     form="torchvision:NAME",
     summary="torchvision model with pretrained weights and their preprocessing, or with weights=FILE",
     extra="torch",
+    describes_itself=True,
 )
 def open_torchvision(
     location: str,

@@ -17,8 +17,8 @@ class Interrupted(BaseException):
 def main() -> None:
     """Handle Ctrl-C before the slow imports, run the command line, and exit without tearing the interpreter down.
 
-    On a busy machine, threads of the inference and storage libraries abort about one process in sixty during teardown,
-    after all work is done.
+    A thread of another library that needs Python during teardown aborts the process after all work is done. Threads of
+    Arrow did so where they released memory of Python; reading chunks of scores does not use them any more.
     """
     signal.signal(signal.SIGINT, interrupt)
     from secondlook.cli import app

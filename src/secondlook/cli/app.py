@@ -3,11 +3,11 @@
 import codecs
 import io
 import json
-import re
 import signal
 import sys
 import warnings
-from typing import Annotated, TextIO
+from collections.abc import Sequence
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from secondlook.cli import (
     INTERRUPTED,
     Interrupted,
     calibrate,
+    check,
     compare,
     demo,
     evaluate,
@@ -30,6 +31,7 @@ from secondlook.cli import (
     search,
     views,
 )
+from secondlook.cli.messages import name_options
 from secondlook.errors import SecondLookError
 
 app = typer.Typer(
@@ -40,6 +42,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("demo")(demo.demo)
+app.command("check")(check.check)
 app.command("evaluate")(evaluate.evaluate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("score")(score.score)
@@ -49,9 +52,6 @@ app.command("search")(search.search)
 app.command("info")(info.info)
 app.command("list")(listing.list_kind)
 app.add_typer(views.app, name="views")
-
-OPTION_OF_ARGUMENT = {"classifier": "model", "methods": "method", "metrics": "metric", "exports": "export"}
-"""Arguments of the library whose command-line option has another name."""
 
 LONGEST_MESSAGE = 1000
 """Characters of an error or warning that are printed at most; the beginning and the end are kept."""
@@ -81,7 +81,7 @@ def main() -> None:
     try:
         app()
     except SecondLookError as error:
-        _exit_with_error(name_options(str(error), sys.argv[1:2]))
+        _exit_with_error(name_options(str(error), find_flags(sys.argv[1:])))
     except OSError as error:
         # A full disk or missing permissions: the user can repair it, and the path says where.
         place = f" ({error.filename!r})" if error.filename else ""
@@ -95,21 +95,15 @@ def main() -> None:
         signal.signal(signal.SIGINT, exit_at_once)
 
 
-def name_options(message: str, command: list[str]) -> str:
-    """Return a message of the library with its arguments (`views=`) named as options of the command (`--views`)."""
-    group = typer.main.get_command(app)
-    parameters = getattr(getattr(group, "commands", {}).get(command[0] if command else ""), "params", [])
-    flags = {parameter.name: parameter.opts[0] for parameter in parameters if parameter.opts[0].startswith("--")}
-    flags |= {name: f"--{option}" for name, option in OPTION_OF_ARGUMENT.items() if f"--{option}" in flags.values()}
-
-    def rename(match: re.Match[str]) -> str:
-        flag = flags.get(match["name"])
-        if flag is None:
-            return match[0]
-        value = match["value"].strip("'")
-        return flag if value in ("", "True") else f"{flag} {value}"
-
-    return re.sub(r"(?<![\w?&.-])(?P<name>[a-z_]+)=(?P<value>True|'[\w.-]*'|)(?=[\s,;.:)]|$)", rename, message)
+def find_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the options of the command that a command line names, by the names of its parameters."""
+    command: Any = typer.main.get_command(app)
+    for word in arguments:
+        if word not in getattr(command, "commands", {}):
+            break
+        command = command.commands[word]
+    options = ((one.name, flag) for one in command.params for flag in one.opts if flag.startswith("--"))
+    return {name: flag for name, flag in options if name is not None}
 
 
 def shorten(message: str) -> str:
@@ -151,4 +145,4 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print the message of a warning without its place in the code."""
-    _print_message("[bold yellow]warning:[/]", name_options(str(message), sys.argv[1:2]))
+    _print_message("[bold yellow]warning:[/]", name_options(str(message), find_flags(sys.argv[1:])))

@@ -10,7 +10,8 @@ import typer
 
 from secondlook.cli import options
 from secondlook.errors import DecisionError
-from secondlook.selective import DEFAULT_DELTA
+from secondlook.selective import DEFAULT_DELTA, Policy
+from secondlook.specs import MEMBER_SEPARATOR
 
 
 def calibrate(
@@ -24,11 +25,14 @@ def calibrate(
     method: Annotated[
         str,
         typer.Option(
-            metavar="NAME[,NAME]", help="Confidence method to decide by, or several to choose from, which share delta."
+            metavar="NAME[,NAME]",
+            help="Confidence method to decide by, or several to choose from, which share delta. "
+            f"Methods: {options.METHODS_HELP}.",
         ),
     ] = "mean",
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
+    overwrite: options.Overwrite = False,
     config: options.Config = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -58,7 +62,7 @@ def calibrate(
     else:
         raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
     try:
-        policy.save(out)
+        policy.save(out, overwrite=overwrite)
     except OSError as error:
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
@@ -67,8 +71,19 @@ def calibrate(
         typer.echo(policy.model_dump_json())
     elif not quiet:
         about = [describe_prediction(policy.predict_from, policy.top_k)]
-        following = f"secondlook score --policy {quote(str(out))} --data folder:new/ --out scores.parquet"
-        typer.echo("\n".join([str(policy), *about, "", f"Saved in {out}. Next: {following}"]))
+        typer.echo("\n".join([str(policy), *about, "", f"Saved in {out}. {_describe_next_step(policy, out)}"]))
+
+
+def _describe_next_step(policy: Policy, path: Path) -> str:
+    """Return the command that scores new images; it names the models that a policy does not load by itself."""
+    from secondlook.classifiers import MODELS
+    from secondlook.scoring import can_load_classifier
+
+    specs = [] if can_load_classifier(policy) else policy.classifier.name.split(MEMBER_SEPARATOR)
+    if any(spec.partition(":")[0] not in MODELS for spec in specs):
+        return f"Next, in Python: secondlook.score({str(path)!r}, 'folder:new/', 'scores.parquet', classifier=...)"
+    models = "".join(f" --model {quote(spec)}" for spec in specs)
+    return f"Next: secondlook score --policy {quote(str(path))}{models} --data folder:new/ --out scores.parquet"
 
 
 def split_methods(text: str) -> list[str]:

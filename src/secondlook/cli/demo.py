@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +22,9 @@ TRAINING_IMAGES = 200
 CLOSING = """
 The same with your own model and images:
 
-  secondlook evaluate --model onnx:model.onnx --data folder:val/ --views natural --out run/
-  secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
-  secondlook score --policy policy.json --data folder:new/ --out scores.parquet
+  {command} evaluate --model onnx:model.onnx --data folder:val/ --views natural --out run/
+  {command} calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
+  {command} score --policy policy.json --data folder:new/ --out scores.parquet
 """
 
 
@@ -51,7 +52,19 @@ def demo(
             typer.echo(f"\n$ secondlook {shlex.join(arguments)}")
         app([*arguments, *(["--quiet"] if quiet else [])], prog_name="secondlook", standalone_mode=False)
     if not quiet:
-        typer.echo(CLOSING)
+        typer.echo(CLOSING.format(command=find_command()))
+
+
+def find_command() -> str:
+    """Return what to type to run this installation: its name, or its path where the shell does not find it by name."""
+    installed = Path(sys.executable).with_name("secondlook")
+    found = shutil.which("secondlook")
+    if not installed.exists() or (found is not None and Path(found).samefile(installed)):
+        return "secondlook"
+    try:
+        return shlex.quote(str(installed.relative_to(Path.cwd())))
+    except ValueError:
+        return shlex.quote(str(installed))
 
 
 def commands(out: Path) -> list[list[str]]:

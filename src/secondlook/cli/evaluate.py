@@ -39,6 +39,10 @@ def evaluate(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     on_error: options.OnErrorOption = "fail",
+    no_check: Annotated[
+        bool,
+        typer.Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images."),
+    ] = False,
     config: options.Config = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -48,7 +52,8 @@ def evaluate(
 
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --views natural --out run/
     """
-    from secondlook.runs import EVALUATION, Run, create_run
+    from secondlook.runs import EVALUATION, REPORT, Run, create_run
+    from secondlook.setup_check import SetupWarning
     from secondlook.views import ViewWarning
 
     classifier = options.load_models(
@@ -61,9 +66,11 @@ def evaluate(
         model_options=model_options,
         header_from_env=header_from_env,
     )
+    had_report = (out / REPORT).is_file()
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore", ViewWarning)
+            warnings.simplefilter("ignore", SetupWarning)
         run: Run = create_run(
             classifier,
             data,
@@ -81,17 +88,20 @@ def evaluate(
             batch_size=batch_size or "auto",
             # The spec of the source may set it as well, so only a choice other than the default is passed on.
             on_error=None if on_error == "fail" else on_error,
+            check_setup=not no_check,
             progress=not (quiet or no_progress),
         )
     if as_json:
         typer.echo(json.dumps(json.loads((run.path / EVALUATION).read_bytes()), ensure_ascii=False))
     elif not quiet:
-        _print_result(run.path, str(run.evaluation), len(run.predictions.skipped))
+        typer.echo(run.evaluation)
+        if had_report and not (out / REPORT).exists():
+            typer.echo(f"\nRemoved {out / REPORT}, which showed the evaluation before this one.")
+        _print_following(run.path, len(run.predictions.skipped))
 
 
-def _print_result(path: Path, evaluation: str, skipped: int) -> None:
+def _print_following(path: Path, skipped: int) -> None:
     folder = quote(str(path))
-    typer.echo(evaluation)
     if skipped:
         typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
     following = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"

@@ -95,7 +95,7 @@ def _describe_policy(path: Path) -> Facts:
         "what": "policy",
         "file": INTACT[Policy.is_intact(path)],
         "rule": f"accept where {policy.method} >= {policy.threshold:.6g}",
-        "guarantee": policy.guarantee.text,
+        "guarantee": policy.guarantee_text,
         "prediction": describe_prediction(policy.predict_from, policy.top_k),
         "classifier": policy.classifier.name,
         "classifier digest": policy.classifier.digest,

@@ -10,13 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from secondlook.cli import options
+from secondlook.cli.messages import name_options
 from secondlook.registry import Registry
 
 Kind = Literal["methods", "metrics", "views", "models", "sources", "exports"]
 
 
 def list_kind(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
     as_json: options.Json = False,
 ) -> None:
     """List what is available, with a line on each.
@@ -28,11 +29,13 @@ def list_kind(
         rows = {title: registry.to_rows() for title, registry in registries.items()}
         typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
         return
-    console = Console()
+    from secondlook.cli.app import find_flags
+
+    console, flags = Console(), find_flags(["evaluate"])
     for title, registry in registries.items():
         table = Table(title, "summary", box=None, pad_edge=False)
         for record in registry.values():
-            table.add_row(escape(record.form), escape(record.summary))
+            table.add_row(escape(record.form), escape(name_options(record.summary, flags)))
             if warning := getattr(record, "warning", None):
                 table.add_row("", f"[yellow]{escape(warning)}[/]")
         console.print(table)

@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secondlook.arrays import Output
+from secondlook.classifiers import MODELS
 from secondlook.errors import ClassifierError, SecondLookError
+from secondlook.estimators import METHODS
+from secondlook.metrics import METRICS
 from secondlook.predictions import PredictFrom
+from secondlook.progress import hide_hugging_face_bars
 from secondlook.registry import did_you_mean
-from secondlook.sources import OnError
+from secondlook.sources import SOURCES, OnError
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
+from secondlook.views import PRESETS
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
 
 Models = Annotated[
     list[str],
-    typer.Option("--model", metavar="SPEC", help="Classifier, such as onnx:model.onnx; repeat for an ensemble."),
+    typer.Option(
+        "--model",
+        metavar="SPEC",
+        help=f"Classifier, such as onnx:model.onnx; repeat for an ensemble. Schemes: {', '.join(MODELS)}.",
+    ),
 ]
 OutputOption = Annotated[
     Output | None, typer.Option("--output", help="What the model outputs, where its file does not tell.")
@@ -46,17 +55,20 @@ HeaderFromEnv = Annotated[
 Data = Annotated[
     str,
     typer.Option(
-        "--data", metavar="SPEC", help="Images, such as folder:DIR or npz:FILE; 'secondlook list sources' has all."
+        "--data", metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. Schemes: {', '.join(SOURCES)}."
     ),
 ]
-Views = Annotated[str, typer.Option("--views", metavar="SET", help="Preset, views in quotes, or a .txt file of views.")]
+VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
+METHODS_HELP = ", ".join(method.form for method in METHODS.values())
+METRICS_HELP = ", ".join(metric.form for metric in METRICS.values())
+Views = Annotated[str, typer.Option("--views", metavar="SET", help=VIEWS_HELP)]
 Methods = Annotated[
     list[str] | None,
-    typer.Option("--method", metavar="NAME", help="Confidence method ('secondlook list methods'); may be repeated."),
+    typer.Option("--method", metavar="NAME", help=f"Confidence method; may be repeated. Methods: {METHODS_HELP}."),
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", metavar="NAME", help="Metric ('secondlook list metrics'); may be repeated."),
+    typer.Option("--metric", metavar="NAME", help=f"Metric; may be repeated. Metrics: {METRICS_HELP}."),
 ]
 Level = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
 Resamples = Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
@@ -90,9 +102,18 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
 ]
 OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="Fail on an unreadable image, or skip and list it.")]
+Overwrite = Annotated[bool, typer.Option("--force", help="Replace an existing file that has other content.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="Hide progress bars.")]
+
+
+def _hide_bars(wanted: bool) -> bool:
+    if wanted:
+        hide_hugging_face_bars()
+    return wanted
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
 
 
 def load_models(
@@ -111,8 +132,8 @@ def load_models(
 
     preprocessing = {"mean": mean, "std": std, "resize": resize, "crop": crop}
     named = {"output": output, **preprocessing, "header_from_env": header_from_env}
-    options = {name: value for name, value in named.items() if value is not None} | _parse_pairs(model_options or [])
-    texts = [_add_options(spec, options) for spec in specs]
+    options = {**named, **_parse_pairs(model_options or [])}
+    texts = [add_options(spec, options) for spec in specs]
     if len(texts) == 1:
         return load_classifier(texts[0])
     members = [load_classifier(text) for text in texts]
@@ -124,12 +145,14 @@ def _parse_pairs(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as threads=2.")
+            raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as 'threads=2'.")
         options[name] = value
     return options
 
 
-def _add_options(text: str, options: Mapping[str, str]) -> str:
+def add_options(text: str, given: Mapping[str, str | None]) -> str:
+    """Return the spec of a model with options that were given beside it; those that are None were not."""
+    options = {name: value for name, value in given.items() if value is not None}
     if not options or ":" not in text:  # a text without a scheme is rejected with a hint when it is loaded
         return text
     from secondlook.classifiers import split_credentials

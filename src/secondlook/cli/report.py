@@ -16,7 +16,13 @@ def report(
         Path | None,
         typer.Option("--out", metavar="FILE", help="HTML file to write.", show_default="RUN/report.html"),
     ] = None,
-    delta: options.Delta = DEFAULT_DELTA,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Failure probability of the guarantees, shared by all methods.",
+            show_default=f"that of the latest calibration of the run, otherwise {DEFAULT_DELTA:g}",
+        ),
+    ] = None,
     galleries: Annotated[bool, typer.Option(help="Show images, where they are still available.")] = True,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -31,8 +37,10 @@ def report(
 
     written = open_run(run).report(out, delta=delta, galleries=galleries, progress=not (quiet or no_progress))
     if as_json:
-        typer.echo(json.dumps({"report": str(written.path), "notes": written.notes}, ensure_ascii=False))
+        content = {"report": str(written.path), "guarantees": written.terms, "notes": written.notes}
+        typer.echo(json.dumps(content, ensure_ascii=False))
     elif not quiet:
         for note in written.notes:
             typer.echo(note)
+        typer.echo(f"Guarantees with {written.terms}.")
         typer.echo(f"Report written to {written.path}")

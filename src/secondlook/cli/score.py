@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secondlook.cli import options
-from secondlook.errors import ClassifierError, DecisionError
-from secondlook.specs import MEMBER_SEPARATOR, parse_spec
+from secondlook.errors import DecisionError
 
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
@@ -50,6 +49,7 @@ def score(
         bool,
         typer.Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost."),
     ] = False,
+    overwrite: options.Overwrite = False,
     config: options.Config = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -64,12 +64,12 @@ def score(
     _require({"--header-from-env": header_from_env}, "--model", model)
     _require({"--link": link}, "--rejected", rejected)
     _require({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
-    specs = model if allow_mismatch or not model else _inherit_options(policy, model)
+    specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()]
     summary = score_images(
         policy,
         data,
         out,
-        classifier=None if not specs else options.load_models(specs, header_from_env=header_from_env),
+        classifier=specs or None,
         per_view=per_view,
         level=level,
         seed=seed,
@@ -81,6 +81,7 @@ def score(
         batch_size=batch_size or "auto",
         progress=not (quiet or no_progress),
         allow_mismatch=allow_mismatch,
+        overwrite=overwrite,
         # The spec of the source may set it as well, so only a choice other than the default is passed on.
         on_error=None if on_error == "fail" else on_error,
         on_first_predictions=None if quiet else _warn_of_harmful_views,
@@ -95,25 +96,6 @@ def _require(given: Mapping[str, object], partner: str, partner_value: object) -
     for option, value in given.items():
         if value and not partner_value:
             raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
-
-
-def _inherit_options(policy: Path, models: list[str]) -> list[str]:
-    """Return a single model given without options with those of the policy's classifier, where it is of its scheme.
-
-    Options that could do harm, such as `trust_pickle=true`, are for the user to give.
-    """
-    from secondlook.scoring import select_harmless_options
-    from secondlook.selective import Policy, PolicyWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PolicyWarning)  # scoring loads the policy again, and warns then
-        name = Policy.load(policy).classifier.name
-    if len(models) > 1 or MEMBER_SEPARATOR in name or ":" not in models[0] or ":" not in name:
-        return models
-    given, original = parse_spec(models[0], ClassifierError), parse_spec(name, ClassifierError)
-    if given.options or given.scheme != original.scheme:
-        return models
-    return [str(given.with_options(select_harmless_options(original)))]
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:

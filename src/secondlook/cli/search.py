@@ -7,20 +7,32 @@ from typing import Annotated
 import typer
 
 from secondlook.cli import options
+from secondlook.metrics import METRICS
+
+OBJECTIVES = ", ".join(metric.form for metric in METRICS.values() if metric.name != "accuracy")
+"""All metrics but the one that does not depend on the views."""
 
 
 def search(
     run: Annotated[Path, typer.Option("--run", metavar="DIR", help="Run folder with all candidate views and labels.")],
     budget: Annotated[int, typer.Option(help="Number of views to choose, in addition to the image itself.")] = 12,
-    objective: Annotated[str, typer.Option(metavar="METRIC", help="Metric to improve, such as auroc.")] = "auroc",
+    objective: Annotated[str, typer.Option(metavar="METRIC", help=f"Metric to improve: {OBJECTIVES}.")] = "auroc",
     preset: Annotated[
-        str | None, typer.Option(metavar="SET", help="Views to compare with; the run must hold all of them.")
+        str | None,
+        typer.Option(metavar="SET", help=f"Views to compare with, all of them in the run. {options.VIEWS_HELP}"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.txt", help="Text file for the chosen views.")
+        Path | None,
+        typer.Option("--out", metavar="FILE.txt", help="Text file for the chosen views, with a plot beside it."),
     ] = None,
     curve: Annotated[
-        Path | None, typer.Option("--curve", metavar="FILE.png", help="Plot of the gain over the number of views.")
+        Path | None,
+        typer.Option(
+            "--curve",
+            metavar="FILE.png",
+            help="Plot of the gain over the number of views.",
+            show_default="FILE.png of --out",
+        ),
     ] = None,
     seed: options.Seed = 0,
     config: options.Config = None,
@@ -45,11 +57,14 @@ def search(
         seed=seed,
         progress=not (quiet or no_progress),
     )
-    plot = curve or (out.with_suffix(".png") if out and out.name else None)
-    written = [write(path) for write, path in ((result.write, out), (result.plot, plot)) if path is not None]
-    if as_json:
-        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
-    elif not quiet:
+    if not (quiet or as_json):
         typer.echo(str(result))
-        for path in written:
-            typer.echo(f"Written: {path}")
+    plot = curve or (out.with_suffix(".png") if out and out.name else None)
+    files = []
+    for write, path in ((result.write, out), (result.plot, plot)):
+        if path is not None:
+            files.append(str(write(path)))
+            if not (quiet or as_json):
+                typer.echo(f"Written: {path}")
+    if as_json:
+        typer.echo(json.dumps({**result.to_dict(), "files": files}, ensure_ascii=False))

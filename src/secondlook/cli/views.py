@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from secondlook.cli import options
+from secondlook.diagnosis import CANDIDATE_KINDS
 from secondlook.errors import ViewError
 
 app = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
@@ -12,23 +14,31 @@ app = typer.Typer(help="Draw views of an image, or propose candidate views.", no
 
 @app.command("show")
 def show_views(
-    views: Annotated[str, typer.Argument(metavar="SET", help="Preset, views in quotes, or a .txt file of views.")],
+    views: Annotated[str, typer.Argument(metavar="SET", help=options.VIEWS_HELP)],
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="Image file: JPEG, PNG, WebP, BMP or TIFF.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Image file to write.", show_default="IMAGE-views.png")
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Also print the views in the notation of the paper.")] = False,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, help="Maximum number of pixels of the image, checked before decoding.")
+    ] = 100_000_000,
 ) -> None:
     """Draw every view of an image, each with its text below.
 
     Example: secondlook views show natural photo.jpg -o sheet.png
     """
-    from secondlook.sources import ReadOptions, decode_file
+    from secondlook.sources import UnreadableImageError, read_image
     from secondlook.views import ViewSet, contact_sheet
 
     view_set = ViewSet(views)
     target = output or Path(f"{image.stem}-views.png")
-    sheet = contact_sheet(decode_file(image, str(image), ReadOptions().max_pixels), view_set)
+    try:
+        pixels = read_image(image, max_pixels=max_pixels, max_bytes=3 * max_pixels)
+    except UnreadableImageError as error:
+        repair = "make it smaller, or raise --max-pixels" if "max_pixels" in error.reason else "repair it"
+        raise ViewError(f"image {image} cannot be read: {error.reason}; {repair}.") from None
+    sheet = contact_sheet(pixels, view_set)
     try:
         sheet.save(target)
     except (OSError, ValueError) as error:
@@ -41,7 +51,7 @@ def show_views(
 
 @app.command("candidates")
 def propose_views(
-    kind: Annotated[str, typer.Argument(help="Kind of images: natural, digits, ...")] = "natural",
+    kind: Annotated[str, typer.Argument(help=f"Kind of images: {', '.join(CANDIDATE_KINDS)}.")] = "natural",
     image_size: Annotated[int, typer.Option(help="Side of the classifier's input in pixels.")] = 32,
     number: Annotated[int, typer.Option("-n", "--number", help="Number of views, the gentlest first.")] = 100,
     output: Annotated[

@@ -11,8 +11,8 @@ from secondlook.diagnosis.pool import Pool, read_pool
 from secondlook.errors import DiagnosisError
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions
-from secondlook.tables import format_table
-from secondlook.views import View, ViewSet
+from secondlook.tables import TextTable, format_difference, format_html
+from secondlook.views import View, ViewSet, as_view_set_with_names
 
 MAX_CHANGED = 0.015
 """Fraction of the confident predictions that a view may change; docs/diagnosis.md shows real views on both sides."""
@@ -72,7 +72,7 @@ class Diagnosis:
     @property
     def usable(self) -> ViewSet:
         """Views that are neither harmful nor weak, including the identity."""
-        return ViewSet([row.view for row in self.rows if row.status == "usable"])
+        return as_view_set_with_names([row.view for row in self.rows if row.status == "usable"])
 
     @property
     def weak(self) -> dict[str, str]:
@@ -95,7 +95,7 @@ class Diagnosis:
 
     def __getitem__(self, view: View | str) -> ViewDiagnosis:
         """Return the diagnosis of one view."""
-        text = str(View.parse(view) if isinstance(view, str) else view)
+        text = str(as_view_set_with_names([row.view for row in self.rows]).resolve(view))
         for row in self.rows:
             if row.view == text:
                 return row
@@ -106,11 +106,16 @@ class Diagnosis:
         """Return the diagnosis as plain values for JSON."""
         return {"rows": [asdict(row) for row in self.rows]}
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[object]:
         labeled = ["accuracy", "AUROC alone", "with image"] if self.rows[0].accuracy is not None else []
         header = ["view", "agreement", "confident", "conf. drop", *labeled, "status"]
-        table = format_table([header, *(_format_row(row) for row in self.rows)], numbers=True)
-        return "\n".join([table, *self.describe_harmful()])
+        return [TextTable([header, *map(_format_row, self.rows)], numbers=True), *self.describe_harmful()]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._blocks()))
+
+    def _repr_html_(self) -> str:
+        return format_html(self._blocks())
 
     def describe_harmful(self, limit: int | None = None) -> list[str]:
         """Return a line for each harmful view; beyond `limit` views, the last line counts the others."""
@@ -234,7 +239,7 @@ def _drop_in_standard_errors(before: Float64Array, after: Float64Array) -> float
 def _format_row(row: ViewDiagnosis) -> list[str]:
     agreement = row.agreement
     cells = [f"{100 * value:.1f} %" for value in (agreement.overall, agreement.confident)]
-    cells.append(f"{agreement.confidence_drop:+.3f}")
+    cells.append(format_difference(agreement.confidence_drop, 3))
     if row.accuracy is not None:
         aurocs = ("-" if value is None else f"{100 * value:.2f}" for value in (row.auroc_alone, row.auroc_with_image))
         cells += [f"{100 * row.accuracy:.1f} %", *aurocs]

@@ -6,7 +6,13 @@ from pathlib import Path
 from secondlook.diagnosis.diagnosis import Diagnosis
 from secondlook.diagnosis.gains import LEVEL, CurvePoint, Gain
 from secondlook.errors import DiagnosisError
-from secondlook.tables import format_table
+from secondlook.tables import (
+    TextTable,
+    format_difference,
+    format_difference_interval,
+    format_html,
+    format_value,
+)
 from secondlook.views import ViewSet
 
 MAX_HARMFUL_LINES = 10
@@ -46,7 +52,8 @@ class SearchResult:
     def verdict(self) -> str:
         """One sentence on whether better views were found."""
         first = self.gains[0]
-        gain = f"{self.objective} {_format_gain(first)}"
+        gain = _format_gain(first)
+        gain = f"the same {self.objective}" if gain == "same" else f"{self.objective} {gain}"
         if first.verdict == "better":
             return f"The found views are better than {first.over}: {gain}."
         return (
@@ -120,19 +127,23 @@ class SearchResult:
             "verdict": self.verdict,
         }
 
+    def _blocks(self) -> list[object]:
+        return [
+            f"{self._summary()}:",
+            self._tabulate_curve(),
+            f"On held-out images ({self.folds} folds, {100 * LEVEL:g} % intervals) {self.objective} is "
+            f"{format_value(self.value)}:",
+            *(f"  {_compare(gain)} {gain.over} ({format_value(gain.value)})" for gain in self.gains),
+            f"Suggested stop: {self.suggested_stop} views besides the image itself.",
+            self.verdict,
+            *self.diagnosis.describe_harmful(MAX_HARMFUL_LINES),
+        ]
+
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"{self._summary()}:",
-                self._format_curve(),
-                f"On held-out images ({self.folds} folds, {100 * LEVEL:g} % intervals) {self.objective} is "
-                f"{self.value:.4f}:",
-                *(f"  gain {_format_gain(gain)} over {gain.over} ({gain.value:.4f})" for gain in self.gains),
-                f"Suggested stop: {self.suggested_stop} views besides the image itself.",
-                self.verdict,
-                *self.diagnosis.describe_harmful(MAX_HARMFUL_LINES),
-            ]
-        )
+        return "\n".join(map(str, self._blocks()))
+
+    def _repr_html_(self) -> str:
+        return format_html(self._blocks())
 
     def _summary(self) -> str:
         chosen, candidates = len(self.found) - 1, len(self.diagnosis) - 1
@@ -141,17 +152,22 @@ class SearchResult:
             f"{self.images:,} images with {self.errors:,} errors, seed {self.seed}"
         )
 
-    def _format_curve(self) -> str:
+    def _tabulate_curve(self) -> TextTable:
         rows = [["view", "views", self.objective, "gain", "interval"]]
         for text, point in zip(self.found.texts, self.curve, strict=False):
-            gain, interval = f"{point.gain.gain:+.4f}", _format_interval(point.gain)
-            rows.append([text, str(point.views), f"{point.value:.4f}", gain, interval])
-        return format_table(rows, numbers=True)
+            gain = format_difference(point.gain.gain)
+            rows.append([text, str(point.views), format_value(point.value), gain, _format_interval(point.gain)])
+        return TextTable(rows, numbers=True)
+
+
+def _compare(gain: Gain) -> str:
+    word, link = ("", "as") if format_difference(gain.gain) == "same" else ("gain ", "over")
+    return f"{word}{_format_gain(gain)} {link}"
 
 
 def _format_gain(gain: Gain) -> str:
-    return f"{gain.gain:+.4f} {_format_interval(gain)}".rstrip()
+    return f"{format_difference(gain.gain)} {_format_interval(gain)}".rstrip()
 
 
 def _format_interval(gain: Gain) -> str:
-    return "" if gain.interval is None else f"[{gain.interval.low:+.4f}, {gain.interval.high:+.4f}]"
+    return "" if gain.interval is None else format_difference_interval(gain.interval.low, gain.interval.high)

@@ -79,7 +79,7 @@ def view(
     tune_on: object = None,
 ) -> Float64Array:
     """Return max_c s_c(t(x)) for the view t of this text, for k > 1 the sum of the k largest. [N]"""
-    return _compute_response(preds, View.parse(text), top_k, resolve_temperature(preds, temperature, tune_on))
+    return _compute_response(preds, preds.views.resolve(text), top_k, resolve_temperature(preds, temperature, tune_on))
 
 
 @method(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -116,9 +117,7 @@ def default_resamplings(n_views: int, n_members: int = 1) -> int:
 
 def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
     """Return how often each resampling draws each output, int64 [n_outputs, resamplings]; columns sum to n_outputs."""
-    if not is_whole_number(seed) or seed < 0:
-        raise ConfidenceError(f"seed is {seed!r}; expected an integer of at least 0.")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(_check_seed(seed))
     return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamplings).T
 
 
@@ -154,9 +153,23 @@ def _draw_counts(preds: Predictions, resamplings: int | None, seed: int) -> IntA
     if preds.n_outputs < 2:
         raise ConfidenceError("the bootstrap needs at least two views, got one; collect with more views.")
     if resamplings is None:
-        resamplings = default_resamplings(preds.n_views, preds.n_members)
+        return _draw_default_counts(preds.n_views, preds.n_members, _check_seed(seed))
     if resamplings < 1:
         raise ConfidenceError(
             f"resamplings is {resamplings!r}; expected an integer of at least 1, or None for the rule of the paper."
         )
     return view_resampling_counts(preds.n_outputs, int(resamplings), seed)
+
+
+@lru_cache(maxsize=2)
+def _draw_default_counts(n_views: int, n_members: int, seed: int) -> IntArray:
+    """Return the same counts for every image: to draw them takes longer than to use them for a single image."""
+    counts = view_resampling_counts(n_members * n_views, default_resamplings(n_views, n_members), seed)
+    counts.setflags(write=False)
+    return counts
+
+
+def _check_seed(seed: int) -> int:
+    if not is_whole_number(seed) or seed < 0:
+        raise ConfidenceError(f"seed is {seed!r}; expected an integer of at least 0.")
+    return int(seed)

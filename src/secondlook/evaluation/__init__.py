@@ -1,7 +1,7 @@
 """Evaluation of confidences on labeled predictions: methods x metrics, with intervals and paired differences."""
 
 from secondlook.evaluation.comparison import Comparison, compare, compare_confidences
-from secondlook.evaluation.estimates import ARROWS, Estimate, check_level, describe_prediction
+from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.evaluation.groups import Groups
 
@@ -12,7 +12,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "Groups",
-    "check_level",
+    "check_resampling",
     "compare",
     "compare_confidences",
     "describe_prediction",

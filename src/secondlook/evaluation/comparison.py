@@ -13,8 +13,8 @@ from secondlook.evaluation.estimates import (
     EstimateOptions,
     EstimateTable,
     describe_prediction,
+    estimate_blocks,
     estimate_metrics,
-    format_estimates,
 )
 from secondlook.evaluation.groups import ALL_IMAGES
 from secondlook.metrics import NamedConfidences, parse_metrics
@@ -47,11 +47,11 @@ class Comparison(EstimateTable):
         names = ("baseline", "level", "n_images", "predict_from", "top_k")
         return {**{name: getattr(self, name) for name in names}, "rows": [one.to_dict() for one in self.rows]}
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[object]:
         title = f"{self.n_images:,} images"
         if self.predict_from is not None and self.top_k is not None:
             title += f", {describe_prediction(self.predict_from, self.top_k)}"
-        return f"{title}\n{format_estimates(self.rows, self.baseline, self.level)}"
+        return [title, *estimate_blocks(self.rows, self.baseline, self.level)]
 
 
 def compare(

@@ -1,12 +1,13 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to a baseline."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from secondlook.arrays import is_number, is_whole_number
 from secondlook.errors import MetricError
+from secondlook.files import Count, PositiveCount
 from secondlook.metrics import (
     BoundMetric,
     Interval,
@@ -17,13 +18,29 @@ from secondlook.metrics import (
     resample_metrics,
 )
 from secondlook.progress import Advance, ignore_progress
-from secondlook.tables import arrow_table, format_table, pandas_frame
+from secondlook.tables import (
+    TextTable,
+    arrow_table,
+    format_difference,
+    format_difference_interval,
+    format_html,
+    format_value,
+    pandas_frame,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+MAX_RESAMPLES = 100_000
+"""More change the third digit of an interval at most, and take hours."""
 ARROWS = {"higher": "↑", "lower": "↓"}
+MIN_OUTCOMES = 5
+"""With fewer errors, or fewer correct predictions, there are no verdicts: up to one in eight would be chance."""
+OPPOSITES = {"wrong": "correct", "out of distribution": "in distribution"}
+"""What images that count as errors are called, and what the others are."""
+ENOUGH_OUTCOMES = 20
+"""From so many on, verdicts by chance are as rare as the confidence level says; below, about twice as frequent."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +58,22 @@ class Estimate:
     """Value minus that of the baseline on the same images; None for the baseline itself."""
     difference_interval: Interval | None
     reason: str | None
-    images: int
-    errors: int
+    images: PositiveCount
+    errors: Count
+
+    @property
+    def n_rarer(self) -> int:
+        """Number of errors, or of correct predictions where those are fewer."""
+        return min(self.errors, self.images - self.errors)
 
     @property
     def verdict(self) -> Literal["better", "worse", "unclear"] | None:
-        """Comparison with the baseline; 'unclear' if the interval of the difference contains zero."""
+        """Comparison with the baseline: 'unclear' if the interval of the difference contains zero.
+
+        None for the baseline itself, and where there are too few errors or too few correct predictions to judge.
+        """
         interval = self.difference_interval
-        if interval is None:
+        if interval is None or self.n_rarer < MIN_OUTCOMES:
             return None
         if interval.low <= 0 <= interval.high:
             return "unclear"
@@ -57,15 +82,6 @@ class Estimate:
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as plain values for JSON."""
         return {**asdict(self), "verdict": self.verdict}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Estimate":
-        """Return the estimate that `to_dict` was called on."""
-        intervals = {
-            name: None if values[name] is None else Interval(values[name]["low"], values[name]["high"])
-            for name in ("interval", "difference_interval")
-        }
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__} | intervals)
 
 
 @dataclass(frozen=True)
@@ -81,17 +97,19 @@ class EstimateOptions:
     seed: int
 
     def __post_init__(self) -> None:
-        check_level(self.level)
-        if not is_whole_number(self.resamples) or self.resamples < 1:
-            raise MetricError(f"resamples is {self.resamples!r}; expected at least 1.")
-        if not is_whole_number(self.seed) or self.seed < 0:
-            raise MetricError(f"seed is {self.seed!r}; expected a whole number of at least 0.")
+        check_resampling(self.level, self.resamples, self.seed)
+        if not self.metrics:
+            raise MetricError("metrics is empty; pass at least one metric, such as 'auroc'.")
 
 
-def check_level(level: float) -> None:
-    """Reject a confidence level outside of (0, 1)."""
+def check_resampling(level: float, resamples: int, seed: int) -> None:
+    """Check the confidence level of intervals, the number of resamplings they are percentiles of, and the seed."""
     if not is_number(level) or not 0 < level < 1:
         raise MetricError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
+    if not is_whole_number(resamples) or not 0 < resamples <= MAX_RESAMPLES:
+        raise MetricError(f"resamples is {resamples!r}; expected a whole number from 1 to {MAX_RESAMPLES:,}.")
+    if not is_whole_number(seed) or seed < 0:
+        raise MetricError(f"seed is {seed!r}; expected a whole number of at least 0.")
 
 
 def estimate_metrics(
@@ -142,8 +160,11 @@ def _compute_metric(
         return None, str(error)
 
 
-def format_estimates(estimates: Sequence[Estimate], baseline: str, level: float) -> str:
-    """Return a table with a block per metric and a line per method, followed by why values are missing."""
+def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, kind: str = "wrong") -> list[object]:
+    """Return a table with a block per metric and a line per method, with notes: few images, missing values.
+
+    `kind` is what images that count as errors are called.
+    """
     interval = f"{100 * level:g} % interval"
     header = ["", "value", interval, f"Δ vs {baseline}", interval, ""]
     rows = [header]
@@ -152,19 +173,34 @@ def format_estimates(estimates: Sequence[Estimate], baseline: str, level: float)
         # The metric has a line of its own, so that the table of the usual methods fits into 80 columns.
         rows.append([f"{metric} {ARROWS[block[0].better]}", *[""] * (len(header) - 1)])
         rows += [_format_row(one) for one in block]
+    fewest = min(estimates, key=lambda one: one.n_rarer)
     reasons = dict.fromkeys((one.method, one.reason) for one in estimates if one.reason)
-    return "\n".join([format_table(rows), *(f"- {method}: {reason}" for method, reason in reasons)])
+    return [*_describe_scarcity(fewest, kind), TextTable(rows), *(f"- {method}: {why}" for method, why in reasons)]
+
+
+def _describe_scarcity(one: Estimate, kind: str) -> list[str]:
+    """Return a sentence where there are few errors or few correct predictions."""
+    if one.n_rarer >= ENOUGH_OUTCOMES:
+        return []
+    rare = kind if one.errors == one.n_rarer else OPPOSITES[kind]
+    number = f"only {one.n_rarer}" if one.n_rarer else "none"
+    counts = f"{number} of {one.images:,} image{'s' * (one.images != 1)} {'is' if one.n_rarer <= 1 else 'are'}"
+    needed = f"use more labeled images, so that at least {ENOUGH_OUTCOMES} are {rare}."
+    if one.n_rarer < MIN_OUTCOMES:
+        return [f"Nothing can be judged from so few: {counts} {rare}; {needed}"]
+    return [f"Judge with care: {counts} {rare}, so a verdict is chance about twice as often as it should be; {needed}"]
 
 
 def _format_row(one: Estimate) -> list[str]:
-    value = "-" if one.value is None else f"{one.value:.4f}"
-    difference = "" if one.difference is None else f"{one.difference:+.4f}"
-    intervals = _format_interval(one.interval, ".4f"), _format_interval(one.difference_interval, "+.4f")
-    return [f"  {one.method}", value, intervals[0], difference, intervals[1], one.verdict or ""]
-
-
-def _format_interval(interval: Interval | None, form: str) -> str:
-    return "" if interval is None else f"[{interval.low:{form}}, {interval.high:{form}}]"
+    value = "-" if one.value is None else format_value(one.value)
+    difference = "" if one.difference is None else format_difference(one.difference)
+    own = paired = ""
+    if one.n_rarer >= MIN_OUTCOMES:  # an interval from fewer, such as [1, 1], would look certain
+        if one.interval is not None:
+            own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
+        if one.difference_interval is not None:
+            paired = format_difference_interval(one.difference_interval.low, one.difference_interval.high)
+    return [f"  {one.method}", value, own, difference, paired, (one.verdict or "") if paired else ""]
 
 
 def describe_prediction(predict_from: str, top_k: int) -> str:
@@ -173,9 +209,19 @@ def describe_prediction(predict_from: str, top_k: int) -> str:
 
 
 class EstimateTable:
-    """Base of results that consist of estimates."""
+    """Base of results that consist of estimates; `print` shows tables, and so does a notebook."""
 
     rows: tuple[Estimate, ...]
+
+    def _blocks(self) -> list[object]:
+        """Return the texts and tables of the result."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._blocks()))
+
+    def _repr_html_(self) -> str:
+        return format_html(self._blocks())
 
     def to_arrow(self) -> "pa.Table":
         """Return an Arrow table with a row per estimate."""

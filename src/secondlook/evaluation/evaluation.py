@@ -1,11 +1,13 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError, PredictionsError
@@ -15,32 +17,41 @@ from secondlook.evaluation.estimates import (
     EstimateOptions,
     EstimateTable,
     describe_prediction,
+    estimate_blocks,
     estimate_metrics,
-    format_estimates,
 )
-from secondlook.evaluation.groups import OOD_DETECTION, Group, Groups, make_groups
+from secondlook.evaluation.groups import ALL_IMAGES, IN_DISTRIBUTION, OOD_DETECTION, Group, Groups, make_groups
+from secondlook.files import PositiveCount, describe_invalid
 from secondlook.metrics import check_confidence, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions, concatenate
 from secondlook.progress import progress_bar
 from secondlook.registry import did_you_mean
+from secondlook.tables import format_image_share
 
-DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8")
+DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 _SETTINGS = ("baseline", "predict_from", "top_k", "views", "level", "resamples", "seed")
+_ACCURACIES = ("accuracy_from_image", "accuracy_from_views")
 
 
 @dataclass(frozen=True)
 class Evaluation(EstimateTable):
     """The result of `evaluate`; `print` shows a table for each group of images."""
 
-    rows: tuple[Estimate, ...]
+    rows: Annotated[tuple[Estimate, ...], Field(min_length=1)]
     baseline: str
-    predict_from: str
-    top_k: int
-    views: int
-    level: float
-    resamples: int
-    seed: int
+    predict_from: PredictFrom
+    top_k: PositiveCount
+    views: PositiveCount
+    level: Annotated[float, Field(gt=0, lt=1)]
+    resamples: PositiveCount
+    seed: Annotated[int, Field(ge=0)]
+    accuracy_from_image: Share | None = None
+    """Fraction of the labeled images whose class is predicted correctly from the image itself; None if not recorded."""
+    accuracy_from_views: Share | None = None
+    """The same for the class predicted from the mean over views."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -55,7 +66,7 @@ class Evaluation(EstimateTable):
     def __getitem__(self, key: tuple[str, str] | tuple[str, str, str]) -> Estimate:
         """Return the estimate of (method, metric) on all images, or of (method, metric, group)."""
         method, metric = key[:2]
-        group = key[2] if len(key) == 3 else self.groups[0]
+        group = key[2] if len(key) == 3 else ALL_IMAGES
         for one in self.rows:
             if (one.method, one.metric, one.group) == (method, metric, group):
                 return one
@@ -65,33 +76,52 @@ class Evaluation(EstimateTable):
 
     def to_dict(self) -> dict[str, object]:
         """Return the evaluation as plain values for JSON."""
-        return {**{name: getattr(self, name) for name in _SETTINGS}, "rows": [one.to_dict() for one in self.rows]}
+        settings = {name: getattr(self, name) for name in (*_SETTINGS, *_ACCURACIES)}
+        return {**settings, "rows": [one.to_dict() for one in self.rows]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
         """Return the evaluation that `to_dict` was called on; other keys are ignored."""
         try:
-            rows = tuple(Estimate.from_dict(row) for row in values["rows"])
-            return cls(rows, **{name: values[name] for name in _SETTINGS})
-        except KeyError as error:
+            return _evaluation_adapter().validate_python(values)
+        except ValidationError as error:
             raise MetricError(
-                f"missing {error.args[0]!r} in the evaluation; expected what to_dict() returns."
+                f"invalid evaluation, {describe_invalid(error)}; expected what to_dict() returns."
             ) from None
 
-    def __str__(self) -> str:
-        return "\n\n".join(self._format_group(group) for group in self.groups)
+    def _blocks(self) -> list[object]:
+        first, *others = (self._group_blocks(group) for group in self.groups)
+        return [*first, *(block for group in others for block in ("", *group))]
 
-    def _format_group(self, group: str) -> str:
+    def _group_blocks(self, group: str) -> list[object]:
         rows = [one for one in self.rows if one.group == group]
         images, errors = rows[0].images, rows[0].errors
         kind = "out of distribution" if group == OOD_DETECTION else "wrong"
-        lines = [f"{group}: {images:,} images, {errors:,} of them {kind} ({100 * errors / images:.2f} %)"]
-        if group == self.groups[0]:
-            lines.append(
-                f"{self.views} views, {describe_prediction(self.predict_from, self.top_k)}; "
-                f"{100 * self.level:g} % intervals ({self.resamples:,} resamplings)"
-            )
-        return "\n".join([*lines, format_estimates(rows, self.baseline, self.level)])
+        title = f"{group}: {images:,} images, {errors:,} of them {kind} ({format_image_share(errors / images, images)})"
+        header = [title, *self._describe_settings()] if group == self.groups[0] else [title]
+        return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, kind)]
+
+    def _describe_settings(self) -> Iterator[str]:
+        if self.accuracy_from_image is not None and self.accuracy_from_views is not None:
+            accuracies = self.accuracy_from_image, self.accuracy_from_views
+            image, views = (format_image_share(accuracy, self._n_labeled) for accuracy in accuracies)
+            name = "accuracy" if self.top_k == 1 else f"top-{self.top_k} accuracy"
+            yield f"{name}: {image} from the image, {views} from the views"
+        yield (
+            f"{self.views} views, {describe_prediction(self.predict_from, self.top_k)}; "
+            f"{100 * self.level:g} % intervals ({self.resamples:,} resamplings)"
+        )
+
+    @property
+    def _n_labeled(self) -> int:
+        """Number of images that are not out of distribution."""
+        group = IN_DISTRIBUTION if IN_DISTRIBUTION in self.groups else self.groups[0]
+        return next(one.images for one in self.rows if one.group == group)
+
+
+@cache
+def _evaluation_adapter() -> TypeAdapter[Evaluation]:
+    return TypeAdapter(Evaluation)
 
 
 def evaluate(
@@ -161,7 +191,8 @@ def evaluate(
             for group in made
             for row in estimate_metrics(group.name, _select_entries(group, confidences), options, advance)
         )
-    return Evaluation(rows, options.baseline, predict_from, top_k, preds.n_views, level, resamples, seed)
+    accuracies = (float(preds.correct(predict_from=one, top_k=top_k).mean()) for one in ("image", "views"))
+    return Evaluation(rows, options.baseline, predict_from, top_k, preds.n_views, level, resamples, seed, *accuracies)
 
 
 def _concatenate(preds: Predictions, ood: Predictions) -> Predictions:

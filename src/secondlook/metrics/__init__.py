@@ -10,6 +10,7 @@ from secondlook.metrics.error_detection import (
     precision_recall,
     roc,
 )
+from secondlook.metrics.histogram import Histogram, confidence_histogram
 from secondlook.metrics.intervals import (
     Interval,
     NamedConfidences,
@@ -38,6 +39,7 @@ from secondlook.metrics.selective_risk import (
 __all__ = [
     "METRICS",
     "BoundMetric",
+    "Histogram",
     "Interval",
     "Metric",
     "NamedConfidences",
@@ -56,6 +58,7 @@ __all__ = [
     "auroc",
     "brier",
     "check_confidence",
+    "confidence_histogram",
     "count_for_coverage",
     "coverage_at",
     "eaurc",

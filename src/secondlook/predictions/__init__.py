@@ -1,10 +1,25 @@
 """Predictions: the outputs of a classifier for every view of every image, collected once, stored and read on demand."""
 
-from secondlook.predictions.batching import BatchSize, Chunking, block_rows, choose_batch_size, chunk_rows
-from secondlook.predictions.chunks import Chunk, DamagedChunkWarning
+from secondlook.predictions.batching import (
+    BatchSize,
+    Chunking,
+    HalvingBatches,
+    block_rows,
+    choose_batch_size,
+    chunk_rows,
+    classify_views,
+)
+from secondlook.predictions.chunks import (
+    Chunk,
+    ChunkKey,
+    DamagedChunkWarning,
+    SaveTimer,
+    read_partial_chunk,
+    write_chunk,
+)
 from secondlook.predictions.collection import PROGRESS_UNIT, collect
 from secondlook.predictions.manifest import ensemble_key, entry_key
-from secondlook.predictions.pipeline import CollectJob, read_first_image, run_pipeline
+from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
 from secondlook.predictions.predictions import PredictFrom, Predictions, concatenate, top_classes
 from secondlook.predictions.store import StoreEntry
 from secondlook.predictions.validation import (
@@ -19,12 +34,16 @@ __all__ = [
     "PROGRESS_UNIT",
     "BatchSize",
     "Chunk",
+    "ChunkKey",
     "Chunking",
     "ClassNamesWarning",
     "CollectJob",
     "DamagedChunkWarning",
+    "HalvingBatches",
     "PredictFrom",
     "Predictions",
+    "SaveTimer",
+    "Sink",
     "StoreEntry",
     "block_rows",
     "check_output_values",
@@ -32,12 +51,15 @@ __all__ = [
     "check_top_k",
     "choose_batch_size",
     "chunk_rows",
+    "classify_views",
     "collect",
     "concatenate",
     "ensemble_key",
     "entry_key",
     "read_first_image",
+    "read_partial_chunk",
     "resolve_positions",
     "run_pipeline",
     "top_classes",
+    "write_chunk",
 ]

@@ -1,6 +1,6 @@
 """How many images to process at once: batches for the classifier, chunks of a store, blocks read into memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.errors import PredictionsError
+from secondlook.views import View
 
 BatchSize = int | Literal["auto"]
 
@@ -36,8 +37,8 @@ def choose_batch_size(batch_size: BatchSize, image: Array) -> int:
 
 
 def chunk_rows(image: Array) -> int:
-    """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together."""
-    return min(1024, max(16, _round_down_to_power_of_two(CHUNK_BYTES // image.nbytes)))
+    """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together; 1 if they are huge."""
+    return min(1024, _round_down_to_power_of_two(CHUNK_BYTES // image.nbytes))
 
 
 def block_rows(views: int, classes: int, rows_per_read: int = 1) -> int:
@@ -64,6 +65,30 @@ class Chunking:
     def indices_of(self, number: int) -> range:
         """Return the source indices of the images in a chunk."""
         return range(number * self.rows, min((number + 1) * self.rows, self.images))
+
+
+def group_views(views: int, images: int, batch_size: int) -> list[range]:
+    """Divide the positions of views into groups that fill a batch: several views of few images, one view of many."""
+    size = max(1, batch_size // max(1, images))
+    return [range(start, min(start + size, views)) for start in range(0, views, size)]
+
+
+def stack_views(images: Array, views: Sequence[View]) -> Array:
+    """Return the views of a batch, one view after another. [n, H, W, C] -> [len(views) * n, H, W, C]"""
+    from secondlook.views import apply_view
+
+    stacked = [apply_view(images, view) for view in views]
+    return stacked[0] if len(stacked) == 1 else np.concatenate(stacked)
+
+
+def classify_views(classify: "HalvingBatches", images: Array, views: Sequence[View]) -> Float32Array:
+    """Classify views of a few images in as few calls as the batch size allows. [n, H, W, C] -> float32 [n, V, classes]
+
+    The batches are those of `run_pipeline`, so that the outputs are the same to the last bit.
+    """
+    groups = group_views(len(views), len(images), classify.batch_size)
+    outputs = np.concatenate([classify(stack_views(images, views[group.start : group.stop])) for group in groups])
+    return np.ascontiguousarray(outputs.reshape(len(views), len(images), -1).swapaxes(0, 1))
 
 
 class HalvingBatches:

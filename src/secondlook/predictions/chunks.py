@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from secondlook.predictions.manifest import SkippedImage
 IMAGES_FILE = "images.parquet"
 _GROUP_BYTES = 256 * 2**10
 """Approximate size of one row group, the smallest unit that is read."""
+
+SAVE_SECONDS = 30.0
+"""An incomplete chunk is saved at the latest after this many seconds of work, or after the batch that takes longer."""
 
 # Stored names: the metadata of a file calls the entry "run" and the chunk "part".
 _KEY_FIELDS = ("secondlook.run", "secondlook.view", "secondlook.part")
@@ -124,7 +128,10 @@ class ChunkFile:
     @property
     def classes(self) -> int:
         """Number of classes."""
-        size: int = self._file.schema_arrow.field(self._kind).type.list_size
+        schema = self._file.schema_arrow
+        if self._kind not in schema.names:
+            raise self._damaged(f"it has no {self._kind}")
+        size: int = schema.field(self._kind).type.list_size
         return size
 
     def read(self) -> Chunk:
@@ -165,6 +172,34 @@ class ChunkFile:
         return DamagedChunkError(
             f"the stored chunk {str(self.path)!r} is damaged ({reason}); collect into the same store to recompute it."
         )
+
+
+def read_partial_chunk(path: Path, key: ChunkKey, kind: Output) -> Chunk | None:
+    """Read the saved part of an incomplete chunk; None if there is none. A damaged file is removed with a warning."""
+    try:
+        return ChunkFile(path, key, kind).read() if path.is_file() else None
+    except DamagedChunkError as error:
+        warnings.warn(f"recomputing an incomplete chunk: {error}", DamagedChunkWarning, stacklevel=2)
+        path.unlink(missing_ok=True)
+        return None
+
+
+class SaveTimer:
+    """Tells when the work since the last save would exceed `SAVE_SECONDS` with another batch like the last one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from now on: everything is saved."""
+        self._saved_at = self._checked_at = self._clock()
+
+    def is_due(self) -> bool:
+        """Whether to save now; to be asked after every batch."""
+        now = self._clock()
+        last_batch, self._checked_at = now - self._checked_at, now
+        return now + last_batch - self._saved_at > SAVE_SECONDS
 
 
 def ensure_images_file(folder: Path, ids: Sequence[str], labels: IntArray | None) -> None:

@@ -1,9 +1,9 @@
 """`collect`: classify every view of every image once, in memory or into a store."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from secondlook.arrays import Float32Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
-from secondlook.predictions.chunks import Chunk, ensure_images_file
+from secondlook.predictions.chunks import Chunk, SaveTimer, ensure_images_file
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
@@ -27,7 +27,7 @@ from secondlook.predictions.predictions import Predictions, open_entry
 from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
 from secondlook.progress import progress_bar
-from secondlook.sources import OnError, Source, UnreadableImageError, open_source
+from secondlook.sources import OnError, Source, UnreadableImageError, open_labeled
 from secondlook.specs import short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
@@ -53,14 +53,16 @@ def collect(
     classifier
         Anything that `load_classifier` accepts: a spec, a model, or a function from images to probabilities.
     data
-        An array, uint8 or float32 [N, H, W, C], the spec of a source, or a source.
+        Anything that `open_source` accepts: the spec of a source, an array uint8 or float32 [N, H, W, C], a tensor, an
+        image, a list of images or paths, a data set.
     views
         A view set, the name of a preset, or views as text.
     store
         Folder to store the outputs in. Outputs that it already has are not computed again, so that an interrupted job
         resumes where it stopped. By default outputs are kept in memory only.
     labels
-        True class of each image of an array, int [N]; other sources have their own labels.
+        True class of each image, int [N], or its name, [N], if the images have no labels of their own. Names are those
+        of the classifier where it has class names.
     batch_size
         Number of images per call of the classifier; halved whenever memory runs out.
     progress
@@ -70,7 +72,7 @@ def collect(
         `Predictions.skipped`. The default is the setting of the source.
     """
     loaded = load_classifier(classifier)
-    source = open_source(data, labels=labels, on_error=on_error)
+    source = open_labeled(data, labels, loaded.class_names, on_error)
     check_class_names_match(loaded.members or (loaded,), source)
     collector = _Collector(source, as_view_set(views), batch_size, progress)
     return collector.collect_in_memory(loaded) if store is None else collector.collect_on_disk(loaded, Path(store))
@@ -111,7 +113,8 @@ class _Collector:
         manifest = Manifest.create(classifier, self.source, self.views, job.chunking.rows)
         entry = StoreEntry.open_or_create(folder, manifest)
         with entry.lock_for_writing():
-            self._fill(entry, job)
+            # An existing entry may have been divided by other rules.
+            self._fill(entry, replace(job, chunking=Chunking(len(self.source), entry.manifest.rows_per_chunk)))
         if self.source.on_error == "fail":
             entry.check_none_skipped()
         return open_entry(entry, self.views)
@@ -128,7 +131,7 @@ class _Collector:
             ensure_images_file(entry.folder, self.source.ids, self.source.labels)
             entry.remove_chunks_with(repaired)
             entry.remove_damaged_chunks(self.views.texts)
-        with OnDisk(entry, self.views.texts).open() as sink:
+        with OnDisk(entry, self.views.texts, SaveTimer()).open() as sink:
             self._run(job, sink)
         entry.finalize()
 
@@ -165,7 +168,7 @@ class _Collector:
             write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
 
 
-class InMemory:
+class InMemory(Sink):
     """A sink that keeps outputs in one array [N, V, C], allocated when the number of classes is known."""
 
     def __init__(self, images: int, views: int) -> None:
@@ -195,12 +198,13 @@ class InMemory:
         return indices, self._outputs if len(indices) == self._images else self._outputs[indices]
 
 
-class OnDisk:
+class OnDisk(Sink):
     """A sink that writes chunks to a store entry, in a thread of its own while the classifier continues."""
 
-    def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
+    def __init__(self, entry: StoreEntry, views: tuple[str, ...], timer: SaveTimer) -> None:
         self._entry = entry
         self._views = views
+        self._timer = timer
         self._pending: list[Future[None]] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="secondlook-write")
 
@@ -211,16 +215,33 @@ class OnDisk:
             yield self
             self._wait(0)
         finally:
-            self._writer.shutdown(cancel_futures=True)
+            self._writer.shutdown()  # also after an interruption: what is computed is written
 
     def needs(self, view: int, number: int) -> bool:
         """Whether the chunk does not exist; another process may be writing it."""
         return not self._entry.has_chunk(self._views[view], number)
 
     def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Schedule the write of a chunk; wait if the disk is slow, to bound memory."""
+        """Schedule the write of a chunk."""
+        self._submit(self._entry.write_chunk, view, number, chunk)
+
+    def read_partial(self, view: int, number: int) -> Chunk | None:
+        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
+        return self._entry.read_partial(self._views[view], number)
+
+    def is_save_due(self) -> bool:
+        """Whether nothing was written for a while."""
+        return self._timer.is_due()
+
+    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
+        """Schedule the write of the first images of a chunk."""
+        self._submit(self._entry.write_partial, view, number, chunk)
+
+    def _submit(self, write: Callable[[str, int, Chunk], None], view: int, number: int, chunk: Chunk) -> None:
+        """Schedule a write; wait if the disk is slow, to bound memory."""
         self._wait(_MAX_PENDING_WRITES - 1)
-        self._pending.append(self._writer.submit(self._entry.write_chunk, self._views[view], number, chunk))
+        self._pending.append(self._writer.submit(write, self._views[view], number, chunk))
+        self._timer.restart()
 
     def _wait(self, max_pending: int) -> None:
         while len(self._pending) > max_pending:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -13,7 +13,14 @@ import secondlook
 from secondlook.arrays import Output
 from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
-from secondlook.files import FrozenRecord, SealedRecord, describe_invalid, write_bytes_atomically
+from secondlook.files import (
+    Count,
+    FrozenRecord,
+    PositiveCount,
+    SealedRecord,
+    describe_invalid,
+    write_bytes_atomically,
+)
 from secondlook.sources import Source
 from secondlook.views import ViewSet
 
@@ -22,15 +29,19 @@ ENTRY_FILE = "manifest.json"
 ENSEMBLE_FILE = "ensemble.json"
 
 
+EntryName = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+"""The name of an entry, and of its folder: a digest, and so never the path of another folder."""
+
+
 class StoredRecord(FrozenRecord):
     """A frozen record whose fields may have another name in the file."""
 
     model_config = ConfigDict(populate_by_name=True)
 
 
-def _stored_as(name: str, **constraints: Any) -> Any:
+def _stored_as(name: str) -> Any:
     """Return a field with a stored name, kept so that existing stores can be read."""
-    return Field(validation_alias=name, serialization_alias=name, **constraints)
+    return Field(validation_alias=name, serialization_alias=name)
 
 
 class ClassifierRecord(StoredRecord):
@@ -47,7 +58,7 @@ class DataRecord(StoredRecord):
 
     spec: str
     digest: str
-    images: int = Field(gt=0)
+    images: PositiveCount
     labeled: bool = _stored_as("labelled")
     class_names: tuple[str, ...] | None
 
@@ -55,7 +66,7 @@ class DataRecord(StoredRecord):
 class SkippedImage(StoredRecord):
     """An image that could not be read, and the reason."""
 
-    index: int
+    index: Count
     id: str
     reason: str
 
@@ -70,16 +81,18 @@ class Manifest(StoredRecord, SealedRecord):
     classifier: ClassifierRecord
     data: DataRecord
     views: tuple[str, ...]
-    rows_per_chunk: int = _stored_as("rows_per_part", gt=0)
-    classes: int | None = None
+    rows_per_chunk: PositiveCount = _stored_as("rows_per_part")
+    classes: PositiveCount | None = None
     skipped: tuple[SkippedImage, ...] = ()
     versions: dict[str, str]
 
     @model_validator(mode="after")
     def _check_skipped(self) -> Self:
         for image in self.skipped:
-            if not 0 <= image.index < self.data.images:
+            if image.index >= self.data.images:
                 raise ValueError(f"skipped image {image.index} is not among the {self.data.images} images")
+        if len({image.index for image in self.skipped}) == self.data.images:
+            raise ValueError(f"all of the {self.data.images} images were skipped")
         return self
 
     @classmethod
@@ -114,7 +127,7 @@ class EnsembleManifest(StoredRecord, SealedRecord):
     """An ensemble: the entry names of its members, in order."""
 
     version: Literal[1] = FORMAT_VERSION
-    members: tuple[str, ...] = Field(min_length=1)
+    members: tuple[EntryName, ...] = Field(min_length=1)
 
 
 def _package_versions() -> dict[str, str]:

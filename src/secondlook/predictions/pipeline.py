@@ -11,8 +11,8 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Classifier
-from secondlook.errors import PredictionsError
-from secondlook.predictions.batching import Chunking, HalvingBatches
+from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.predictions.batching import Chunking, HalvingBatches, group_views, stack_views
 from secondlook.predictions.chunks import Chunk
 from secondlook.predictions.manifest import SkippedImage
 from secondlook.predictions.validation import as_labels, check_class_count
@@ -48,6 +48,20 @@ class Sink(Protocol):
     def write(self, view: int, number: int, chunk: Chunk) -> None:
         """Write a chunk."""
 
+    # Only sinks that outlive the process save incomplete chunks.
+
+    def read_partial(self, view: int, number: int) -> Chunk | None:
+        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
+        return None
+
+    def is_save_due(self) -> bool:
+        """Whether to save the incomplete chunk before the next batch."""
+        return False
+
+    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
+        """Save the outputs for the first images of a chunk."""
+        return
+
 
 @dataclass(frozen=True)
 class DecodedChunk:
@@ -61,19 +75,22 @@ class DecodedChunk:
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """One view of one batch, [n, H, W, C], or None for a chunk without readable images."""
+    """Views of one batch, one view after another: images [views * n, H, W, C], or outputs that are known already.
+
+    It has neither for a chunk without readable images. There are several views only where they fit in one batch.
+    """
 
     chunk: DecodedChunk
-    view: int
-    images: Array | None
+    views: tuple[int, ...]
     is_last: bool
+    images: Array | None = None
+    outputs: Float32Array | None = None
 
 
 def read_first_image(classifier: Classifier, source: Source) -> Array:
     """Return the first readable image at the input size, [H, W, C]; its size determines how many fit in memory."""
     for batch in source.batches(1):
-        image: Array = classifier.preprocessing.fit(batch.images)[0]
-        return image
+        return _fit_image(classifier, source, batch.ids[0], batch.images[0])
     raise PredictionsError(
         f"none of the {len(source)} images of {source.spec!r} could be read; "
         f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
@@ -93,10 +110,25 @@ def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) ->
                     _check_classes(job, outputs[-1].shape[1])
                     is_checked = True
                 advance(len(batch.images))
+            elif batch.outputs is not None:
+                outputs.append(batch.outputs)
+                advance(len(batch.outputs))
             if batch.is_last:
-                joined = np.concatenate(outputs) if outputs else np.empty((0, 1), dtype=np.float32)
-                sink.write(batch.view, batch.chunk.number, Chunk(batch.chunk.indices, joined, batch.chunk.skipped))
+                for view, chunk in _split_views(batch, outputs):
+                    sink.write(view, batch.chunk.number, chunk)
                 outputs = []
+            elif sink.is_save_due():
+                joined = np.concatenate(outputs)
+                chunk = Chunk(batch.chunk.indices[: len(joined)], joined, batch.chunk.skipped)
+                sink.write_partial(batch.views[0], batch.chunk.number, chunk)
+
+
+def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tuple[int, Chunk]]:
+    """Yield each view of a complete chunk with its outputs."""
+    joined = np.concatenate(outputs) if outputs else np.empty((0, 1), dtype=np.float32)
+    per_view = joined.reshape(len(batch.views), len(batch.chunk.indices), joined.shape[1])
+    for view, view_outputs in zip(batch.views, per_view, strict=True):
+        yield view, Chunk(batch.chunk.indices, view_outputs, batch.chunk.skipped)
 
 
 def _check_classes(job: CollectJob, classes: int) -> None:
@@ -107,18 +139,38 @@ def _check_classes(job: CollectJob, classes: int) -> None:
 
 
 def _iter_view_batches(job: CollectJob, sink: Sink) -> Iterator[ViewBatch]:
-    from secondlook.views import apply_view
-
     with closing(read_ahead(lambda: _iter_decoded_chunks(job, sink), _CHUNKS_AHEAD)) as chunks:
         for chunk in chunks:
-            for place, view in enumerate(job.views):
+            for group in group_views(len(job.views), len(chunk.indices), job.batch_size):
                 # Another process may have written the chunk since it was decoded.
-                if not sink.needs(place, chunk.number):
-                    continue
-                if not chunk.batches:
-                    yield ViewBatch(chunk, place, None, is_last=True)
-                for number, batch in enumerate(chunk.batches, start=1):
-                    yield ViewBatch(chunk, place, apply_view(batch, view), is_last=number == len(chunk.batches))
+                views = tuple(view for view in group if sink.needs(view, chunk.number))
+                if views:
+                    yield from _iter_batches_of_views(job, sink, chunk, views)
+
+
+def _iter_batches_of_views(
+    job: CollectJob, sink: Sink, chunk: DecodedChunk, views: tuple[int, ...]
+) -> Iterator[ViewBatch]:
+    if not chunk.batches:
+        yield ViewBatch(chunk, views, is_last=True)
+    saved = [_read_saved_outputs(sink, view, chunk) for view in views]
+    done = 0
+    for number, batch in enumerate(chunk.batches, start=1):
+        is_last = number == len(chunk.batches)
+        known = [outputs[done : done + len(batch)] for outputs in saved]
+        done += len(batch)
+        if all(len(outputs) == len(batch) for outputs in known):
+            yield ViewBatch(chunk, views, is_last, outputs=np.concatenate(known))
+        else:
+            yield ViewBatch(chunk, views, is_last, images=stack_views(batch, [job.views.views[view] for view in views]))
+
+
+def _read_saved_outputs(sink: Sink, view: int, chunk: DecodedChunk) -> Float32Array:
+    """Return the outputs that an interrupted job saved for the first images of a chunk. float32 [n, classes]"""
+    saved = sink.read_partial(view, chunk.number)
+    if saved is None or not np.array_equal(saved.indices, chunk.indices[: len(saved.indices)]):
+        return np.empty((0, 1), dtype=np.float32)
+    return saved.outputs
 
 
 def _iter_decoded_chunks(job: CollectJob, sink: Sink) -> Iterator[DecodedChunk]:
@@ -132,11 +184,34 @@ def _decode_chunk(job: CollectJob, number: int) -> DecodedChunk:
     read, inputs = [], []
     for batch in job.source.batches(DECODED_AT_ONCE, requested.start, requested.stop):
         read.append(batch.indices)
-        inputs.append(job.classifier.preprocessing.fit(batch.images))
-        del batch  # the images must not stay in memory while the next ones are decoded
+        for id_, image in zip(batch.ids, batch.images, strict=True):
+            inputs.append(_fit_image(job.classifier, job.source, id_, image))
+        del batch, image  # the images must not stay in memory while the next ones are decoded
     indices = np.concatenate(read) if read else np.empty(0, dtype=np.int64)
-    batches = _split_batches(np.concatenate(inputs), job.batch_size) if inputs else []
+    _check_same_shape(inputs, indices, job.source)
+    batches = _split_batches(np.stack(inputs), job.batch_size) if inputs else []
     return DecodedChunk(number, indices, batches, _list_skipped(job.source, requested, indices))
+
+
+def _fit_image(classifier: Classifier, source: Source, id_: str, image: Array) -> Array:
+    """Return one image at the input size, [H, W, C]; an error names the image."""
+    try:
+        fitted: Array = classifier.preprocessing.fit([image])[0]
+    except ClassifierError as error:
+        raise ClassifierError(f"image {id_!r} of {source.spec!r} does not fit the classifier: {error}") from error
+    return fitted
+
+
+def _check_same_shape(inputs: list[Array], indices: IntArray, source: Source) -> None:
+    """Check that images can be classified together; those of a chunk are one batch or several."""
+    for index, image in zip(indices.tolist(), inputs, strict=True):
+        if image.shape != inputs[0].shape:
+            first, other = (" x ".join(map(str, shape)) for shape in (inputs[0].shape, image.shape))
+            raise PredictionsError(
+                f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels), but "
+                f"{source.ids[int(indices[0])]!r} has {first}; load the classifier with resize=(height, width), or "
+                "with resize= the shorter side and crop= a side."
+            )
 
 
 def _split_batches(images: Array, batch_size: int) -> list[Array]:

@@ -27,7 +27,7 @@ from secondlook.predictions.validation import (
 )
 from secondlook.progress import Advance, ignore_progress, progress_bar
 from secondlook.tables import arrow_table, pandas_frame
-from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity
+from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity, as_view_set_with_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,9 +90,10 @@ class Predictions:
     probabilities, logits
         Outputs, float [N, V, C], not copied. Pass exactly one of `probabilities`, `logits` and `members`.
     views
-        The views, in the order of the second axis.
+        The views, in the order of the second axis. A list may have plain names, such as ["orig", "crop 1"], for views
+        that were computed elsewhere; the first is the image itself, whatever its name, and is called "identity".
     labels
-        True class of each image, int [N].
+        True class of each image, int [N], or, if `class_names` are given, its name.
     ids
         Unique id of each image; zero-padded positions by default.
     class_names
@@ -141,7 +142,7 @@ class Predictions:
         members = tuple(members)
         if (probabilities is not None) + (logits is not None) + bool(members) != 1:
             raise PredictionsError("Predictions takes exactly one of probabilities=, logits= and members=.")
-        view_set = as_view_set(views)
+        view_set = as_view_set_with_names(views)
         table: Table | None = None
         if members:
             check_members_match(members, view_set)
@@ -202,14 +203,15 @@ class Predictions:
         skipped: Iterable[tuple[str, str]],
     ) -> None:
         n_images, n_views, n_classes = members[0].shape if table is None else table.shape
+        names = as_class_names(class_names, n_classes)
         self.__dict__.update(
             members=members,
             views=views,
             ids=as_ids(ids, n_images),
-            class_names=as_class_names(class_names, n_classes),
+            class_names=names,
             skipped=tuple(skipped),
             _table=table,
-            _labels=None if labels is None else _freeze(as_labels(labels, n_images, n_classes)),
+            _labels=None if labels is None else _freeze(as_labels(labels, n_images, n_classes, names)),
             _n_classes=n_classes,
             _image_positions=np.arange(n_images),
             _view_positions=np.arange(n_views),
@@ -383,7 +385,7 @@ class Predictions:
 
         `views` are in the given order, with the identity always first; `images` are positions or a mask bool [N].
         """
-        view_set = self.views if views is None else as_view_set_with_identity(views)
+        view_set = self.views if views is None else as_view_set_with_identity(views, self.views)
         view_positions = resolve_views(view_set, self.views.texts)
         positions = np.arange(self.n_images) if images is None else resolve_positions(images, self.n_images)
         return self._replace(
@@ -464,8 +466,8 @@ def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
     """Open an entry of a store for some of its views; all by default."""
     view_set = ViewSet(entry.manifest.views) if views is None else views
     resolve_views(view_set, entry.manifest.views)
-    entry.check_complete(view_set.texts)
     ids, labels = read_images_file(entry.folder)
+    entry.check_complete(view_set.texts, len(ids))
     indices = entry.readable_indices()
     return Predictions.from_table(
         StoredTable(entry, view_set.texts),

@@ -19,6 +19,7 @@ from secondlook.predictions.chunks import (
     DamagedChunkError,
     DamagedChunkWarning,
     group_rows,
+    read_partial_chunk,
     write_chunk,
 )
 from secondlook.predictions.manifest import (
@@ -68,6 +69,8 @@ class StoreEntry:
             folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(folder / _MANIFEST_LOCK):
                 merged = read_manifest(path, Manifest).with_views(manifest.views) if path.is_file() else manifest
+                if merged.data.images != manifest.data.images:
+                    raise _contradiction(path, f"{merged.data.images} images, but there are {manifest.data.images}")
                 write_manifest(path, merged)
         return cls(folder, merged)
 
@@ -101,8 +104,25 @@ class StoreEntry:
         return ChunkFile(self.chunk_path(view, number), key, self.manifest.classifier.output)
 
     def write_chunk(self, view: str, number: int, chunk: Chunk) -> None:
-        """Write a chunk."""
-        path = self.chunk_path(view, number)
+        """Write a chunk, and remove its saved part."""
+        self._write(self.chunk_path(view, number), view, number, chunk)
+        with translate_store_errors(self.folder):
+            self.partial_path(view, number).unlink(missing_ok=True)
+
+    def partial_path(self, view: str, number: int) -> Path:
+        """Return the path of the saved part of an incomplete chunk."""
+        return self.folder / view_key(view) / f"partial-{number:06d}.parquet"
+
+    def read_partial(self, view: str, number: int) -> Chunk | None:
+        """Return the saved part of an incomplete chunk: the outputs for its first images; None if there is none."""
+        key = ChunkKey(self.folder.name, view, number)
+        return read_partial_chunk(self.partial_path(view, number), key, self.manifest.classifier.output)
+
+    def write_partial(self, view: str, number: int, chunk: Chunk) -> None:
+        """Save a part of an incomplete chunk."""
+        self._write(self.partial_path(view, number), view, number, chunk)
+
+    def _write(self, path: Path, view: str, number: int, chunk: Chunk) -> None:
         with translate_store_errors(self.folder):
             path.parent.mkdir(exist_ok=True)
             write_chunk(path, ChunkKey(self.folder.name, view, number), self.manifest.classifier.output, chunk)
@@ -160,12 +180,25 @@ class StoreEntry:
                 f"the first is {skipped[0].id!r}: {skipped[0].reason}"
             )
         with translate_store_errors(self.folder), exclusive_lock(self.folder / _MANIFEST_LOCK):
+            self._remove_obsolete_partials()
             latest = read_manifest(self.folder / ENTRY_FILE, Manifest)
             self.manifest = latest.model_copy(update={"classes": classes, "skipped": skipped})
             write_manifest(self.folder / ENTRY_FILE, self.manifest)
 
-    def check_complete(self, views: Sequence[str]) -> None:
-        """Raise an error if chunks of the views are missing."""
+    def _remove_obsolete_partials(self) -> None:
+        """Remove saved parts of chunks that another process completed; a killed process may leave one."""
+        for view, number in ((view, number) for view in self.manifest.views for number in self.chunking.numbers):
+            if self.has_chunk(view, number):
+                self.partial_path(view, number).unlink(missing_ok=True)
+
+    def check_complete(self, views: Sequence[str], n_images: int) -> None:
+        """Raise an error if chunks of the views are missing, or the manifest contradicts the files.
+
+        `n_images` is the number of images that are listed.
+        """
+        path = self.folder / ENTRY_FILE
+        if self.manifest.data.images != n_images:  # whose chunks could take forever to look for
+            raise _contradiction(path, f"{self.manifest.data.images} images, but {n_images} are listed")
         missing = self.missing_chunks(views)
         if missing or self.manifest.classes is None:
             raise PredictionsError(
@@ -173,6 +206,10 @@ class StoreEntry:
                 f"{len(views) * len(self.chunking.numbers)} chunks are missing, in {len({view for view, _ in missing})}"
                 f" of {len(views)} views; collect into the same store to resume, or open other views with views=."
             )
+        with_rows = int(self.readable_indices()[0]) // self.manifest.rows_per_chunk
+        n_classes = self.open_chunk(views[0], with_rows).classes
+        if self.manifest.classes != n_classes:
+            raise _contradiction(path, f"{self.manifest.classes} classes, but the outputs have {n_classes}")
 
     def check_none_skipped(self) -> None:
         """Raise an error if the entry has skipped images."""
@@ -188,6 +225,10 @@ class StoreEntry:
         readable = np.ones(self.manifest.data.images, dtype=np.bool_)
         readable[[image.index for image in self.manifest.skipped]] = False
         return np.flatnonzero(readable)
+
+
+def _contradiction(manifest: Path, claim: str) -> PredictionsError:
+    return PredictionsError(f"the manifest {str(manifest)!r} claims {claim}; delete its folder and collect again.")
 
 
 class StoredTable:

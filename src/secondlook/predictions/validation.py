@@ -17,7 +17,7 @@ from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import block_rows
 from secondlook.registry import did_you_mean
-from secondlook.sources import SOURCES, Source
+from secondlook.sources import SOURCES, Source, is_text
 from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
@@ -90,13 +90,15 @@ def _check_all(
     )
 
 
-def as_labels(labels: object, images: int, classes: int) -> IntArray:
-    """Return labels as int64 [N], a new array."""
+def as_labels(labels: Any, images: int, classes: int, class_names: tuple[str, ...] | None = None) -> IntArray:
+    """Return labels, class indices or names among `class_names`, as int64 [N], a new array."""
     values = as_array(labels, "labels", PredictionsError)
     if values.shape != (images,):
         raise PredictionsError(
             f"labels has shape {list(values.shape)}; expected [{images}], one class index per image."
         )
+    if is_text(labels):
+        return _look_up_names(values.tolist(), class_names)
     if values.dtype.kind not in "iu":
         raise PredictionsError(f"labels has dtype {values.dtype}; expected integers, one class index per image.")
     outside = np.flatnonzero((values < 0) | (values >= classes))
@@ -105,6 +107,20 @@ def as_labels(labels: object, images: int, classes: int) -> IntArray:
             f"labels[{outside[0]}] is {values[outside[0]]}; expected a class index from 0 to {classes - 1}."
         )
     return values.astype(np.int64)
+
+
+def _look_up_names(labels: Sequence[str], class_names: tuple[str, ...] | None) -> IntArray:
+    if class_names is None:
+        raise PredictionsError(
+            f"labels[0] is the name {labels[0]!r}; pass class_names= in the order of the outputs, or class indices."
+        )
+    index_of = {name: index for index, name in enumerate(class_names)}
+    for position, name in enumerate(labels):
+        if name not in index_of:
+            raise PredictionsError(
+                f"labels[{position}] is {name!r}, which is not among class_names=.{did_you_mean(name, class_names)}"
+            )
+    return np.array([index_of[name] for name in labels], dtype=np.int64)
 
 
 def as_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:

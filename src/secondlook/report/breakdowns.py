@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, Float64Array
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
 from secondlook.estimators import class_mass, predicted_classes, top_class_mass
 from secondlook.evaluation import evaluate
 from secondlook.metrics import Interval, auroc
 from secondlook.predictions import top_classes
-from secondlook.report.operating_points import point_at_risk
+from secondlook.report.operating_points import OperatingPoint
 from secondlook.report.study import Study
 
 VIEW_RESAMPLES = 200
@@ -64,14 +64,25 @@ class ViewContribution:
     change_interval: Interval | None
 
 
-def class_risks(study: Study, risk: float) -> list[ClassRisk]:
-    """Return each class that has images, at the threshold that keeps `risk` over all classes."""
-    confidence = study.confidences[study.main_method]
-    accept = confidence >= point_at_risk(study.rankings[study.main_method], risk).threshold
-    labels = study.preds.labels
-    return [
-        _class_risk(study, study.class_names[index], labels == index, accept) for index in np.unique(labels).tolist()
-    ]
+def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassRisk]:
+    """Return each class that has images, where the point on the confidence of this method decides."""
+    accept = study.confidences[method] >= point.threshold
+    aurocs = class_aurocs(study, method)
+    rows = []
+    for index, members in _class_members(study).items():
+        wrong = members[~study.correct[members]]
+        counts = (len(members), len(wrong), int(accept[members].sum()), int(accept[wrong].sum()))
+        rows.append(ClassRisk(study.class_names[index], *counts, aurocs[index]))
+    return rows
+
+
+def class_aurocs(study: Study, method: str) -> dict[int, float | None]:
+    """Return the AUROC of a confidence within each class that has images."""
+    confidence = study.confidences[method]
+    return {
+        index: _auroc_or_none(study.correct[members], confidence[members])
+        for index, members in _class_members(study).items()
+    }
 
 
 def view_contributions(study: Study, level: float) -> list[ViewContribution]:
@@ -88,16 +99,11 @@ def view_contributions(study: Study, level: float) -> list[ViewContribution]:
     ]
 
 
-def _class_risk(study: Study, name: str, members: BoolArray, accept: BoolArray) -> ClassRisk:
-    wrong = ~study.correct & members
-    return ClassRisk(
-        name,
-        int(members.sum()),
-        int(wrong.sum()),
-        int((accept & members).sum()),
-        int((accept & wrong).sum()),
-        _auroc_or_none(study.correct[members], study.confidences[study.main_method][members]),
-    )
+def _class_members(study: Study) -> dict[int, IntArray]:
+    """Return the positions of the images of each class that has any."""
+    order = np.argsort(study.preds.labels, kind="stable")
+    classes, starts = np.unique(study.preds.labels[order], return_index=True)
+    return dict(zip(classes.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _auroc_or_none(correct: BoolArray, confidence: Float64Array) -> float | None:

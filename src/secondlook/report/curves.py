@@ -1,4 +1,4 @@
-"""The curves of a report: risk over coverage with its band, histograms of the confidence, and reliability."""
+"""The curves of a report: risk over coverage with its band, and reliability."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,6 @@ from secondlook.report.study import Study, is_probability
 CURVE_POINTS = 1000
 BAND_POINTS = 100
 BAND_RESAMPLES = 200
-HISTOGRAM_BINS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,15 +23,6 @@ class RiskBand:
     band_coverage: Float64Array
     low: Float64Array
     high: Float64Array
-
-
-@dataclass(frozen=True, eq=False)
-class Histogram:
-    """Number of correct and of wrong predictions per bin of the confidence. float64 [B + 1], int64 [B], int64 [B]"""
-
-    edges: Float64Array
-    correct: IntArray
-    wrong: IntArray
 
 
 def risk_bands(study: Study, level: float) -> dict[str, RiskBand]:
@@ -59,19 +49,6 @@ def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Flo
     errors = np.interp(accepted, np.append(0, ranking.accepted), np.append(0, ranking.errors))
     risk: Float64Array = errors / accepted
     return risk
-
-
-def confidence_histogram(study: Study, method: str) -> Histogram:
-    """Count correct and wrong predictions by confidence, over [0, 1] if all values lie in it."""
-    confidence = study.confidences[method]
-    low, high = float(confidence.min()), float(confidence.max())
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    elif low == high:
-        low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, HISTOGRAM_BINS + 1)
-    correct, wrong = (np.histogram(confidence[chosen], edges)[0] for chosen in (study.correct, ~study.correct))
-    return Histogram(edges, correct.astype(np.int64), wrong.astype(np.int64))
 
 
 def reliability_curve(study: Study, method: str) -> ReliabilityCurve | None:

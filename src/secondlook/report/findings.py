@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from secondlook.arrays import Float64Array
+from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ReportError
 from secondlook.evaluation import DEFAULT_METRICS, Estimate, Evaluation, evaluate
-from secondlook.metrics import Interval, ReliabilityCurve
+from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram
 from secondlook.report.breakdowns import ClassRisk, ViewContribution, class_risks, view_contributions
-from secondlook.report.curves import Histogram, RiskBand, confidence_histogram, reliability_curve, risk_bands
-from secondlook.report.galleries import Gallery, choose_galleries
+from secondlook.report.confusions import ConfusionCells, find_cells
+from secondlook.report.curves import RiskBand, reliability_curve, risk_bands
+from secondlook.report.galleries import choose_images
 from secondlook.report.operating_points import (
     CertifiedPoints,
-    certify_points,
+    OperatingPoint,
+    certify_methods,
     choose_headline_risk,
     format_percent,
     point_at_risk,
@@ -39,10 +41,18 @@ class Findings:
     study: Study
     evaluation: Evaluation
     headline: Headline
+    method: str
+    """The method that the page selects at first and that its tables are about."""
     risk: float
-    """The tolerated risk of the headline."""
+    """The tolerated risk that the page selects at first."""
+    point: OperatingPoint
+    """The operating point of the method at this risk: the certified one after a calibration, where there is one."""
+    guaranteed: bool
+    """Whether that point is certified."""
     delta: float
-    """Failure probability of the guarantees."""
+    """Failure probability of the guarantees, shared by all methods that have one."""
+    calibrated: tuple[str, ...]
+    """The methods that were calibrated with this risk and delta; empty if none was."""
     risks: Float64Array
     """The tolerated risks of the slider. float64 [R]"""
     certified: Mapping[str, CertifiedPoints | str]
@@ -51,9 +61,16 @@ class Findings:
     histograms: Mapping[str, Histogram]
     reliability: Mapping[str, ReliabilityCurve]
     """For the methods whose confidence is a probability."""
+    cells: ConfusionCells
     classes: list[ClassRisk]
     views: list[ViewContribution]
-    galleries: list[Gallery]
+    images: IntArray
+    """The images of the galleries, by index."""
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The methods that have a guarantee and share delta."""
+        return tuple(name for name, points in self.certified.items() if isinstance(points, CertifiedPoints))
 
 
 def compute_findings(
@@ -61,11 +78,15 @@ def compute_findings(
     *,
     risk: float | None = None,
     delta: float,
+    calibrated: Sequence[str] = (),
     metrics: Sequence[str] = DEFAULT_METRICS,
     level: float = 0.95,
     resamples: int = 500,
 ) -> Findings:
-    """Compute the results of a study; `risk` is chosen from the error rate by default."""
+    """Compute the results of a study; `risk` is chosen from the error rate by default.
+
+    If there are `calibrated` methods, `risk` and `delta` are those of their calibration.
+    """
     if not 0 < delta < 1:
         raise ReportError(
             f"delta is {delta}, expected a failure probability between 0 and 1, such as 0.001 for 99.9 % confidence."
@@ -75,20 +96,30 @@ def compute_findings(
     evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, coverage_metric(headline_risk)])), level, resamples)
     with_auroc = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",), level, resamples)
     curves = {name: reliability_curve(study, name) for name in study.confidences}
+    certified = certify_methods(study, risks, delta, calibrated)
+    certified_points = _points_at(certified, int(risks.searchsorted(headline_risk))) if calibrated else {}
+    method = _choose_method(study, calibrated, certified_points)
+    guaranteed = method in certified_points
+    point = certified_points[method] if guaranteed else point_at_risk(study.rankings[method], headline_risk)
     return Findings(
         study=study,
         evaluation=evaluation,
         headline=write_headline(study, with_auroc, headline_risk),
+        method=method,
         risk=headline_risk,
+        point=point,
+        guaranteed=guaranteed,
         delta=delta,
+        calibrated=tuple(calibrated),
         risks=risks,
-        certified={name: certify_points(study, name, risks, delta) for name in study.confidences},
+        certified=certified,
         curves=risk_bands(study, level),
-        histograms={name: confidence_histogram(study, name) for name in study.confidences},
+        histograms={name: confidence_histogram(study.correct, one) for name, one in study.confidences.items()},
         reliability={name: curve for name, curve in curves.items() if curve is not None},
-        classes=class_risks(study, headline_risk),
+        cells=find_cells(study),
+        classes=class_risks(study, method, point),
         views=view_contributions(study, level),
-        galleries=choose_galleries(study, headline_risk),
+        images=choose_images(study, method),
     )
 
 
@@ -122,6 +153,19 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
         case None:
             chance = f"which may be chance with only {_describe_rarer(study)}"
             return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
+
+
+def _points_at(certified: Mapping[str, CertifiedPoints | str], index: int) -> dict[str, OperatingPoint]:
+    """Return the certified points at the risk with this index, of the methods that have one."""
+    points = {name: one[index] for name, one in certified.items() if isinstance(one, CertifiedPoints)}
+    return {name: point for name, point in points.items() if point.accepted}
+
+
+def _choose_method(study: Study, calibrated: Sequence[str], certified: Mapping[str, OperatingPoint]) -> str:
+    """Return the calibrated method that `certify` chooses; without a calibration, never depending on the results."""
+    if certified:
+        return max(certified, key=lambda name: certified[name].accepted)
+    return calibrated[0] if calibrated else study.second_look or study.baseline
 
 
 def _evaluate(study: Study, metrics: tuple[str, ...], level: float, resamples: int) -> Evaluation:

@@ -1,142 +1,117 @@
-"""Galleries of example images: which images are shown, and a thumbnail of each of their views with its prediction."""
+"""Example images: which of them a page holds, and thumbnails of each with its views and their predictions.
+
+The page itself sorts them into galleries, since these follow its sliders.
+"""
 
 import base64
 import io
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import as_pixels
 from secondlook.errors import ReportError
-from secondlook.report.operating_points import format_percent, point_at_risk
 from secondlook.report.study import Study
 
-MAX_IMAGES = 24
-THUMBNAIL_SIDE = 96
-THUMBNAIL_QUALITY = 85
+MAX_IMAGES = 200
+MAX_BYTES = 3_000_000
+"""Characters of all pictures of a page together; fewer images are shown if theirs are large."""
+IMAGE_SIDE, IMAGE_QUALITY = 160, 85
+VIEW_SIDE, VIEW_QUALITY = 80, 75
+SHEET_COLUMNS = 16
 
 ImageReader = Callable[[int], Array]
 """From the index of an image to its pixels at the classifier's input size, uint8 [H, W, 1 or 3]."""
 
 
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """Selected images in order, with a title and a caption."""
-
-    name: str
-    title: str
-    caption: str
-    images: IntArray
-    rank_changes: IntArray | None = None
-    """Ranks that each image gained (or lost, if negative) by the second look, in the gallery of changed decisions."""
-    now_accepted: BoolArray | None = None
-    """Whether the second look accepts each image, in the gallery of changed decisions."""
-
-
-@dataclass(frozen=True)
-class ViewThumbnail:
-    """One view of an image and the prediction for it."""
-
-    text: str
-    picture: str
-    """A data URI."""
-    predicted: str
-    probability: float
-    agrees: bool
-    """Whether this is the class predicted for the image."""
-
-
 @dataclass(frozen=True)
 class GalleryImage:
-    """One image of a gallery with all of its views."""
+    """An image of a page: its picture, and one sheet with the pictures of all of its views."""
 
-    id: str
-    label: str
-    predicted: tuple[str, ...]
-    correct: bool
-    confidences: dict[str, float]
-    views: tuple[ViewThumbnail, ...]
+    picture: str
+    """A data URI, like the sheet."""
+    sheet: str
+    """Views from left to right, at most 16 in a row."""
+    predicted: list[int]
+    """The class predicted from each view alone."""
+    probabilities: list[float]
+    """The probability of that class."""
 
 
-def choose_galleries(study: Study, risk: float) -> list[Gallery]:
-    """Return the galleries that have images; equal confidences keep the order of the images."""
-    confidence = study.confidences[study.main_method]
-    falling = np.argsort(-confidence, kind="stable")
+def choose_images(study: Study, method: str) -> IntArray:
+    """Return the images of the galleries, the most interesting first; equal confidences keep the order of the images.
+
+    Four of six are errors, from both ends of the ranking, since wherever the threshold is, either end is of interest.
+    The others are the correct predictions that are rejected first, and the images whose rank the second look changes
+    most.
+    """
+    confidence = study.confidences[method]
     rising = np.argsort(confidence, kind="stable")
-    galleries = [
-        Gallery(
-            "most-confident-errors",
-            "Most confident errors",
-            f"Wrong predictions with the highest confidence ({study.main_method}). A threshold rejects these last.",
-            falling[~study.correct[falling]][:MAX_IMAGES],
-        ),
-        Gallery(
-            "least-confident-correct",
-            "Least confident correct predictions",
-            f"Correct predictions with the lowest confidence ({study.main_method}). "
-            "They go to the review queue although they are correct.",
-            rising[study.correct[rising]][:MAX_IMAGES],
-        ),
+    falling = np.argsort(-confidence, kind="stable")
+    changed = np.argsort(-np.abs(rank_changes(study)), kind="stable") if study.second_look else rising[:0]
+    lists = [
+        iter(chosen.tolist())
+        for chosen in (falling[~study.correct[falling]], rising[~study.correct[rising]], rising[study.correct[rising]])
     ]
-    if study.second_look is not None:
-        galleries.append(_changed_decisions(study, study.second_look, risk))
-    return [gallery for gallery in galleries if len(gallery.images)]
+    errors_first = [*lists[:2], *lists, iter(changed.tolist())]
+    return np.array(list(itertools.islice(_take_in_turn(errors_first), MAX_IMAGES)), dtype=np.int64)
 
 
-def read_gallery_images(study: Study, galleries: Iterable[Gallery], image: ImageReader) -> dict[int, GalleryImage]:
-    """Return the images of all galleries by index, each once."""
-    chosen = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(gallery.images for gallery in galleries)]))
+def rank_changes(study: Study) -> IntArray:
+    """Return how many ranks each image gains by the second look (or loses, if negative). int64 [N]"""
+    before, after = (_mean_ranks(study.confidences[name]) for name in (study.baseline, study.second_look or ""))
+    return np.rint(before - after).astype(np.int64)
+
+
+def read_images(study: Study, chosen: IntArray, image: ImageReader) -> dict[int, GalleryImage]:
+    """Return the pictures of the chosen images by index, the first ones if not all fit into a page."""
+    images: dict[int, GalleryImage] = {}
     if not len(chosen):
-        return {}
+        return images
     outputs = study.preds.select(images=chosen).probabilities
-    predicted = study.preds.predicted(study.predict_from, study.top_k).reshape(study.n_images, study.top_k)
-    names = study.class_names
-    return {
-        index: GalleryImage(
-            id=study.preds.ids[index],
-            label=names[study.preds.labels[index]],
-            predicted=tuple(names[one] for one in predicted[index]),
-            correct=bool(study.correct[index]),
-            confidences={name: float(values[index]) for name, values in study.confidences.items()},
-            views=_draw_views(study, _check_pixels(image(index), index), outputs[row], int(predicted[index, 0])),
-        )
-        for row, index in enumerate(chosen.tolist())
-    }
+    size = 0
+    for row, index in enumerate(chosen.tolist()):
+        one = _draw_image(study, _check_pixels(image(index), index), outputs[row])
+        size += len(one.picture) + len(one.sheet)
+        if size > MAX_BYTES and images:
+            break
+        images[index] = one
+    return images
 
 
-def encode_thumbnail(pixels: Array) -> str:
-    """Return a picture of at most 96 x 96 pixels as a data URI. uint8 [H, W, 1 or 3]"""
+def encode_picture(pixels: Array, quality: int) -> str:
+    """Return a picture as a data URI. uint8 [H, W, 1 or 3]"""
     from PIL import Image
 
-    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    picture.save(file, "WEBP", quality=THUMBNAIL_QUALITY)
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "WEBP", quality=quality)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _changed_decisions(study: Study, second_look: str, risk: float) -> Gallery:
-    """Return the images that the two methods decide differently, largest change of rank first."""
-    gained = _mean_ranks(study.confidences[study.baseline]) - _mean_ranks(study.confidences[second_look])
-    before, after = (_accept_at_risk(study, name, risk) for name in (study.baseline, second_look))
-    order = np.argsort(-np.abs(gained), kind="stable")
-    order = order[(before != after)[order]][:MAX_IMAGES]
-    return Gallery(
-        "changed-decisions",
-        "Decisions changed by the second look",
-        f"At {format_percent(risk, 4)} tolerated risk, {study.baseline} and {second_look} decide differently about "
-        "these images. Those whose rank by confidence changed most come first.",
-        order,
-        np.rint(gained[order]).astype(np.int64),
-        after[order],
-    )
+def shrink(pixels: Array, side: int) -> Array:
+    """Return the pixels with sides of at most this many. uint8 [H, W, C] -> [h, w, C]"""
+    from PIL import Image
+
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    shrunk: Array = np.asarray(picture)
+    return shrunk.reshape(*shrunk.shape[:2], pixels.shape[2])
 
 
-def _accept_at_risk(study: Study, method: str, risk: float) -> BoolArray:
-    accept: BoolArray = study.confidences[method] >= point_at_risk(study.rankings[method], risk).threshold
-    return accept
+def _take_in_turn(lists: list[Iterator[int]]) -> Iterator[int]:
+    """Yield one new number of each list in turn until all are exhausted."""
+    seen: set[int] = set()
+    while lists:
+        for one in list(lists):
+            number = next((number for number in one if number not in seen), None)
+            if number is None:
+                lists.remove(one)
+            else:
+                seen.add(number)
+                yield number
 
 
 def _mean_ranks(confidence: Float64Array) -> Float64Array:
@@ -147,20 +122,28 @@ def _mean_ranks(confidence: Float64Array) -> Float64Array:
     return ranks
 
 
-def _draw_views(study: Study, pixels: Array, outputs: Array, predicted: int) -> tuple[ViewThumbnail, ...]:
-    from secondlook.views import iter_views
+def _draw_image(study: Study, pixels: Array, outputs: Array) -> GalleryImage:
+    from secondlook.views import apply_view
 
     leading = outputs.argmax(axis=1)
-    return tuple(
-        ViewThumbnail(
-            text=str(view),
-            picture=encode_thumbnail(transformed[0]),
-            predicted=study.class_names[leading[row]],
-            probability=float(outputs[row, leading[row]]),
-            agrees=bool(leading[row] == predicted),
-        )
-        for row, (view, transformed) in enumerate(iter_views(pixels[None], study.preds.views))
+    blank = np.zeros_like(pixels)  # for a view that is only a name
+    views = (blank if view.name else apply_view(pixels[None], view)[0] for view in study.preds.views)
+    tiles = [shrink(transformed, VIEW_SIDE) for transformed in views]
+    return GalleryImage(
+        picture=encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY),
+        sheet=encode_picture(_join_tiles(tiles), VIEW_QUALITY),
+        predicted=leading.tolist(),
+        probabilities=[round(float(row[one]), 4) for row, one in zip(outputs, leading, strict=True)],
     )
+
+
+def _join_tiles(tiles: list[Array]) -> Array:
+    """Return one picture of all tiles, from left to right in rows. uint8 [h, w, C] each"""
+    columns = min(len(tiles), SHEET_COLUMNS)
+    blank = [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
+    filled = [*tiles, *blank]
+    rows = [np.concatenate(filled[start : start + columns], axis=1) for start in range(0, len(filled), columns)]
+    return np.concatenate(rows, axis=0)
 
 
 def _check_pixels(pixels: object, index: int) -> Array:

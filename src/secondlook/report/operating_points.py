@@ -4,13 +4,14 @@ The sliders of the page compute the same in the browser from the same numbers; t
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
-from secondlook.metrics import Ranking, count_for_coverage
+from secondlook.metrics import Ranking, count_for_coverage, rank
 from secondlook.report.study import Study
 from secondlook.selective import check_threshold_transfers, largest_certified_count
 
@@ -71,24 +72,52 @@ def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
     return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, count)))
 
 
+def point_at_threshold(ranking: Ranking, threshold: float) -> OperatingPoint:
+    """Return the point of one of the confidences of the ranking as threshold; it accepts nothing at infinity."""
+    block = int(np.searchsorted(-ranking.confidences, -threshold))
+    return NOTHING_ACCEPTED if threshold == math.inf else _point_of_block(ranking, block)
+
+
 def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoint:
     """Return the point that `certify` finds; it accepts nothing if nothing can be guaranteed."""
     accepted = largest_certified_count(ranking, risk, delta) if 0 < risk < 1 else None
     return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
-def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> CertifiedPoints | str:
-    """Return the certified point for each risk, or the reason why thresholds on this method carry no guarantee."""
-    try:
-        check_threshold_transfers(method, {})
-    except DecisionError as error:
-        return str(error)
-    points = [certified_point(study.rankings[method], float(risk), delta) for risk in risks]
+def certify_methods(
+    study: Study, risks: Float64Array, delta: float, calibrated: Collection[str] = ()
+) -> dict[str, CertifiedPoints | str]:
+    """Return the certified points of each method, or the reason why it has none.
+
+    As in `certify`, the methods share `delta`, so that the guarantee holds for whichever of them is chosen. Where some
+    methods were calibrated, only these are certified: to certify another one would be another calibration.
+    """
+    reasons = {name: _find_reason_against(name, calibrated) for name in study.confidences}
+    sharing = max(1, sum(reason is None for reason in reasons.values()))
+    return {name: reason or certify_points(study, name, risks, delta / sharing) for name, reason in reasons.items()}
+
+
+def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> CertifiedPoints:
+    """Return the certified point of a method for each risk, where copies of images count once."""
+    confidence, ranking = study.confidences[method], study.rankings[method]
+    distinct = ranking if study.distinct.all() else rank(study.correct[study.distinct], confidence[study.distinct])
+    points = [point_at_threshold(ranking, certified_point(distinct, float(risk), delta).threshold) for risk in risks]
     return CertifiedPoints(
         np.array([point.threshold for point in points]),
         np.array([point.accepted for point in points], dtype=np.int64),
         np.array([point.errors for point in points], dtype=np.int64),
     )
+
+
+def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> str:
+    """Return how many images the point accepts and sends to review, and where the errors are, for any reader."""
+    accepted, rejected, caught = point.accepted, n_images - point.accepted, n_errors - point.errors
+    images = "1 image" if n_images == 1 else f"{n_images:,} images"
+    were = "was" if point.errors == 1 else "were"
+    first = f"Of {images}, {accepted:,} can be accepted automatically; {point.errors:,} of those {were} wrong."
+    review = f"{rejected:,} {'goes' if rejected == 1 else 'go'} to review"
+    errors = "the 1 error" if n_errors == 1 else f"the {n_errors:,} errors"
+    return f"{first} {review}, with {caught:,} of {errors} among them." if n_errors else f"{first} {review}."
 
 
 def thin_ranking(ranking: Ranking, max_thresholds: int) -> Ranking:
@@ -117,6 +146,16 @@ def format_percent(fraction: float, decimals: int = 2) -> str:
     """Return a fraction in percent with at most this many decimals: '1 %', '0.25 %'."""
     text = f"{100 * fraction:.{decimals}f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def _find_reason_against(method: str, calibrated: Collection[str]) -> str | None:
+    if calibrated and method not in calibrated:
+        return f"the calibration was for {' and '.join(calibrated)}; calibrate {method} on other images."
+    try:
+        check_threshold_transfers(method, {})
+    except DecisionError as error:
+        return str(error)
+    return None
 
 
 def _point_of_block(ranking: Ranking, block: int) -> OperatingPoint:

@@ -1,7 +1,6 @@
 """The page: one HTML file that includes its style, its script, its data and its pictures."""
 
 import base64
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -10,20 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, Float32Array
 from secondlook.evaluation import ARROWS
 from secondlook.metrics import Interval, parse_metric
+from secondlook.report.breakdowns import class_aurocs
+from secondlook.report.confusions import rank_cells
 from secondlook.report.curves import RiskBand
 from secondlook.report.findings import Findings
-from secondlook.report.galleries import Gallery, GalleryImage
-from secondlook.report.operating_points import (
-    CertifiedPoints,
-    OperatingPoint,
-    format_percent,
-    format_threshold,
-    thin_ranking,
-)
-from secondlook.report.study import method_summary, method_symbol
+from secondlook.report.galleries import SHEET_COLUMNS, GalleryImage, rank_changes
+from secondlook.report.operating_points import describe_decisions, format_percent, thin_ranking
+from secondlook.report.study import Study, explain_method, method_symbol
 
 SCRIPTS = (
     "arrays.js",
@@ -31,8 +26,11 @@ SCRIPTS = (
     "risk_plot.js",
     "confidence_plots.js",
     "thresholds.js",
-    "operating_point.js",
+    "decisions.js",
+    "confusions.js",
+    "class_table.js",
     "galleries.js",
+    "operating_point.js",
     "page.js",
 )
 """Concatenated in this order; the last one starts the others."""
@@ -70,7 +68,7 @@ def render_page(
         "unbroken": _use_unbroken_spaces,
     }
     style, script = _read_template("report.css"), _join_scripts()
-    study, guarantee = findings.study, _certified_headline_point(findings)
+    study = findings.study
     return environment.get_template("report.html").render(
         title=title,
         style=Markup(style),
@@ -80,13 +78,12 @@ def render_page(
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         findings=findings,
         study=study,
-        guarantee=guarantee,
-        guarantee_threshold=guarantee and format_threshold(study.rankings[study.main_method], guarantee),
+        lead=describe_decisions(study.n_images, study.n_errors, findings.point),
         image_accuracy=study.preds.correct(predict_from="image", top_k=study.top_k).mean(),
         views_accuracy=study.preds.correct(predict_from="views", top_k=study.top_k).mean(),
         metrics=_metric_columns(findings),
         method_symbol=method_symbol,
-        method_summary=method_summary,
+        explain_method=explain_method,
         images=images,
         facts=facts,
         notes=notes,
@@ -100,17 +97,26 @@ def render_page(
 def encode_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> str:
     """Return the numbers that the script reads, as JSON that is safe inside a script element."""
     study = findings.study
+    ranked_cells = rank_cells(study, findings.cells, findings.method)
     data = {
         "images": study.n_images,
         "errors": study.n_errors,
+        "top_k": study.top_k,
         "delta": findings.delta,
+        "calibrated": findings.calibrated,
+        "sharing": findings.sharing,
         "level": findings.evaluation.level,
         "compared": [name for name in (study.baseline, study.second_look) if name],
+        "method": findings.method,
         "risk": findings.risk,
+        "guaranteed": findings.guaranteed,
         "risks": pack_array(findings.risks),
-        "methods": [_method_data(findings, name) for name in study.confidences],
-        "galleries": [_gallery_data(gallery) for gallery in findings.galleries] if images else [],
-        "pictures": {str(index): dataclasses.asdict(image) for index, image in images.items()},
+        "classes": study.class_names,
+        "views": study.preds.views.texts,
+        "cells": _pack_fields(findings.cells, "labels", "predicted", "correct", "images"),
+        "methods": [_method_data(findings, name, ranked_cells.get(name)) for name in study.confidences],
+        "sheet_columns": SHEET_COLUMNS,
+        "pictures": _picture_data(study, images),
     }
     # A class named "</script>" must not end the script element.
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -118,7 +124,7 @@ def encode_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> 
 
 def pack_array(values: Array) -> dict[str, str]:
     """Return an array as base64 text: little-endian, counts in the smallest sufficient type, floats as they are."""
-    if np.issubdtype(values.dtype, np.integer):
+    if values.dtype == np.bool_ or np.issubdtype(values.dtype, np.integer):
         largest = int(values.max()) if len(values) else 0
         kind = "u1" if largest < 2**8 else "u2" if largest < 2**16 else "u4"
     else:
@@ -127,18 +133,20 @@ def pack_array(values: Array) -> dict[str, str]:
     return {"type": kind, "data": encoded}
 
 
-def _method_data(findings: Findings, name: str) -> dict[str, object]:
+def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> dict[str, object]:
     study, certified = findings.study, findings.certified[name]
     ranking = thin_ranking(study.rankings[name], MAX_THRESHOLDS // len(study.rankings))
     reliability = findings.reliability.get(name)
     return {
         "name": name,
         "symbol": method_symbol(name),
-        "summary": method_summary(name),
+        "summary": explain_method(name),
         "complete": len(ranking.accepted) == len(study.rankings[name].accepted),
         "thresholds": pack_array(ranking.confidences),
         "sizes": pack_array(ranking.tie_sizes),
         "wrong": pack_array(ranking.tie_errors),
+        "cells": None if ranked_cells is None else pack_array(ranked_cells),
+        "class_aurocs": pack_array(_aurocs_of_classes(study, name)),
         "curve": _curve_data(findings.curves[name]),
         "histogram": _pack_fields(findings.histograms[name], "edges", "correct", "wrong"),
         "reliability": None if reliability is None else _pack_fields(reliability, "confidence", "accuracy", "images"),
@@ -159,14 +167,34 @@ def _curve_data(curve: RiskBand) -> dict[str, dict[str, str]]:
     return {"accepted": pack_array(curve.accepted), **{name: pack_array(values) for name, values in drawn.items()}}
 
 
-def _gallery_data(gallery: Gallery) -> dict[str, object]:
-    changes, accepted = gallery.rank_changes, gallery.now_accepted
-    return {
-        "name": gallery.name,
-        "images": gallery.images.tolist(),
-        "rank_changes": None if changes is None else changes.tolist(),
-        "now_accepted": None if accepted is None else accepted.tolist(),
-    }
+def _aurocs_of_classes(study: Study, method: str) -> Float32Array:
+    """Return the AUROC within each class, NaN where it is undefined. float32 [C]"""
+    aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)
+    for index, value in class_aurocs(study, method).items():
+        if value is not None:
+            aurocs[index] = value
+    return aurocs
+
+
+def _picture_data(study: Study, images: Mapping[int, GalleryImage]) -> list[dict[str, object]]:
+    """Return the example images; classes are numbers, and confidences are in the order of the methods."""
+    predicted = study.preds.predicted(study.predict_from, study.top_k).reshape(study.n_images, study.top_k)
+    changes = rank_changes(study) if study.second_look else np.zeros(study.n_images, dtype=np.int64)
+    return [
+        {
+            "id": study.preds.ids[index],
+            "label": int(study.preds.labels[index]),
+            "predicted": predicted[index].tolist(),
+            "correct": bool(study.correct[index]),
+            "confidences": [float(values[index]) for values in study.confidences.values()],
+            "rank_change": int(changes[index]),
+            "picture": one.picture,
+            "sheet": one.sheet,
+            "view_predicted": one.predicted,
+            "view_probabilities": one.probabilities,
+        }
+        for index, one in images.items()
+    ]
 
 
 def _read_template(name: str) -> str:
@@ -180,15 +208,6 @@ def _join_scripts() -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
-
-
-def _certified_headline_point(findings: Findings) -> OperatingPoint | None:
-    """Return the certified point at the risk of the headline, or None if nothing can be guaranteed."""
-    certified = findings.certified[findings.study.main_method]
-    if not isinstance(certified, CertifiedPoints):
-        return None
-    point = certified[int(findings.risks.searchsorted(findings.risk))]
-    return point if point.accepted else None
 
 
 def _metric_columns(findings: Findings) -> list[dict[str, Any]]:

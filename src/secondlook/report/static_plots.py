@@ -3,12 +3,12 @@
 import io
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from secondlook.displays import CORRECT, REFERENCE, WRONG, risk_axis_end
 from secondlook.report.findings import Findings
-from secondlook.report.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
 """Distinguishable with any kind of color vision; the page uses the same colors."""
-CORRECT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
+LINE_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
+MARKERS = ("o", "s", "^", "D", "v")
+"""Curves differ in dashes and markers as well, for readers and printers without colors; the page uses the same."""
 MAX_CLASSES = 60
 """More names would not be legible; the table has all of them."""
 PLOT_FORMATS = ("png", "svg")
-RISK_AXIS_FACTOR = 1.5
-"""The risk axis ends at this multiple of the error rate: above it there is only the worst ranking."""
 
 
 def render_plots(findings: Findings) -> Iterator[tuple[str, bytes]]:
@@ -43,17 +43,22 @@ def draw_risk_coverage(findings: Findings) -> "Figure":
     """Draw risk over coverage: every method with its band, and the perfect and the worst ranking."""
     study = findings.study
     figure, (axes,) = _new_figure(7.2, 4.4)
-    for color, (name, curve) in zip(_colors(len(findings.curves)), findings.curves.items(), strict=True):
-        axes.fill_between(100 * curve.band_coverage, 100 * curve.low, 100 * curve.high, color=color, alpha=0.12, lw=0)
-        axes.plot(100 * curve.accepted / study.n_images, 100 * curve.risk, color=color, lw=1.6, label=name)
+    for place, (name, curve) in enumerate(findings.curves.items()):
+        style = _curve_style(place)
+        low, high = 100 * curve.low, 100 * curve.high
+        axes.fill_between(100 * curve.band_coverage, low, high, color=style["color"], alpha=0.12, lw=0)
+        # Curves that nearly coincide have their markers at different places.
+        markers = (0.03 + 0.03 * place / len(findings.curves), 0.12)
+        coverage = 100 * curve.accepted / study.n_images
+        axes.plot(coverage, 100 * curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name)
     coverage = np.linspace(1 / study.n_images, 1, 500)
-    for label, style, risk in (
+    for label, dashes, risk in (
         ("perfect", ":", np.maximum(0, 1 - (1 - study.error_rate) / coverage)),
         ("worst", "--", np.minimum(1, study.error_rate / coverage)),
     ):
-        axes.plot(100 * coverage, 100 * risk, color=REFERENCE, lw=1.2, ls=style, label=label)
+        axes.plot(100 * coverage, 100 * risk, color=REFERENCE, lw=1.2, ls=dashes, label=label)
     axes.set(xlabel="coverage (%)", ylabel="risk: error rate among accepted (%)", xlim=(0, 100))
-    axes.set_ylim(0, 100 * _risk_axis_end(study))
+    axes.set_ylim(0, 100 * risk_axis_end(study.error_rate))
     axes.legend(frameon=False)
     return figure
 
@@ -79,9 +84,9 @@ def draw_reliability(findings: Findings) -> "Figure":
     """Draw accuracy against confidence for the methods whose confidence is a probability."""
     figure, (axes,) = _new_figure(4.8, 4.6)
     axes.plot([0, 1], [0, 1], color=REFERENCE, lw=1.2, ls=":", label="perfectly calibrated")
-    colors = dict(zip(findings.study.confidences, _colors(len(findings.study.confidences)), strict=True))
+    places = {name: place for place, name in enumerate(findings.study.confidences)}
     for name, curve in findings.reliability.items():
-        axes.plot(curve.confidence, curve.accuracy, color=colors[name], marker="o", ms=4, lw=1.4, label=name)
+        axes.plot(curve.confidence, curve.accuracy, **_curve_style(places[name]), ms=4, lw=1.4, label=name)
     axes.set(xlabel="mean confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(frameon=False)
     return figure
@@ -98,7 +103,7 @@ def draw_classes(findings: Findings) -> "Figure":
     positions = np.arange(len(classes))
     axes.barh(positions, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all predictions")
     risks = [100 * (one.risk or 0.0) for one in classes]
-    axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted at {100 * findings.risk:g} % risk")
+    axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted by {findings.method}")
     axes.set_yticks(positions, [one.name for one in classes])
     axes.set(xlabel="error rate (%)")
     axes.legend(frameon=False)
@@ -135,12 +140,9 @@ PLOTS: "dict[str, Callable[[Findings], Figure]]" = {
 N_PLOTS = len(PLOTS) * len(PLOT_FORMATS)
 
 
-def _risk_axis_end(study: Study) -> float:
-    return min(1.0, max(RISK_AXIS_FACTOR * study.error_rate, 0.01))
-
-
-def _colors(count: int) -> list[str]:
-    return [COLORS[index % len(COLORS)] for index in range(count)]
+def _curve_style(place: int) -> dict[str, Any]:
+    cycles = (("color", COLORS), ("linestyle", LINE_STYLES), ("marker", MARKERS))
+    return {name: values[place % len(values)] for name, values in cycles}
 
 
 def _new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> "tuple[Figure, list[Axes]]":

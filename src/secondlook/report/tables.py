@@ -37,6 +37,8 @@ OPERATING_POINT_COLUMNS = (
     "guaranteed_errors_accepted",
 )
 CLASS_COLUMNS = ("class", "images", "errors", "error_rate", "accepted", "coverage", "errors_accepted", "risk", "auroc")
+CONFUSION_COLUMNS = ("label", "predicted", "correct", "images", "accepted")
+GALLERY_COLUMNS = ("id", "index", "label", "predicted", "correct", "accepted")
 VIEW_COLUMNS = ("view", "accuracy", "auroc_alone", "auroc_without", "change", "change_low", "change_high")
 
 
@@ -53,7 +55,8 @@ def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tupl
         ("reliability", ("method", "confidence", "accuracy", "images"), _reliability_rows(findings)),
         ("classes", CLASS_COLUMNS, _class_rows(findings)),
         ("views", VIEW_COLUMNS, _view_rows(findings)),
-        ("galleries", ("gallery", "id", "index", "label", "correct", *methods), _gallery_rows(findings)),
+        ("confusions", CONFUSION_COLUMNS, _confusion_rows(findings)),
+        ("galleries", (*GALLERY_COLUMNS, *methods), _gallery_rows(findings)),
         ("skipped", ("id", "reason"), findings.study.preds.skipped),
     ):
         yield f"{name}.csv", _encode_csv(columns, rows)
@@ -125,10 +128,18 @@ def _view_rows(findings: Findings) -> Rows:
         yield one.text, one.accuracy, one.auroc_alone, one.auroc_without, one.change, *_ends(one.change_interval)
 
 
+def _confusion_rows(findings: Findings) -> Rows:
+    study, cells = findings.study, findings.cells
+    accept = study.confidences[findings.method] >= findings.point.threshold
+    columns = (cells.labels, cells.predicted, cells.correct, cells.images, cells.count(accept))
+    for label, predicted, *numbers in zip(*(column.tolist() for column in columns), strict=True):
+        yield study.class_names[label], study.class_names[predicted], *numbers
+
+
 def _gallery_rows(findings: Findings) -> Rows:
     study = findings.study
-    for gallery in findings.galleries:
-        for index in gallery.images.tolist():
-            label = study.class_names[study.preds.labels[index]]
-            confidences = (float(values[index]) for values in study.confidences.values())
-            yield gallery.name, study.preds.ids[index], index, label, bool(study.correct[index]), *confidences
+    for index in findings.images.tolist():
+        label, predicted = (study.class_names[classes[index]] for classes in (study.preds.labels, study.leading))
+        accepted = bool(study.confidences[findings.method][index] >= findings.point.threshold)
+        confidences = (float(values[index]) for values in study.confidences.values())
+        yield study.preds.ids[index], index, label, predicted, bool(study.correct[index]), accepted, *confidences

@@ -1,7 +1,7 @@
 """`write_report`: the page, with every table as CSV and every plot as PNG and SVG in a folder next to it."""
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from secondlook.predictions import PredictFrom, Predictions
 from secondlook.progress import progress_bar
 from secondlook.report.curves import BAND_RESAMPLES
 from secondlook.report.findings import Findings, compute_findings
-from secondlook.report.galleries import ImageReader, read_gallery_images
+from secondlook.report.galleries import ImageReader, read_images
 from secondlook.report.page import render_page
 from secondlook.report.static_plots import N_PLOTS, render_plots
 from secondlook.report.study import build_study
@@ -33,6 +33,8 @@ def write_report(
     top_k: int = 1,
     risk: float | None = None,
     delta: float = DEFAULT_DELTA,
+    calibrated: Sequence[str] = (),
+    duplicates: Collection[str] = (),
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
@@ -66,10 +68,16 @@ def write_report(
     top_k : int, default 1
         A prediction is correct if the label is among the `top_k` most probable classes.
     risk : float, optional
-        Tolerated risk of the headline and of the table of classes. By default the largest of 1, 2, 5 x 10^n that is at
-        most a quarter of the error rate.
+        Tolerated risk that the page selects at first. By default the largest of 1, 2, 5 x 10^n that is at most a
+        quarter of the error rate.
     delta : float, default 0.001
-        Failure probability of the guarantees (0.001 means 99.9 % confidence).
+        Failure probability of the guarantees (0.001 means 99.9 % confidence). All methods that can have a guarantee
+        share it, as in `certify`, so that the guarantee holds for whichever of them is chosen.
+    calibrated : sequence of str, optional
+        Methods that were calibrated with this `risk` and `delta`. They are reported, only they have a guarantee, and
+        the page selects the operating point that `certify` chooses from them.
+    duplicates : collection of str, optional
+        Ids of images that are copies of others: a guarantee counts them once.
     level : float, default 0.95
         Confidence level of the intervals.
     resamples : int, default 500
@@ -103,14 +111,25 @@ def write_report(
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ReportError(f"path is {str(target)!r}, expected an HTML file such as 'report.html'.")
-    study = build_study(preds, methods, predict_from=predict_from, top_k=top_k, seed=seed, progress=progress)
-    findings = compute_findings(study, risk=risk, delta=delta, metrics=metrics, level=level, resamples=resamples)
+    study = build_study(
+        preds,
+        methods,
+        calibrated=calibrated,
+        predict_from=predict_from,
+        top_k=top_k,
+        seed=seed,
+        duplicates=duplicates,
+        progress=progress,
+    )
+    findings = compute_findings(
+        study, risk=risk, delta=delta, calibrated=calibrated, metrics=metrics, level=level, resamples=resamples
+    )
     all_facts = {**_describe_settings(findings), **(facts or {})}
     folder = target.with_name(f"{target.stem}-files")
     page = render_page(
         findings,
         title=title,
-        images={} if image is None else read_gallery_images(study, findings.galleries, image),
+        images={} if image is None else read_images(study, findings.images, image),
         facts=all_facts,
         notes=notes,
         command=command,
@@ -141,9 +160,18 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
             f"({BAND_RESAMPLES} for the bands of curves and the changes per view)"
         ),
         "seed": str(study.seed),
-        "confidence level of guarantees": f"{100 * (1 - findings.delta):g} %",
+        "guarantee": _describe_guarantee(findings),
         "versions": ", ".join(packages),
     }
+
+
+def _describe_guarantee(findings: Findings) -> str:
+    """Return the terms of the guarantees, and where they come from."""
+    shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
+    terms = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
+    if not findings.calibrated:
+        return f"{terms}; no calibration was reported"
+    return f"{terms}, as calibrated for {' and '.join(findings.calibrated)} at {100 * findings.risk:g} % risk"
 
 
 def _write_files(folder: Path, contents: Iterable[tuple[str, bytes]]) -> None:

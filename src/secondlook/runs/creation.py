@@ -2,19 +2,30 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.diagnosis import harmful_view_warnings
-from secondlook.errors import ReportError, SourceError
+from secondlook.errors import ReportError, SecondLookError, SourceError
 from secondlook.estimators import find_method
-from secondlook.evaluation import DEFAULT_METRICS, check_level, evaluate
+from secondlook.evaluation import DEFAULT_METRICS, check_resampling, evaluate
 from secondlook.metrics import parse_metrics
 from secondlook.predictions import BatchSize, PredictFrom, check_predict_from, check_top_k, collect
-from secondlook.runs.run import OOD_PREDICTIONS, PREDICTIONS, Run, RunRecord, write_run
-from secondlook.sources import OnError, open_source
-from secondlook.specs import MEMBER_SEPARATOR
+from secondlook.runs.run import (
+    OOD_PREDICTIONS,
+    PREDICTIONS,
+    REPORT_FILES,
+    Run,
+    RunRecord,
+    open_run,
+    store_key,
+    write_run,
+)
+from secondlook.setup_check import LOOKS_WRONG, SetupWarning, find_setup_warnings
+from secondlook.sources import OnError, Source, open_labeled, open_source
+from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 from secondlook.views import ViewSet, ViewsLike, ViewWarning, as_view_set
 
 
@@ -36,20 +47,23 @@ def create_run(
     seed: int = 0,
     batch_size: BatchSize = "auto",
     on_error: OnError | None = None,
+    check_setup: bool = True,
     progress: bool = True,
 ) -> Run:
     """Evaluate a classifier on labeled images and write the run to the folder `path`.
 
-    An interrupted call resumes where it stopped: predictions that are stored in the folder are not computed again.
+    An interrupted call resumes where it stopped: predictions that are stored in the folder are not computed again. A
+    report in the folder is removed if the run is another one than before.
 
     Parameters
     ----------
     classifier
         A spec such as 'onnx:model.onnx', a model, a function, or a list of these (an ensemble).
     data, labels
-        Labeled images: a spec such as 'folder:val/', a source, or an array uint8 [N, H, W, C] with `labels` int [N].
+        Labeled images: a spec such as 'folder:val/', or anything else that `open_source` accepts, such as an array
+        uint8 [N, H, W, C], with `labels` int [N], or class names, if the images have no labels of their own.
     path
-        The folder of the run.
+        The folder of the run; not one of the images.
     views
         A preset, view texts or a `ViewSet`.
     methods, metrics
@@ -65,15 +79,19 @@ def create_run(
         Confidence level of the intervals, number of bootstrap resamples of the images, and random seed.
     batch_size, on_error
         Images per call of the classifier; "fail" or "skip" for an image that cannot be read.
+    check_setup
+        Whether to check the preprocessing and the class order on up to 256 of the images first, and warn if others are
+        clearly better; see `check_setup`.
     progress
         Whether to show progress bars.
     """
     chosen_methods, chosen_metrics = list(methods or ()), list(metrics or ())
-    _check_arguments(chosen_methods, chosen_metrics, predict_from, level)
+    _check_arguments(chosen_methods, chosen_metrics, predict_from)
+    check_resampling(level, resamples, seed)
     loaded = load_classifier(classifier)
     if loaded.n_classes is not None:
         check_top_k(top_k, loaded.n_classes)
-    source = open_source(data, labels=labels, on_error=on_error)
+    source = open_labeled(data, labels, loaded.class_names, on_error)
     if source.labels is None:
         raise SourceError(
             f"{source.spec!r} has no labels, which an evaluation needs; pass a folder per class, a table with a label "
@@ -81,7 +99,11 @@ def create_run(
         )
     # Whatever classes those images have, they are none of the classifier's.
     outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
+    _check_apart(Path(path), [source] if outside is None else [source, outside])
     view_set, folder = as_view_set(views), _make_folder(Path(path))
+    wrong = _find_setup_warnings(folder, loaded, source, batch_size) if check_setup else ()
+    for message in wrong:
+        warnings.warn(message, SetupWarning, stacklevel=2)
     preds = collect(loaded, source, view_set, store=folder / PREDICTIONS, batch_size=batch_size, progress=progress)
     outside_preds = None
     if outside is not None:
@@ -119,19 +141,58 @@ def create_run(
         "seed": seed,
         "batch_size": None if batch_size == "auto" else batch_size,
         "on_error": on_error,
+        "no_check": not check_setup,
     }
-    record = RunRecord.create(_given(settings), loaded, source, view_set.texts, harmful)
+    record = RunRecord.create(_given(settings), loaded, source, view_set.texts, (*wrong, *harmful))
     skipped = [{"id": id_, "reason": reason} for id_, reason in preds.skipped]
-    return write_run(folder, record, {**result.to_dict(), "skipped": skipped, "warnings": list(harmful)})
+    return write_run(folder, record, {**result.to_dict(), "skipped": skipped, "warnings": list(record.warnings)})
 
 
-def _check_arguments(methods: list[str], metrics: list[str], predict_from: str, level: float) -> None:
+def _check_arguments(methods: list[str], metrics: list[str], predict_from: str) -> None:
     """Reject before the classifier runs what would be rejected afterwards."""
     parse_metrics(metrics)
     for name in methods:
         find_method(name)
     check_predict_from(predict_from)
-    check_level(level)
+
+
+def _find_setup_warnings(
+    folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize
+) -> tuple[str, ...]:
+    """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
+    with suppress(SecondLookError):
+        record = open_run(folder).record
+        if record.predictions == store_key(classifier, source) and not record.settings.get("no_check"):
+            return tuple(message for message in record.warnings if message.startswith(LOOKS_WRONG))
+    return find_setup_warnings(classifier, source, batch_size=batch_size)
+
+
+def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
+    """Reject a run folder whose files would lie among images: the next evaluation could read them as images."""
+    written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES)]
+    for source in sources:
+        images = _find_folder(source.spec)
+        if images is None:
+            continue
+        if _contains(images, folder) or any(_contains(path, images) for path in written):
+            raise ReportError(
+                f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}; choose a "
+                f"folder outside of them, such as '{images}-run'."
+            )
+
+
+def _find_folder(spec: str) -> Path | None:
+    """Return the folder of the images of a source; None if they are not in a folder."""
+    try:
+        folder = parse_spec(spec).path
+        return folder if folder.is_dir() else None
+    except (SecondLookError, OSError, ValueError):  # the spec of an array, of a data set in memory
+        return None
+
+
+def _contains(folder: Path, path: Path) -> bool:
+    """Whether a path is a folder or inside of it, whatever links lead there."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _make_folder(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """The ledger of a run: every calibration on its images, and the probability that one of their guarantees fails."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,15 @@ def record_calibrations(folder: Path, new: Sequence[RecordedCalibration]) -> tup
             "writable, or copy the run to one that is."
         ) from None
     return ledger.on_images(new[0].images)
+
+
+def latest_calibration(calibrations: Sequence[RecordedCalibration]) -> tuple[RecordedCalibration, ...]:
+    """Return the last records with the same risk and delta: one for each method of a calibration of several."""
+    last = tuple(calibrations[-1:])
+    group = tuple(
+        itertools.takewhile(lambda one: (one.risk, one.delta) == (last[0].risk, last[0].delta), reversed(calibrations))
+    )[::-1]
+    return group if joint_failure_probability(group) < 1 else last
 
 
 def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> float:

@@ -7,21 +7,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
+from pydantic_core import from_json
+from typing_extensions import TypedDict
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
-from secondlook.files import FrozenRecord, SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.files import (
+    FrozenRecord,
+    PositiveCount,
+    SealedRecord,
+    compute_checksum,
+    describe_invalid,
+    write_bytes_atomically,
+)
 from secondlook.predictions import PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report import write_report
 from secondlook.runs.ledger import (
     CalibrationWarning,
+    Ledger,
     RecordedCalibration,
     joint_failure_probability,
+    latest_calibration,
     record_calibrations,
 )
 from secondlook.selective import (
@@ -34,7 +45,7 @@ from secondlook.selective import (
     describe_classifier,
     threshold_for,
 )
-from secondlook.sources import Source, open_source
+from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
 
 RECORD = "run.json"
@@ -43,6 +54,7 @@ PREDICTIONS = "predictions"
 OOD_PREDICTIONS = "ood"
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
+REPORT_FILES = "report-files"
 
 
 class RunData(FrozenRecord):
@@ -50,24 +62,45 @@ class RunData(FrozenRecord):
 
     spec: str
     digest: str
-    images: int
+    images: PositiveCount
     class_names: tuple[str, ...] | None
     duplicates: tuple[str, ...] | None = None
     """Ids of the images that have the same pixels as an earlier one; None for runs of version 2, which lack them."""
 
 
+@with_config(ConfigDict(extra="allow"))
+class RunSettings(TypedDict, total=False):
+    """The options of an evaluation, by the names of the command line; those that have their default may be missing."""
+
+    model: list[str]
+    data: str
+    out: str
+    views: str
+    method: list[str]
+    metric: list[str]
+    predict_from: PredictFrom
+    top_k: PositiveCount
+    per_class: bool
+    ood: str
+    level: Annotated[float, Field(gt=0, lt=1)]
+    resamples: PositiveCount
+    seed: Annotated[int, Field(ge=0)]
+    batch_size: PositiveCount
+    on_error: OnError
+    no_check: bool
+
+
 class RunRecord(SealedRecord):
     """How a run came about. It holds no times, so that the same run gives the same bytes.
 
-    `settings` are the options of the evaluation by the names of the command line; `predictions` is the key of the
-    run's entry in the store of predictions beside the record, which may hold entries of earlier evaluations. Records of
-    version 2 can be read.
+    `predictions` is the key of the run's entry in the store of predictions beside the record, which may hold entries of
+    earlier evaluations. Records of version 2 can be read.
     """
 
     format: Literal["secondlook run"] = "secondlook run"
     version: Literal[3] = 3
     secondlook: str
-    settings: dict[str, Any]
+    settings: RunSettings
     classifier: PolicyClassifier
     data: RunData
     views: tuple[str, ...]
@@ -95,7 +128,7 @@ class RunRecord(SealedRecord):
 
         return cls(
             secondlook=secondlook.__version__,
-            settings=dict(settings),
+            settings=cast(RunSettings, settings),
             classifier=describe_classifier(classifier),
             data=RunData(
                 spec=source.spec,
@@ -105,7 +138,7 @@ class RunRecord(SealedRecord):
                 duplicates=tuple(source.ids[index] for index in source.find_duplicates()),
             ),
             views=views,
-            predictions=_store_key(classifier, source),
+            predictions=store_key(classifier, source),
             warnings=warnings,
         )
 
@@ -116,6 +149,8 @@ class RunReport:
 
     path: Path
     notes: tuple[str, ...]
+    terms: str
+    """Where the risk and the delta of its guarantees come from."""
 
 
 @dataclass(frozen=True)
@@ -129,20 +164,19 @@ class Run:
     record: RunRecord
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> RunSettings:
         """The options of the evaluation."""
         return self.record.settings
 
     @property
     def predict_from(self) -> PredictFrom:
         """Whether classes were predicted from the image itself or from the mean over views."""
-        predict_from: PredictFrom = self.settings.get("predict_from", "image")
-        return predict_from
+        return self.settings.get("predict_from", "image")
 
     @property
     def top_k(self) -> int:
         """How many leading classes counted as the prediction."""
-        return int(self.settings.get("top_k", 1))
+        return self.settings.get("top_k", 1)
 
     @property
     def command(self) -> str:
@@ -164,13 +198,13 @@ class Run:
         """The evaluation as it was written with the run."""
         path = self.path / EVALUATION
         try:
-            content = json.loads(path.read_bytes())
+            content = from_json(path.read_bytes())
             if self.record.evaluation not in (None, compute_checksum(content)):
                 raise ValueError("it was changed after it was written")
             return Evaluation.from_dict(content)
         except (OSError, ValueError, SecondLookError) as error:
             raise PredictionsError(
-                f"the evaluation {str(path)!r} cannot be read: {error}; evaluate again to recreate it."
+                f"the evaluation {str(path)!r} cannot be read: {str(error).rstrip('.')}; evaluate again to recreate it."
             ) from None
 
     @property
@@ -245,8 +279,8 @@ class Run:
         threshold can be certified; the message says what could be.
         """
         methods = as_methods(method)
-        distinct = self._without_duplicates()
-        with distinct.show_progress("confidences", 1 + len(methods), enabled=progress) as preds:
+        self._warn_of_unknown_duplicates()
+        with self.predictions.show_progress("confidences", 1 + len(methods), enabled=progress) as preds:
             rule = certify(
                 preds,
                 methods,
@@ -254,6 +288,7 @@ class Run:
                 delta=delta,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
+                duplicates=self.record.data.duplicates or (),
                 **options,
             )
         # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
@@ -261,12 +296,9 @@ class Run:
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
         assert rule.calibration is not None, "a certified rule has one"
-        duplicates = self.predictions.n_images - distinct.n_images
-        calibration = replace(rule.calibration, duplicates=duplicates, joint_delta=joint_delta)
-        return self._policy(replace(rule, calibration=calibration))
+        return self._policy(replace(rule, calibration=replace(rule.calibration, joint_delta=joint_delta)))
 
-    def _without_duplicates(self) -> Predictions:
-        """Return the predictions for the first image of each content."""
+    def _warn_of_unknown_duplicates(self) -> None:
         if self.record.data.duplicates is None:
             warnings.warn(
                 f"the run {str(self.path)!r} does not know its duplicate images, each of which counts as another one; "
@@ -274,12 +306,6 @@ class Run:
                 CalibrationWarning,
                 stacklevel=3,
             )
-        copies = frozenset(self.record.data.duplicates or ())
-        if not copies:
-            return self.predictions
-        return self.predictions.select(
-            images=[place for place, id_ in enumerate(self.predictions.ids) if id_ not in copies]
-        )
 
     def _record(self, rule: Rule, methods: tuple[str, ...], risk: float, delta: float) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
@@ -351,17 +377,23 @@ class Run:
         self,
         path: str | Path | None = None,
         *,
-        delta: float = DEFAULT_DELTA,
+        delta: float | None = None,
         galleries: bool = True,
         progress: bool = True,
     ) -> RunReport:
         """Write the report of the run, by default to report.html in its folder.
 
-        The images are shown where they are still available; otherwise a note says why not.
+        Risk and delta of the guarantees are those of the latest calibration of the run. If there is none, or `delta` is
+        given, all methods of the report share `delta`, by default 0.001. The images are shown where they are still
+        available; otherwise a note says why not.
         """
         target = self.path / REPORT if path is None else Path(path)
         settings = self.settings
+        calibrations = Ledger.read(self.path).on_images(self.record.data.digest)
+        calibration = latest_calibration([one for one in calibrations if self._concerns(one)]) if delta is None else ()
         notes = [_ood_note(settings["ood"])] if "ood" in settings else []
+        if len(calibrations) > len(calibration) > 0:
+            notes.append(_joint_note(calibrations))
         image = None
         if galleries:
             try:
@@ -369,6 +401,9 @@ class Run:
                 image = self.image
             except SecondLookError as error:
                 notes.append(f"No images in the report: {error}")
+        terms = _describe_terms(calibration, delta)
+        if calibration:
+            delta = joint_failure_probability(calibration)
         write_report(
             self.predictions,
             target,
@@ -379,15 +414,24 @@ class Run:
             resamples=settings.get("resamples", 500),
             predict_from=self.predict_from,
             top_k=self.top_k,
-            delta=delta,
+            risk=calibration[0].risk if calibration else None,
+            delta=DEFAULT_DELTA if delta is None else delta,
+            calibrated=[one.method for one in calibration],
+            duplicates=self.record.data.duplicates or (),
             seed=settings.get("seed", 0),
             image=image,
-            facts=self._facts(),
+            facts={**self._facts(), "risk and delta": terms},
             notes=[*self.record.warnings, *notes],
             command=self.command,
             progress=progress,
         )
-        return RunReport(target, tuple(notes))
+        return RunReport(target, tuple(notes), terms)
+
+    def _concerns(self, calibration: RecordedCalibration) -> bool:
+        """Return whether a calibration is about a confidence that the report shows."""
+        shown = (self.record.predictions, self.record.views, self.predict_from, self.top_k)
+        one = calibration
+        return not one.options and (one.predictions, one.views, one.predict_from, one.top_k) == shown
 
     def _facts(self) -> dict[str, str]:
         """Return how the run came about, as the report shows it."""
@@ -403,6 +447,25 @@ class Run:
             "seed": str(self.settings.get("seed", 0)),
             "secondlook": self.record.secondlook,
         }
+
+
+def _describe_terms(calibration: Sequence[RecordedCalibration], delta: float | None) -> str:
+    """Return where the risk and the delta of a report come from."""
+    if calibration:
+        methods = " and ".join(one.method for one in calibration)
+        delta = joint_failure_probability(calibration)
+        return f"risk {calibration[0].risk:g} and delta {delta:g} of the latest calibration of the run, for {methods}"
+    if delta is not None:
+        return f"delta {delta:g} as given; the risk follows from the error rate"
+    return f"delta {DEFAULT_DELTA:g} by default: the run has no calibration; the risk follows from the error rate"
+
+
+def _joint_note(calibrations: Sequence[RecordedCalibration]) -> str:
+    joint_delta = 100 * joint_failure_probability(calibrations)
+    return (
+        f"{len(calibrations)} different calibrations used these images: the probability that one of their guarantees "
+        f"fails is up to {joint_delta:.4g} %."
+    )
 
 
 def open_run(path: str | Path) -> Run:
@@ -428,13 +491,21 @@ def open_run(path: str | Path) -> Run:
 
 
 def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
-    """Write the settings, the evaluation and the record of a run, the record last."""
+    """Write the settings, the evaluation and the record of a run, the record last; remove the report of another one."""
     record = record.model_copy(update={"evaluation": compute_checksum(evaluation)})
     contents = {
         SETTINGS: format_settings("evaluate", record.settings),
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
         RECORD: record.model_dump_json(indent=2) + "\n",
     }
+    try:
+        if (path / RECORD).is_file() and (path / RECORD).read_bytes() != contents[RECORD].encode():
+            _remove_report(path)
+    except OSError as error:
+        raise ReportError(
+            f"the report of an earlier evaluation in {str(path)!r} cannot be removed: {error.strerror}; remove "
+            f"{REPORT} and {REPORT_FILES}, or choose another folder."
+        ) from None
     for name, text in contents.items():
         try:
             write_bytes_atomically(path / name, text.encode())
@@ -446,13 +517,26 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
     return Run(path, record)
 
 
+def _remove_report(folder: Path) -> None:
+    """Remove the report of a run, the page first: it must not stand beside other numbers, nor without its files."""
+    (folder / REPORT).unlink(missing_ok=True)
+    files = folder / REPORT_FILES
+    if files.is_dir():
+        for path in files.iterdir():
+            if path.suffix in (".csv", ".png", ".svg"):
+                path.unlink()
+        if not any(files.iterdir()):
+            files.rmdir()
+
+
 def format_settings(command: str, settings: Mapping[str, Any]) -> str:
     """Return settings as TOML that the `--config` option of a command reads."""
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
     return "\n".join([f"[{command}]", *lines, ""])
 
 
-def _store_key(classifier: Classifier, source: Source) -> str:
+def store_key(classifier: Classifier, source: Source) -> str:
+    """Return the name of the entry, in the store of a run, of the predictions of a classifier on a source."""
     if not classifier.members:
         return entry_key(classifier, source)
     return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))

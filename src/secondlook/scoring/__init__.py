@@ -6,7 +6,9 @@ from secondlook.imports import lazy_attributes
 from secondlook.scoring.exports import EXPORTS, Export
 from secondlook.scoring.formats import SCORE_FORMATS, ScoreFormat
 from secondlook.scoring.job import ScoreSummary, score
-from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier, select_harmless_options
+from secondlook.scoring.loaded_policy import ImageDecision, LoadedPolicy, load_policy
+from secondlook.scoring.policy_classifier import ResolvedClassifier, can_load_classifier, resolve_classifier
+from secondlook.scoring.policy_options import select_harmless_options
 from secondlook.scoring.review import REJECTED_LIST
 from secondlook.scoring.rows import Decision, Decisions
 
@@ -20,10 +22,14 @@ __all__ = [
     "Decision",
     "Decisions",
     "Export",
+    "ImageDecision",
+    "LoadedPolicy",
     "ResolvedClassifier",
     "ScoreFormat",
     "ScoreSummary",
     "SelectiveClassifier",
+    "can_load_classifier",
+    "load_policy",
     "resolve_classifier",
     "score",
     "select_harmless_options",

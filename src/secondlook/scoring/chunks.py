@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
-from secondlook.arrays import Float32Array
+from secondlook.arrays import Float32Array, Output
 from secondlook.errors import DecisionError
 from secondlook.files import (
     TEMPORARY_SUFFIX,
@@ -24,7 +25,17 @@ from secondlook.files import (
     write_atomically,
     write_bytes_atomically,
 )
-from secondlook.predictions import Chunk, Chunking, DamagedChunkWarning, Predictions
+from secondlook.predictions import (
+    Chunk,
+    Chunking,
+    ChunkKey,
+    DamagedChunkWarning,
+    Predictions,
+    SaveTimer,
+    Sink,
+    read_partial_chunk,
+    write_chunk,
+)
 from secondlook.scoring.formats import translate_write_errors
 from secondlook.scoring.policy_classifier import MemberOutputs
 from secondlook.scoring.rows import INDEX, RowOptions, compute_rows, row_schema
@@ -55,7 +66,7 @@ class JobRecord(FrozenRecord):
     version: Literal[2, 3] = 3
     policy: str
     classifier: str
-    output: str
+    output: Output
     preprocessing: dict[str, object]
     data: str
     images: int
@@ -86,6 +97,7 @@ class ScoreChunks:
 
     def __init__(self, folder: Path, record: JobRecord) -> None:
         self.folder = folder
+        self._output: Output = record.output
         self.chunking = Chunking(record.images, record.rows)
         self._job = hashlib.sha256(record.encode()).hexdigest()
 
@@ -105,9 +117,9 @@ class ScoreChunks:
             try:
                 yield chunks
             except BaseException:
-                # A job that failed before its first chunk leaves nothing behind.
+                # A job that failed before anything was saved leaves nothing behind.
                 with suppress(OSError):
-                    if chunks.missing_images == record.images and not (folder / REJECTED_MARK).exists():
+                    if not chunks._has_progress():
                         chunks._remove_files()
                 raise
 
@@ -124,12 +136,35 @@ class ScoreChunks:
         """Number of images whose chunk is not finished."""
         return sum(len(self.chunking.indices_of(number)) for number in self.chunking.numbers if not self.has(number))
 
+    def _has_progress(self) -> bool:
+        kept = (*self.folder.glob("chunk-*"), *self.folder.glob("partial-*"))
+        return bool(kept) or (self.folder / REJECTED_MARK).exists()
+
     def write(self, number: int, chunk: ScoredChunk) -> None:
-        """Write a chunk, atomically."""
+        """Write a chunk, atomically, and remove what was saved of it before."""
         path = self.path(number)
         content = self._encode(number, chunk)
         with translate_write_errors("a chunk of the scores", path):
             write_atomically(path, lambda file: file.write(content))
+            for saved in self.folder.glob(f"partial-{number:06d}-*"):
+                saved.unlink()
+
+    def partial_path(self, view: int, number: int) -> Path:
+        """Return the file of the outputs saved for one view of an incomplete chunk."""
+        return self.folder / f"partial-{number:06d}-{view:03d}.parquet"
+
+    def read_partial(self, view: int, number: int) -> Chunk | None:
+        """Return the outputs saved for the first images of one view of an incomplete chunk; None if there are none."""
+        return read_partial_chunk(self.partial_path(view, number), self._partial_key(view, number), self._output)
+
+    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
+        """Save the outputs for the first images of one view of an incomplete chunk."""
+        path = self.partial_path(view, number)
+        with translate_write_errors("the progress of the scores", path):
+            write_chunk(path, self._partial_key(view, number), self._output, chunk)
+
+    def _partial_key(self, view: int, number: int) -> ChunkKey:
+        return ChunkKey(self._job, str(view), number)
 
     def read(self, columns: list[str] | None = None) -> Iterator[ScoredChunk]:
         """Read all chunks in order, one at a time, or only some of their columns."""
@@ -186,7 +221,8 @@ class ScoreChunks:
         if checksum != hashlib.sha256(content).hexdigest().encode():
             raise ValueError("wrong checksum")
         try:
-            table = pq.read_table(pa.BufferReader(content), partitioning=None)
+            # A thread of Arrow could release the content while Python shuts down, which aborts the process.
+            table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
             job, place, rows, skipped = (table.schema.metadata[name] for name in (_JOB, _NUMBER, _ROWS, _SKIPPED))
             chunk = ScoredChunk(table.replace_schema_metadata(None), [tuple(image) for image in json.loads(skipped)])
             indices = [*table[INDEX].to_pylist(), *(index for index, _, _ in chunk.skipped)]
@@ -236,8 +272,11 @@ def _encode_path(path: Path) -> bytes:
     return os.fsencode(path.absolute())
 
 
-class ChunkScorer:
-    """Collects the outputs of a chunk view by view, and computes its rows while the classifier runs on the next."""
+class ChunkScorer(Sink):
+    """Collects the outputs of a chunk view by view, and computes its rows while the classifier runs on the next.
+
+    Rows need all views of an image. Until they are complete, the outputs are saved whenever the timer says so.
+    """
 
     def __init__(
         self,
@@ -248,6 +287,7 @@ class ChunkScorer:
         views: ViewSet,
         class_names: tuple[str, ...] | None,
         on_first_predictions: OnPredictions | None,
+        timer: SaveTimer,
     ) -> None:
         self._chunks = chunks
         self._options = options
@@ -256,7 +296,10 @@ class ChunkScorer:
         self._views = views
         self._class_names = class_names
         self._on_first_predictions = on_first_predictions
+        self._timer = timer
         self._outputs: Float32Array = np.empty((0, len(views), 1), dtype=np.float32)
+        self._unsaved: dict[int, Chunk] = {}
+        """Complete views of the present chunk by their position."""
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="secondlook-score")
 
@@ -270,13 +313,43 @@ class ChunkScorer:
             self._outputs = np.empty((len(chunk.indices), len(self._views), chunk.outputs.shape[1]), dtype=np.float32)
         self._outputs[:, view] = chunk.outputs
         if view < len(self._views) - 1:
+            self._unsaved[view] = replace(chunk, outputs=self._outputs[:, view])
+            if self.is_save_due():
+                self._save(number)
             return
+        self._unsaved = {}
         preds = self._make_predictions(chunk, self._outputs)
         if self._on_first_predictions is not None and preds is not None:
             self._on_first_predictions(preds)
             self._on_first_predictions = None
+        self._submit(self._write, number, chunk, preds)
+
+    def read_partial(self, view: int, number: int) -> Chunk | None:
+        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
+        return self._chunks.read_partial(view, number)
+
+    def is_save_due(self) -> bool:
+        """Whether nothing was saved for a while."""
+        return self._timer.is_due()
+
+    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
+        """Save the first images of a view, and the views before it."""
+        self._unsaved[view] = chunk
+        self._save(number)
+
+    def _save(self, number: int) -> None:
+        unsaved, self._unsaved = self._unsaved, {}
+        self._submit(self._write_partials, number, unsaved)
+
+    def _write_partials(self, number: int, unsaved: dict[int, Chunk]) -> None:
+        for view, chunk in unsaved.items():
+            self._chunks.write_partial(view, number, chunk)
+
+    def _submit(self, write: Callable[..., None], *arguments: object) -> None:
+        """Write in the background: only one thing at a time, so that memory stays bounded."""
         self._wait()
-        self._pending = self._thread.submit(self._write, number, chunk, preds)
+        self._pending = self._thread.submit(write, *arguments)
+        self._timer.restart()
 
     def _make_predictions(self, chunk: Chunk, outputs: Float32Array) -> Predictions | None:
         if len(chunk.indices) == 0:
@@ -293,7 +366,7 @@ class ChunkScorer:
         self._chunks.write(number, ScoredChunk(rows, skipped))
 
     def _wait(self) -> None:
-        """Wait for the chunk in the background: only one at a time, so that memory stays bounded."""
+        """Wait for what is written in the background."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

@@ -63,6 +63,12 @@ class ExportFile:
     @classmethod
     def parse(cls, text: str) -> "ExportFile":
         """Parse `SCHEME:FILE`, and check that the file can be written."""
+        scheme, _, location = text.partition(":")
+        if scheme in EXPORTS and not location:
+            raise DecisionError(f"the export {text!r} names no file; expected {EXPORTS[scheme].form}.")
+        if ":" not in text:
+            forms = ", ".join(export.form for export in EXPORTS.values())
+            raise DecisionError(f"the export {text!r} has no scheme; expected one of: {forms}.")
         spec = parse_spec(text, DecisionError)
         export = EXPORTS.find(spec.scheme, where=f" in {text!r}")
         if spec.options:

@@ -1,10 +1,13 @@
 """Score files: Parquet, CSV or JSON lines, chosen by the suffix and written atomically."""
 
+import csv
+import datetime
+import filecmp
 import io
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +16,33 @@ from typing import TYPE_CHECKING, BinaryIO
 from secondlook.errors import DecisionError
 from secondlook.files import write_atomically
 from secondlook.registry import NamedRecord, Registry
-from secondlook.tables import format_csv_row
+from secondlook.tables import format_csv_row, unescape_formula
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 WriteTables = Callable[[BinaryIO, "pa.Schema", Iterable["pa.Table"]], None]
 """Writes tables of the given columns to an open file, one at a time."""
+Peek = Callable[[Path], tuple[str | None, Mapping[str, str]]]
+"""Returns the id of the first image of a score file, if it has one, and its metadata; raises ValueError for others."""
+
+PEEK_BYTES = 2**20
+"""Beginning of a text file in which its first row is looked for."""
+SCORE_COLUMNS = {"id", "label", "confidence", "accept"}
+"""Columns by which a file of scores is recognized."""
+
+REPLACE = "pass overwrite=True to replace it, or choose another name"
 
 
 @dataclass(frozen=True)
 class ScoreFormat(NamedRecord):
-    """A format of score files; its name is the suffix of the files, such as '.csv'."""
+    """A format of score files; its name is the suffix of the files, such as '.csv'.
+
+    Without `peek`, an existing file is compared only when the scores are complete.
+    """
 
     write: WriteTables
+    peek: Peek | None = None
 
 
 SCORE_FORMATS: Registry[ScoreFormat] = Registry("score format", DecisionError)
@@ -38,10 +54,55 @@ def find_format(path: Path) -> ScoreFormat:
     return SCORE_FORMATS.find(path.suffix.lower(), where=f" of {str(path)!r}")
 
 
-def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
-    """Write tables as one file, atomically."""
+def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"], *, overwrite: bool) -> None:
+    """Write tables as one file, atomically; a file with other content is replaced only if `overwrite` is set."""
+
+    def write(file: BinaryIO) -> None:
+        find_format(path).write(file, schema, tables)
+        file.flush()
+        if not overwrite and _has_content(path) and not filecmp.cmp(file.name, path, shallow=False):
+            # The chunks of the job are still there, so that nothing is computed again.
+            raise DecisionError(f"{_describe_existing(path)} holds other scores; {REPLACE}.")
+
     with translate_write_errors("scores", path):
-        write_atomically(path, lambda file: find_format(path).write(file, schema, tables), clean=True)
+        write_atomically(path, write, clean=True)
+
+
+def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[str]) -> None:
+    """Raise an error, before hours of work, if a file is there that is clearly not what would be written.
+
+    Of a file without metadata, only the first image is known, which must be one of those with `ids`.
+    """
+    peek = find_format(path).peek
+    if peek is None or not _has_content(path):
+        return
+    try:
+        first_id, stored = peek(path)
+        found = {key: dict(json.loads(stored[key])) for key in metadata if stored}
+    except OSError:
+        return  # writing will tell why it cannot be read
+    except (ValueError, KeyError, TypeError, csv.Error):
+        raise DecisionError(f"{_describe_existing(path)} is not a file of scores; {REPLACE}.") from None
+    if first_id is not None and first_id not in ids:
+        raise DecisionError(
+            f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}; {REPLACE}."
+        )
+    for key, content in found.items():
+        given = json.loads(metadata[key])
+        different = [name for name in given if given[name] != content.get(name)]
+        if different:
+            raise DecisionError(
+                f"{_describe_existing(path)} holds scores with another {', '.join(different)}; {REPLACE}."
+            )
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _describe_existing(path: Path) -> str:
+    written = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).astimezone()
+    return f"the file {str(path)!r} of {written:%Y-%m-%d %H:%M}"
 
 
 @contextmanager
@@ -100,6 +161,41 @@ def _write_json_lines(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.
             text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
 
 
+def _peek_parquet(path: Path) -> tuple[str | None, Mapping[str, str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            stored = {key.decode(): value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
+            if not set(file.schema_arrow.names) >= SCORE_COLUMNS or not stored:
+                raise ValueError("other columns")
+            rows = next(file.iter_batches(1, columns=["id"]), None)
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from None
+    return None if rows is None else str(rows["id"][0]), stored
+
+
+def _peek_csv(path: Path) -> tuple[str | None, Mapping[str, str]]:
+    rows = csv.DictReader(io.StringIO(_read_beginning(path), newline=""))
+    if not set(rows.fieldnames or ()) >= SCORE_COLUMNS:
+        raise ValueError("other columns")
+    first = next(rows, None)
+    return None if first is None else unescape_formula(first["id"]), {}
+
+
+def _peek_json_lines(path: Path) -> tuple[str | None, Mapping[str, str]]:
+    first = json.loads(_read_beginning(path).partition("\n")[0])
+    if not set(first) >= SCORE_COLUMNS:
+        raise ValueError("other columns")
+    return str(first["id"]), {}
+
+
+def _read_beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(PEEK_BYTES).decode(errors="replace")
+
+
 @contextmanager
 def open_text(file: BinaryIO) -> Iterator[io.TextIOWrapper]:
     """Yield a text file on top of a binary one that stays open."""
@@ -117,8 +213,15 @@ def _format_cell(value: object) -> object:
 
 SCORE_FORMATS.add(
     ScoreFormat(
-        ".parquet", "for pandas, polars, DuckDB and Spark; stores the policy in its metadata", write=_write_parquet
+        ".parquet",
+        "for pandas, polars, DuckDB and Spark; stores the policy in its metadata",
+        write=_write_parquet,
+        peek=_peek_parquet,
     )
 )
-SCORE_FORMATS.add(ScoreFormat(".csv", "for spreadsheets; lists are JSON in their cells", write=_write_csv))
-SCORE_FORMATS.add(ScoreFormat(".jsonl", "one JSON object per line, for streaming", write=_write_json_lines))
+SCORE_FORMATS.add(
+    ScoreFormat(".csv", "for spreadsheets; lists are JSON in their cells", write=_write_csv, peek=_peek_csv)
+)
+SCORE_FORMATS.add(
+    ScoreFormat(".jsonl", "one JSON object per line, for streaming", write=_write_json_lines, peek=_peek_json_lines)
+)

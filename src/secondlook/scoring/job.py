@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from secondlook.predictions import (
     BatchSize,
     Chunking,
     CollectJob,
+    SaveTimer,
     choose_batch_size,
     chunk_rows,
     read_first_image,
@@ -23,7 +24,8 @@ from secondlook.predictions import (
 from secondlook.progress import progress_bar
 from secondlook.scoring.chunks import ChunkScorer, JobRecord, OnPredictions, ScoreChunks
 from secondlook.scoring.exports import ExportFile
-from secondlook.scoring.formats import check_output_path, find_format, write_scores
+from secondlook.scoring.formats import check_output_path, check_replaceable, find_format, write_scores
+from secondlook.scoring.loaded_policy import LoadedPolicy, choose_class_names
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
 from secondlook.scoring.rows import INDEX, RowOptions, row_schema
@@ -56,6 +58,7 @@ def score(
     batch_size: BatchSize = "auto",
     progress: bool = True,
     allow_mismatch: bool = False,
+    overwrite: bool = False,
     on_error: OnError | None = None,
     on_first_predictions: OnPredictions | None = None,
 ) -> "ScoreSummary":
@@ -68,11 +71,12 @@ def score(
     policy
         A policy, or the path of its file.
     data
-        Images: the spec of a source, an array or a source.
+        Images: anything that `open_source` accepts.
     out
         A .parquet, .csv or .jsonl file.
     classifier
-        The classifier of the policy, if it cannot be loaded from the spec in the policy.
+        The classifier of the policy, if it cannot be loaded from the spec in the policy. A spec inherits the options
+        of the policy that it lacks, as far as they describe outputs and preprocessing.
     per_view
         Whether to list the predicted class of each view and its probability.
     level, seed
@@ -88,6 +92,8 @@ def score(
         Whether to show a progress bar.
     allow_mismatch
         Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
+    overwrite
+        Whether to replace an existing file `out` that has other content; the same scores may be written again.
     on_error
         What to do with an image that cannot be read: "fail" (by default) or "skip".
     on_first_predictions
@@ -105,14 +111,20 @@ def score(
     locations = ImageLocations(source, folder, image_prefix)
     for export in export_files:
         export.check_images(locations, include_accepted=export_all)
-    resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch)
+    if isinstance(policy, LoadedPolicy) and classifier is None:
+        resolved = policy.decider.resolved
+    else:
+        beside = None if isinstance(policy, Policy) else Path(policy).parent
+        resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch, folder=beside)
     options = RowOptions(loaded.rule, level, seed, per_view)
     job = ScoringJob.prepare(loaded, resolved, source, options, batch_size)
+    if not overwrite:
+        check_replaceable(path, job.metadata, source.ids)
     with ScoreChunks.open(path, job.record) as chunks:
         if folder is not None:
             folder.check(chunks)
         job.compute_chunks(chunks, on_first_predictions, progress=progress)
-        job.write_scores(chunks, path)
+        job.write_scores(chunks, path, overwrite=overwrite)
         job.write_review(chunks, locations, export_files, include_accepted=export_all, progress=progress)
         summary = job.summarize(chunks, path, folder, export_files)
         chunks.remove()
@@ -133,11 +145,18 @@ class ScoreSummary:
     """Why the guarantee of the policy does not hold, if it was used with another classifier."""
     rejected_folder: Path | None = None
     exports: tuple[str, ...] = ()
+    guarantee_of_policy: str = "none"
+    """The guarantee of the policy in words, or 'none' with the reason."""
 
     @property
     def images(self) -> int:
         """Number of accepted and rejected images."""
         return self.accepted + self.rejected
+
+    @property
+    def guarantee_text(self) -> str:
+        """The guarantee in words, or 'none' with the reason."""
+        return self.guarantee_of_policy if self.mismatch is None else f"none, since {self.mismatch}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the summary as JSON values."""
@@ -148,6 +167,7 @@ class ScoreSummary:
             "rejected": self.rejected,
             "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
             "guarantee": None if self.guarantee is None else str(self.guarantee),
+            "guarantee_text": self.guarantee_text,
             "mismatch": self.mismatch,
             "rejected_folder": None if self.rejected_folder is None else str(self.rejected_folder),
             "exports": list(self.exports),
@@ -158,17 +178,12 @@ class ScoreSummary:
         lines = [
             f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
             f"{len(self.skipped):,} skipped",
-            f"guarantee: {self._describe_guarantee()}",
+            f"guarantee: {self.guarantee_text}",
             *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
         ]
         if len(self.skipped) > LISTED_SKIPPED:
             lines.append(f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more")
         return "\n".join([*lines, "", *self._list_files()])
-
-    def _describe_guarantee(self) -> str:
-        if self.mismatch is not None:
-            return f"none, since {self.mismatch}"
-        return "none" if self.guarantee is None else str(self.guarantee)
 
     def _list_files(self) -> list[str]:
         folder = [] if self.rejected_folder is None else [f"Rejected images: {self.rejected_folder}"]
@@ -199,7 +214,7 @@ class ScoringJob:
         n_outputs = classifier(image[None]).shape[1]
         n_classes = n_outputs // len(classifier.members)
         candidates = (resolved.classifier.class_names, policy.class_names, source.class_names)
-        class_names = _choose_class_names(candidates, n_classes)
+        class_names = choose_class_names(candidates, n_classes)
         record = JobRecord(
             policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
             # Functions without a name cannot be told apart, so a job with one is never resumed.
@@ -226,17 +241,18 @@ class ScoringJob:
         chunking = Chunking(self.record.images, self.record.rows)
         job = CollectJob(self.classifier, source, views, self.batch_size, chunking)
         scorer = ChunkScorer(
-            chunks, self.options, self.classifier, source, views, self.class_names, on_first_predictions
+            chunks, self.options, self.classifier, source, views, self.class_names, on_first_predictions, SaveTimer()
         )
         total = chunks.missing_images * len(views)
         with progress_bar("scoring", total, PROGRESS_UNIT, enabled=progress) as advance, scorer.run():
             run_pipeline(job, scorer, advance)
 
-    def write_scores(self, chunks: ScoreChunks, path: Path) -> None:
+    def write_scores(self, chunks: ScoreChunks, path: Path, *, overwrite: bool) -> None:
         """Write the rows of all chunks as one file."""
         schema = row_schema(self.options)
-        schema = schema.remove(schema.get_field_index(INDEX)).with_metadata(self._make_metadata())
-        write_scores(path, schema, (chunk.rows.drop_columns(INDEX).cast(schema) for chunk in chunks.read()))
+        schema = schema.remove(schema.get_field_index(INDEX)).with_metadata(self.metadata)
+        tables = (chunk.rows.drop_columns(INDEX).cast(schema) for chunk in chunks.read())
+        write_scores(path, schema, tables, overwrite=overwrite)
 
     def write_review(
         self,
@@ -276,6 +292,7 @@ class ScoringJob:
             self.resolved.mismatch,
             None if folder is None else folder.path,
             tuple(str(export) for export in exports),
+            self.policy.guarantee_text,
         )
 
     def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
@@ -283,8 +300,9 @@ class ScoringJob:
         tables = (chunk.rows for chunk in chunks.read(list(QUEUE_COLUMNS)))
         return ReviewQueue.from_rows(tables, self.source.ids, class_names, include_accepted=include_accepted)
 
-    def _make_metadata(self) -> dict[str, str]:
-        """Return the policy, the data and the options, for formats that can store them."""
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The policy, the data and the options, for formats that can store them."""
         content = {
             "policy": json.loads(self.policy.model_dump_json()),
             "data": self.source.spec,
@@ -300,8 +318,9 @@ def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequen
     used: dict[str, str] = {}
     if isinstance(policy, str | Path):
         used[os.path.realpath(policy)] = "the policy"
-    if isinstance(data, str):
-        used[os.path.realpath(parse_spec(data, SourceError).path)] = "the data"
+    if isinstance(data, str | Path):
+        spec = str(data)
+        used[os.path.realpath(parse_spec(spec, SourceError).path if ":" in spec else spec)] = "the data"
     outputs = [
         ("the scores", out),
         *((f"the export {str(export)!r}", path) for export in exports for path in export.paths),
@@ -310,8 +329,3 @@ def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequen
         other = used.setdefault(os.path.realpath(path), what)
         if other is not what:
             raise DecisionError(f"{what} would replace {other} at {str(path)!r}; choose different files.")
-
-
-def _choose_class_names(candidates: Iterable[tuple[str, ...] | None], n_classes: int) -> tuple[str, ...] | None:
-    """Return the first names that match the number of classes: folders of new images need not be classes."""
-    return next((names for names in candidates if names and len(names) == n_classes), None)

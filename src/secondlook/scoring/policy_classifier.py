@@ -1,42 +1,21 @@
 """The classifier of a policy: loaded from its spec, compared with the policy, its members run side by side."""
 
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.classifiers import MODELS, Classifier, Preprocessing, load_classifier, split_credentials
-from secondlook.errors import ClassifierError, DecisionError
+from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
+from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.predictions import Predictions
+from secondlook.scoring.policy_options import DescribedModel, inherit_options, select_harmless_options
 from secondlook.selective import Policy
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
 from secondlook.views import ViewSet
-
-HARMLESS_OPTIONS = frozenset(
-    [
-        "output",
-        "name",
-        "output_name",
-        "dtype",
-        "channels_last",
-        "n_classes",
-        *(each.name for each in fields(Preprocessing)),
-    ]
-)
-"""Options that a policy may set to any value: they describe the outputs and the preprocessing of a model."""
-
-HARMLESS_VALUES: Mapping[str, frozenset[str]] = {
-    # Every thread takes memory, and thousands of them end the process.
-    "threads": frozenset(str(threads) for threads in range(1, 65)),
-    "timeout": frozenset(str(seconds) for seconds in range(1, 601)),  # at most the default
-    # ONNX Runtime has providers that call a server or write files.
-    "providers": frozenset(
-        ["CPUExecutionProvider", "CUDAExecutionProvider", "CUDAExecutionProvider,CPUExecutionProvider"]
-    ),
-}
-"""Options that a policy may set to these values only."""
 
 REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
 """A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
@@ -50,50 +29,102 @@ class ResolvedClassifier:
     mismatch: str | None
 
 
-def resolve_classifier(policy: Policy, given: object, *, allow_mismatch: bool) -> ResolvedClassifier:
+def resolve_classifier(
+    policy: Policy, given: object, *, allow_mismatch: bool, folder: Path | None = None
+) -> ResolvedClassifier:
     """Load the given classifier, or that of the policy if None, and compare it with the policy.
 
-    A classifier that the policy was not made for is an error unless `allow_mismatch` is set.
+    A spec inherits the options of the policy that it lacks, as far as they are harmless. A relative path in the policy
+    is looked up in the working directory and in `folder`, that of the policy file. A classifier that the policy was not
+    made for is an error unless `allow_mismatch` is set.
     """
-    classifier = _load_from_policy(policy.classifier.name) if given is None else load_classifier(given)
+    classifier = _load_from_policy(policy, folder) if given is None else _load_given(given, policy)
     if not allow_mismatch:
         policy.check(classifier)
     mismatch = policy.find_mismatch(classifier)
     return ResolvedClassifier(classifier, None if mismatch is None else mismatch.reason)
 
 
-def select_harmless_options(spec: Spec) -> dict[str, str]:
-    """Return the options of a policy's classifier that can neither run code, nor write files, nor reach a server."""
-    return {
-        name: value
-        for name, value in spec.options.items()
-        if name in HARMLESS_OPTIONS or value in HARMLESS_VALUES.get(name, ())
-    }
-
-
-def _load_from_policy(name: str) -> Classifier:
-    texts = name.split(MEMBER_SEPARATOR)
+def can_load_classifier(policy: Policy) -> bool:
+    """Whether the classifier of a policy may be loaded by itself, because all its models are local data files."""
     try:
-        for text in texts:
-            _check_data_only(text)
-        if len(texts) == 1:
-            return load_classifier(name)
-        return load_classifier([load_classifier(text) for text in texts], name=name)
+        return all(_find_danger(parse_spec(text)) is None for text in policy.classifier.name.split(MEMBER_SEPARATOR))
+    except SecondLookError:
+        return False
+
+
+def _load_given(given: object, policy: Policy) -> Classifier:
+    """Load a given classifier; specs inherit the options of the policy that they lack."""
+    specs = [given] if isinstance(given, str) else given
+    if isinstance(specs, list | tuple) and specs and all(isinstance(spec, str) for spec in specs):
+        return _load_models(inherit_options(specs, policy))
+    return load_classifier(given)
+
+
+def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
+    """Load the classifier that a policy names; of several files of that name, the one that the policy was made for."""
+    places = _find_places(policy.classifier.name, folder)
+    other: Classifier | None = None
+    failure: ClassifierError | None = None
+    for specs in places:
+        try:
+            classifier = _load_models(inherit_options([str(spec) for spec in specs], policy))
+        except ClassifierError as error:
+            failure = failure or error
+            continue
+        if policy.find_mismatch(classifier) is None:
+            return classifier
+        other = other or classifier
+    if other is None:
+        raise DecisionError(
+            f"cannot load the classifier of the policy: {str(failure).rstrip('.')}; pass it as classifier=."
+        )
+    return other
+
+
+def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
+    """Return the specs of a policy's models in the working directory, and in the folder of the policy, where they are.
+
+    Nothing is opened, and whatever is not a local file that is data is an error.
+    """
+    try:
+        specs = [_check_data_only(text) for text in name.split(MEMBER_SEPARATOR)]
     except ClassifierError as error:
         raise DecisionError(
             f"cannot load the classifier of the policy: {str(error).rstrip('.')}; pass it as classifier=."
         ) from None
+    beside = [replace(spec, location=str((folder or Path()) / spec.path)) for spec in specs]
+    if [spec.path.absolute() for spec in specs] == [spec.path.absolute() for spec in beside]:
+        return [specs]
+    missing = [[spec for spec in place if not os.path.exists(spec.path)] for place in (specs, beside)]  # noqa: PTH110
+    if all(missing):
+        raise DecisionError(
+            f"the model {missing[0][0].location!r} of the policy is neither in the working directory "
+            f"{str(Path.cwd())!r} nor beside the policy in {str(folder)!r}; copy it to one of them, or pass it as "
+            "classifier=."
+        )
+    return [place for place, absent in zip((specs, beside), missing, strict=True) if not absent]
 
 
-def _check_data_only(text: str) -> None:
-    """Raise an error unless a spec names a local file that is data: a policy may come from a stranger."""
-    reason = _find_danger(parse_spec(text, ClassifierError))
+def _load_models(models: Sequence[DescribedModel]) -> Classifier:
+    """Load a model, or an ensemble whose name is made of those of its members."""
+    loaded = [load_classifier(model.spec, default_output=model.default_output) for model in models]
+    if len(loaded) == 1:
+        return loaded[0]
+    return load_classifier(loaded, name=MEMBER_SEPARATOR.join(member.name for member in loaded))
+
+
+def _check_data_only(text: str) -> Spec:
+    """Return the spec of a local file that is data, or raise an error: a policy may come from a stranger."""
+    spec = parse_spec(text, ClassifierError)
+    reason = _find_danger(spec)
     if reason is not None:
         shown = split_credentials(text)[0]
         raise DecisionError(
             f"the classifier {shown!r} of the policy is not loaded, since {reason}; if you trust it, pass it as "
             "classifier=."
         )
+    return spec
 
 
 def _find_danger(spec: Spec) -> str | None:
@@ -135,7 +166,7 @@ class MemberOutputs(Classifier):
         return outputs
 
     def as_predictions(
-        self, outputs: Float32Array, views: ViewSet, ids: list[str], class_names: tuple[str, ...] | None
+        self, outputs: Float32Array, views: ViewSet, ids: Sequence[str], class_names: tuple[str, ...] | None
     ) -> Predictions:
         """Return the outputs of all members, float32 [N, V, members * classes], as predictions."""
         tables = [

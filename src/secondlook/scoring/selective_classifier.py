@@ -1,6 +1,6 @@
 """`SelectiveClassifier`: a scikit-learn classifier that predicts a class or rejects the image."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,16 +10,16 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as compute_confidence
-from secondlook.estimators import confidence_interval
 from secondlook.predictions import PredictFrom, Predictions, collect
+from secondlook.scoring.loaded_policy import make_decisions
 from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier
 from secondlook.scoring.rows import REJECTED_LABEL, Decisions
-from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, certify
-from secondlook.sources import Source, Subset, open_source
+from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, as_methods, certify
+from secondlook.sources import Source, Subset, open_labeled, open_source
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
 BLOCK_IMAGES = 1024
@@ -43,9 +43,10 @@ class _Fitted:
 class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that predicts a class if its confidence is high enough, and otherwise rejects the image (-1).
 
-    Pass a policy, which makes it usable at once, or call `fit` with labeled images. Images are an array uint8 or
-    float32 [N, H, W, C], a single image [H, W, C], the spec of a source, or a source. Like every estimator of
-    scikit-learn it loads and checks nothing before its first use, and can be cloned.
+    Pass a policy, which makes it usable at once, or call `fit` with labeled images. Images are anything
+    that `open_source` accepts: an array uint8 or float32 [N, H, W, C], a single image, a list of them, the spec of a
+    source, a data set. Like every estimator of scikit-learn it loads and checks nothing before its first use, and can
+    be cloned.
 
     Parameters
     ----------
@@ -55,7 +56,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from` and
         `top_k`, and its guarantee replaces `risk` and `delta`.
     views, method, method_options
-        Views, confidence method and its options.
+        Views, confidence method and its options. Of a list of methods, `fit` chooses the one with the largest coverage;
+        they share `delta`.
     risk, delta
         Largest error rate among accepted images, and failure probability of this guarantee.
     predict_from, top_k
@@ -83,7 +85,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         policy: Policy | str | Path | None = None,
         *,
         views: ViewsLike = "natural",
-        method: str = "mean",
+        method: str | Sequence[str] = "mean",
         risk: float = 0.05,
         delta: float = DEFAULT_DELTA,
         predict_from: PredictFrom = "image",
@@ -142,26 +144,31 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
         """Choose the threshold on labeled images such that `risk` is guaranteed; the classifier stays unchanged.
 
+        Duplicate images are counted once, since a copy is not another independent draw.
+
         If a policy was given, its settings are calibrated again on these images. If the risk cannot be guaranteed,
         the message of the error has the smallest risk that can be.
         """
         policy = self._load_policy()
         if policy is None:
             classifier, views = load_classifier(self.classifier), as_view_set(self.views)
-            requested = Rule(np.inf, self.method, self.predict_from, self.top_k, self.method_options or {})
+            methods = as_methods(self.method)
+            requested = Rule(np.inf, methods[0], self.predict_from, self.top_k, self.method_options or {})
         else:
             classifier, views = self._resolve_classifier(policy).classifier, ViewSet(list(policy.views))
             requested = policy.rule
+            methods = (requested.method,)
         guarantee = requested.guarantee or Guarantee(self.risk, self.delta)
-        source = _open_images(images, labels)
+        source = open_labeled(images, labels, classifier.class_names)
         preds = collect(classifier, source, views, progress=self.progress)
         rule = certify(
             preds,
-            requested.method,
+            methods,
             risk=guarantee.risk,
             delta=guarantee.delta,
             predict_from=requested.predict_from,
             top_k=requested.top_k,
+            duplicates=[source.ids[index] for index in source.find_duplicates()],
             **requested.options,
         )
         if not rule.certified:
@@ -200,20 +207,17 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `level` and `seed` are the confidence level and the random seed of the interval.
         """
         rule = self.rule_
-        ids: list[str] = []
-        blocks: list[list[Array]] = []
-        for preds in self._predict_blocks(images):
-            ids.extend(preds.ids)
-            confidence = _compute_confidence(rule, preds)
-            ends = (
-                confidence_interval(preds, level, seed=seed, predict_from=rule.predict_from, top_k=rule.top_k)
-                if preds.n_outputs > 1
-                else ()
-            )
-            predicted = preds.predicted(rule.predict_from, rule.top_k)
-            blocks.append([predicted, confidence, rule.accept(confidence), *ends])
-        labels, confidence, accept, *interval = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return Decisions(tuple(ids), labels, confidence, (interval[0], interval[1]) if interval else None, accept)
+        blocks = [make_decisions(rule, preds, level=level, seed=seed) for preds in self._predict_blocks(images)]
+        intervals = [block.interval for block in blocks if block.interval is not None]
+        return Decisions(
+            tuple(id_ for block in blocks for id_ in block.ids),
+            np.concatenate([block.labels for block in blocks]),
+            np.concatenate([block.confidence for block in blocks]),
+            (np.concatenate([low for low, _ in intervals]), np.concatenate([high for _, high in intervals]))
+            if intervals
+            else None,
+            np.concatenate([block.accept for block in blocks]),
+        )
 
     def score(self, images: Any, labels: ArrayLike | None = None) -> float:
         """Return the fraction of images that are accepted and predicted correctly.
@@ -222,7 +226,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         images. For top_k > 1, a prediction is correct if the label is among the top-k classes.
         """
         rule = self.rule_
-        source = _open_images(images, labels)
+        source = open_labeled(images, labels, self.classifier_.class_names)
         if source.labels is None:
             raise DecisionError(f"score needs labeled images, but {source.spec!r} has no labels; pass labels=.")
         hits: list[BoolArray] = [
@@ -266,7 +270,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _predict_blocks(self, images: Any) -> Iterator[Predictions]:
         """Yield the predictions of a block of images at a time; folders of new images need not be classes."""
-        return self._predict_source(_open_images(images, None).without_labels())
+        return self._predict_source(open_source(images).without_labels())
 
     def _predict_source(self, source: Source) -> Iterator[Predictions]:
         fitted, views = self._get_fitted(), self.views_
@@ -277,13 +281,6 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             preds = collect(fitted.classifier, block, views, progress=self.progress)
             fitted.n_classes = preds.n_classes
             yield preds
-
-
-def _open_images(images: Any, labels: ArrayLike | None) -> Source:
-    """Open images; a single image [H, W, C] is a batch of one."""
-    if isinstance(images, np.ndarray) and images.ndim == 3:
-        images = images[None]
-    return open_source(images, labels=labels)
 
 
 def _compute_confidence(rule: Rule, preds: Predictions) -> Float64Array:

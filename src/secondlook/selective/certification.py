@@ -1,7 +1,7 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,8 @@ from secondlook.estimators import confidence as compute_confidence
 from secondlook.metrics import Ranking, count_for_coverage, rank
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.selective.fixed_sequence import (
-    estimate_additional_images,
+    estimate_prospect,
+    find_certifiable_delta,
     largest_certified_count,
     smallest_certifiable_risk,
 )
@@ -29,6 +30,7 @@ def certify(
     delta: float = DEFAULT_DELTA,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
+    duplicates: Collection[str] = (),
     **options: object,
 ) -> Rule:
     """Return the rule with the largest coverage whose error rate among accepted images is at most `risk`.
@@ -44,7 +46,7 @@ def certify(
     ----------
     preds
         Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
-        independent draw: a copy of another image counts as a second one here, since its pixels are not known.
+        independent draw: a copy of another image counts as a second one unless it is among `duplicates`.
     method, options
         A confidence method, or a list of methods to choose from, and the options of all of them.
     risk
@@ -53,6 +55,8 @@ def certify(
         Failure probability of the guarantee.
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+    duplicates
+        Ids of images that are copies of others, which are left out; `Source.find_duplicates` finds them.
     """
     check_risk_and_delta(risk, delta)
     if not preds.has_labels:
@@ -60,13 +64,16 @@ def certify(
     methods = as_methods(method)
     for name in methods:
         check_threshold_transfers(name, options)
-    correct = preds.correct(predict_from=predict_from, top_k=top_k)
+    distinct = _exclude_images(preds, frozenset(duplicates))
+    correct = distinct.correct(predict_from=predict_from, top_k=top_k)
     rules = []
     for name in methods:
-        confidence = compute_confidence(preds, name, predict_from=predict_from, top_k=top_k, **options)
+        confidence = compute_confidence(distinct, name, predict_from=predict_from, top_k=top_k, **options)
         rule = certify_confidence(correct, confidence, risk=risk, delta=delta / len(methods))
         rules.append(replace(rule, method=name, predict_from=predict_from, top_k=top_k, options=dict(options)))
-    return _choose_rule(rules, Guarantee(risk, delta))
+    rule = _choose_rule(rules, Guarantee(risk, delta))
+    assert rule.calibration is not None, "certify_confidence counts images"
+    return replace(rule, calibration=replace(rule.calibration, duplicates=preds.n_images - distinct.n_images))
 
 
 def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
@@ -82,10 +89,13 @@ def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float
     guarantee = Guarantee(risk, delta)
     accepted = largest_certified_count(ranking, risk, delta)
     if accepted is None:
+        prospect = estimate_prospect(ranking, risk, delta)
         shortfall = Shortfall(
             guarantee,
             smallest_certifiable_risk(ranking, risk, delta),
-            estimate_additional_images(ranking, risk, delta),
+            None if prospect.needed is None else prospect.needed - ranking.n_images,
+            find_certifiable_delta(ranking, risk, delta),
+            Calibration(ranking.n_images, prospect.accepted, prospect.errors),
         )
         return Rule(math.inf, calibration=Calibration(ranking.n_images, 0, 0), shortfall=shortfall)
     tie = int(np.searchsorted(ranking.accepted, accepted))
@@ -163,6 +173,11 @@ def check_threshold_transfers(method: str, options: Mapping[str, object]) -> Non
         )
 
 
+def _exclude_images(preds: Predictions, ids: frozenset[str]) -> Predictions:
+    kept = [place for place, id_ in enumerate(preds.ids) if id_ not in ids]
+    return preds if len(kept) == preds.n_images else preds.select(images=kept)
+
+
 def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:
     """Return the rule with the largest coverage, the first of several; each has an equal share of delta.
 
@@ -172,9 +187,18 @@ def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:
     if best.certified:
         return replace(best, guarantee=guarantee)
     shortfalls = [rule.shortfall for rule in rules if rule.shortfall is not None]
+    closest = min(shortfalls, key=lambda one: math.inf if one.additional_images is None else one.additional_images)
     risks = [one.smallest_risk for one in shortfalls if one.smallest_risk is not None]
-    additional = [one.additional_images for one in shortfalls if one.additional_images is not None]
-    return replace(best, shortfall=Shortfall(guarantee, min(risks, default=None), min(additional, default=None)))
+    deltas = [len(rules) * one.larger_delta for one in shortfalls if one.larger_delta is not None]
+    return replace(
+        best,
+        shortfall=replace(
+            closest,
+            requested=guarantee,
+            smallest_risk=min(risks, default=None),
+            larger_delta=min(deltas, default=None),
+        ),
+    )
 
 
 def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:

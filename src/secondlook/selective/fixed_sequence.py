@@ -8,6 +8,8 @@ level.
 """
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +19,12 @@ from secondlook.metrics import Ranking
 MAX_STARTS = 10
 START_RATIO = math.sqrt(2)
 
-MAX_GROWTH = 100
-"""Estimates above this multiple of the available images are too uncertain to report."""
+MAX_IMAGES = 10_000_000
+"""Estimates above this number of images are not realistic."""
+GROWTH_STEP = 1.02
+"""Ratio of the numbers of images that are tried one after another."""
+USUAL_DELTAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""Failure probabilities that people would accept instead of a smaller one."""
 RISK_STEPS = 10_000
 """Resolution of the search for a risk that can be guaranteed: hundredths of a percent."""
 
@@ -83,31 +89,101 @@ def smallest_certifiable_risk(ranking: Ranking, risk: float, delta: float) -> fl
     return high / RISK_STEPS
 
 
-def estimate_additional_images(ranking: Ranking, risk: float, delta: float) -> int | None:
-    """Return roughly how many more labeled images the guarantee needs, or None if more do not seem to help.
+def find_certifiable_delta(ranking: Ranking, risk: float, delta: float) -> float | None:
+    """Return the smallest of the usual deltas above `delta` with which these images could guarantee `risk`, or None.
 
-    Assumes that error rates stay as observed: at the best rank, the error rate must be below `risk` by as many standard
-    errors as `delta` requires.
+    Like `smallest_certifiable_risk`, it only helps to plan the next calibration.
     """
-    from scipy.special import ndtri
-
-    # One error more than observed, so that a lucky first rank does not count as free of errors.
-    error_rates = (ranking.errors + 1) / ranking.accepted
-    promising = error_rates < risk
-    if not promising.any():
-        return _missing_without_errors(ranking, risk, delta)
-    fraction = delta / max(1, len(compute_starts(ranking.n_images, risk, delta)))
-    accepted, gaps = ranking.accepted[promising], risk - error_rates[promising]
-    growth = float(np.min(ndtri(fraction) ** 2 * risk * (1 - risk) / (accepted * gaps**2)))
-    additional = max(1, math.ceil(ranking.n_images * (growth - 1)))
-    return additional if additional <= MAX_GROWTH * ranking.n_images else None
+    larger = (usual for usual in USUAL_DELTAS if usual > delta)
+    return next((usual for usual in larger if largest_certified_count(ranking, risk, usual) is not None), None)
 
 
-def _missing_without_errors(ranking: Ranking, risk: float, delta: float) -> int | None:
-    """Return how many images are missing to the smallest number that can guarantee anything, if only that is wrong."""
-    missing = 2 * count_without_errors(risk, delta) - ranking.n_images
-    few_errors = float(np.min(ranking.errors / ranking.accepted)) < risk
-    return missing if few_errors and missing > 0 else None
+@dataclass(frozen=True)
+class Prospect:
+    """The observed threshold that comes closest to a guarantee, and how many images would reach it."""
+
+    accepted: int
+    errors: int
+    """Errors among the accepted images."""
+    needed: int | None
+    """Smallest number of images that is enough if error rates stay as observed; None if none is, or too many are."""
+
+
+def estimate_prospect(ranking: Ranking, risk: float, delta: float) -> Prospect:
+    """Estimate how many images, more than these, would guarantee `risk` if all error rates stay as observed.
+
+    A guarantee begins at a start, which must pass with its share of `delta`. Starts are at certain fractions of the
+    images, whatever their number: if the error rate at none of them is below `risk`, no number of images is enough.
+    """
+    fractions = [START_RATIO**-step for step in range(1, MAX_STARTS + 1)]
+    lowest = min(fractions, key=lambda fraction: _observe(ranking, fraction).error_rate)
+    needed = None
+    if _observe(ranking, lowest).error_rate < risk:
+        needed = _find_needed_images(ranking, risk, delta)
+    passing = lowest if needed is None else _find_passing_fraction(ranking, needed, risk, delta)
+    tie = _observe(ranking, passing or lowest).tie
+    return Prospect(int(ranking.accepted[tie]), int(ranking.errors[tie]), needed)
+
+
+class _Observation(NamedTuple):
+    """What decides whether a start passes: real numbers of accepted images and errors, and the tie they end in."""
+
+    accepted: float
+    errors: float
+    tie: int
+
+    @property
+    def error_rate(self) -> float:
+        return self.errors / self.accepted
+
+
+def _observe(ranking: Ranking, fraction: float) -> _Observation:
+    """Return the errors among the most confident fraction of the images, with the errors of each tie first.
+
+    A sequence that starts before the errors of a tie must pass all of them, since a threshold accepts the whole tie.
+    """
+    accepted = fraction * ranking.n_images
+    tie = min(int(np.searchsorted(ranking.accepted, accepted)), len(ranking.accepted) - 1)
+    size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
+    before = int(ranking.accepted[tie]) - size
+    if size == 1:
+        # With more images, each of these stands for several that are equally often wrong.
+        return _Observation(accepted, int(ranking.errors[tie]) - errors + errors * (accepted - before), tie)
+    return _Observation(max(accepted, before + errors), int(ranking.errors[tie]), tie)
+
+
+def _find_needed_images(ranking: Ranking, risk: float, delta: float) -> int | None:
+    """Return the smallest number of images, more than there are, at which a start passes; None if it is too large."""
+
+    def passes(n_images: int) -> bool:
+        return _find_passing_fraction(ranking, n_images, risk, delta) is not None
+
+    low = max(ranking.n_images, count_without_errors(risk, delta))
+    high = low + 1
+    while not passes(high):
+        if high > MAX_IMAGES:
+            return None
+        low, high = high, max(high + 1, int(high * GROWTH_STEP))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+def _find_passing_fraction(ranking: Ranking, n_images: int, risk: float, delta: float) -> float | None:
+    """Return the fraction of `n_images` at which the first of their starts passes and certifies a rank, or None."""
+    from scipy.special import betainc
+
+    starts, growth = compute_starts(n_images, risk, delta), n_images / ranking.n_images
+    for start in starts:
+        # A start only opens the sequence: the next rank must pass, too.
+        fraction = (start + 1) / n_images
+        accepted, errors, _ = _observe(ranking, fraction)
+        # The binomial distribution function, for a number of errors that need not be an integer.
+        p_value = betainc(growth * (accepted - errors), growth * errors + 1, 1 - risk) if errors < accepted else 1.0
+        if p_value <= delta / len(starts):
+            return fraction
+    return None
 
 
 def _count_errors(ranking: Ranking) -> IntArray:

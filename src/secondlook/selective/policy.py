@@ -24,13 +24,14 @@ from pydantic_core import from_json
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
 from secondlook.classifiers import Preprocessing
-from secondlook.errors import DecisionError, SecondLookError
+from secondlook.errors import DecisionError, SecondLookError, ViewError
 from secondlook.estimators import find_method
 from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
 from secondlook.selective.rule import Calibration, Guarantee, Rule
-from secondlook.views import ViewSet
+from secondlook.tables import format_html
+from secondlook.views import View, ViewSet
 
 OptionValue = str | int | float | bool | None
 
@@ -40,6 +41,7 @@ VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
 
 VERSIONS_WITHOUT_CHECKSUM = (1, 2)
 
+LOST_GUARANTEE = "none, since the policy was changed after it was written"
 UNGUARANTEED = "pass allow_mismatch=True to use it without the guarantee"
 
 
@@ -150,7 +152,7 @@ class Policy(FrozenRecord):
                 PolicyWarning,
                 stacklevel=4,  # the caller of `load`
             )
-            lost = PolicyGuarantee(certified=False, text="none, since the policy was changed after it was written")
+            lost = PolicyGuarantee(certified=False, text=LOST_GUARANTEE)
             # In place, since a constructor returns its own instance whatever a validator returns.
             object.__setattr__(policy, "guarantee", lost)
         return policy
@@ -211,6 +213,7 @@ class Policy(FrozenRecord):
         made
             Creation time, now by default.
         """
+        _check_steps(views)
         if not math.isfinite(rule.threshold):
             raise DecisionError(f"a policy needs a finite threshold, got {rule.threshold}: {rule}.")
         try:
@@ -245,6 +248,14 @@ class Policy(FrozenRecord):
     def certified(self) -> bool:
         """Whether the error rate among accepted images is guaranteed."""
         return self.rule.certified
+
+    @property
+    def guarantee_text(self) -> str:
+        """The guarantee in words; 'none' if there is none, with the reason if it was lost."""
+        if self.rule.guarantee is not None:
+            return str(self.rule.guarantee)
+        # Any other text was written by whoever wrote the file, and may claim anything.
+        return LOST_GUARANTEE if self.guarantee.text == LOST_GUARANTEE else "none"
 
     @property
     def coverage(self) -> float:
@@ -282,9 +293,39 @@ class Policy(FrozenRecord):
             )
         return _find_setting_mismatch(expected.preprocessing, given.preprocessing)
 
-    def save(self, path: str | Path) -> None:
-        """Write the policy and its checksum as a JSON file, atomically."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the policy and its checksum as a JSON file, atomically.
+
+        A file with another policy, or with anything else, is replaced only if `overwrite` is set. The same policy, made
+        at another time, may be written again.
+        """
+        if not overwrite:
+            self._check_replaceable(Path(path))
         write_bytes_atomically(Path(path), self.model_dump_json(indent=2).encode() + b"\n")
+
+    def _check_replaceable(self, path: Path) -> None:
+        if not path.is_file() or path.stat().st_size == 0:
+            return
+        found = "something other than a policy"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PolicyWarning)
+            try:
+                existing = Policy.model_validate_json(path.read_bytes())
+            except ValidationError:
+                pass
+            else:
+                if existing._decisive_content() == self._decisive_content():
+                    return
+                found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
+        raise DecisionError(
+            f"{str(path)!r} exists and holds {found}; pass overwrite=True to replace it, or choose another name."
+        )
+
+    def _decisive_content(self) -> dict[str, object]:
+        """Return everything but when, by which version and after how many other calibrations the policy was made."""
+        return self.model_dump(
+            exclude={"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -308,7 +349,23 @@ class Policy(FrozenRecord):
         return _is_intact(from_json(Path(path).read_bytes()))
 
     def __str__(self) -> str:
-        return f"{self.rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
+        rule = self.rule.describe(self.guarantee_text)
+        return f"{rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
+
+    def _repr_html_(self) -> str:
+        return format_html([self])
+
+
+def _check_steps(views: tuple[str, ...]) -> None:
+    """Reject views that are only names, as those of predictions made elsewhere may be."""
+    for text in views:
+        try:
+            View.parse(text)
+        except ViewError:
+            raise DecisionError(
+                f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
+                "score images with such a policy; keep the rule and pass your own confidences to its accept()."
+            ) from None
 
 
 def describe_classifier(classifier: Describable) -> PolicyClassifier:

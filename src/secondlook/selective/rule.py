@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import BoolArray, as_array, is_number
 from secondlook.errors import DecisionError
 from secondlook.predictions import PredictFrom
+from secondlook.tables import format_html
 
 DEFAULT_DELTA = 0.001
 """Failure probability of a guarantee by default: 99.9 % confidence."""
@@ -55,24 +56,47 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A guarantee that could not be given, and what would have been possible."""
+    """A guarantee that could not be given, and what would be needed for it.
+
+    The smallest risk and the larger delta were found on the labeled images themselves. They help to plan a calibration
+    on other images, and guarantee nothing.
+    """
 
     requested: Guarantee
     smallest_risk: float | None
-    """A larger risk that could have been guaranteed with the same `delta`; None if there is none."""
+    """A larger risk that these images pass with the same `delta`; None if there is none."""
     additional_images: int | None
-    """Rough number of additional labeled images that would be needed; None if more images would not help."""
+    """Rough number of additional labeled images that are enough if error rates stay as observed; None if none is."""
+    larger_delta: float | None = None
+    """A larger delta with which these images pass for the same `risk`; None if there is none up to 0.1."""
+    closest: Calibration | None = None
+    """Counts at the threshold that comes closest to the guarantee, on which `additional_images` is based."""
 
     def __str__(self) -> str:
-        if self.smallest_risk is None:
-            possible = "no other risk can be guaranteed"
-        else:
-            possible = f"a risk of {100 * self.smallest_risk:.4g} % could be guaranteed"
+        return f"no threshold guarantees {self.requested}; {self._describe_needed()}; {self._describe_reachable()}"
+
+    def _describe_needed(self) -> str:
+        seen, rate = "", "error rates stay as observed"
+        if self.closest is not None:
+            seen = (
+                f"at the threshold that comes closest, {self.closest.errors:,} of {self.closest.accepted:,} accepted "
+                "images are wrong, so "
+            )
+            rate = "this error rate holds"
         if self.additional_images is None:
-            needed = "more images would not help, since no threshold has a lower error rate"
-        else:
-            needed = f"the requested one needs roughly {self.additional_images:,} more labeled images"
-        return f"no threshold guarantees {self.requested}; {possible}, and {needed}"
+            return f"{seen}more images like these would not help, whatever their number"
+        return f"{seen}roughly {self.additional_images:,} more labeled images are needed if {rate}"
+
+    def _describe_reachable(self) -> str:
+        repair = "improve the classifier, or plan a calibration on other images with a larger risk or delta"
+        reachable = []
+        if self.smallest_risk is not None:
+            reachable.append(f"a risk of {100 * self.smallest_risk:.4g} %")
+        if self.larger_delta is not None:
+            reachable.append(f"a delta of {self.larger_delta:.4g}")
+        if not reachable:
+            return repair
+        return f"{repair}; {' or '.join(reachable)} would pass on these images, which guarantees nothing"
 
 
 @dataclass(frozen=True)
@@ -137,16 +161,20 @@ class Rule:
         return values >= self.threshold
 
     def __str__(self) -> str:
+        return self.describe(str(self.guarantee or "none"))
+
+    def describe(self, guarantee: str) -> str:
+        """Return the rule in words, with what is known about its guarantee."""
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
         else:
-            lines = [
-                f"accept where {self.method} >= {self.threshold:.6g}",
-                f"guarantee: {self.guarantee or 'none'}",
-            ]
+            lines = [f"accept where {self.method} >= {self.threshold:.6g}", f"guarantee: {guarantee}"]
         if self.calibration is not None:
             lines += _format_calibration(self.calibration)
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return format_html([self])
 
 
 def _format_calibration(calibration: Calibration) -> list[str]:

@@ -2,7 +2,10 @@
 
 from secondlook.sources.folder import IgnoredFilesWarning
 from secondlook.sources.image_files import FileSource, decode_file
-from secondlook.sources.loading import open_source
+from secondlook.sources.image_objects import read_image
+from secondlook.sources.labels import is_text
+from secondlook.sources.loading import open_labeled, open_source
+from secondlook.sources.object_sources import stack_images
 from secondlook.sources.source import (
     SOURCES,
     ArraySource,
@@ -34,7 +37,11 @@ __all__ = [
     "SubsetName",
     "UnreadableImageError",
     "decode_file",
+    "is_text",
+    "open_labeled",
     "open_source",
+    "read_image",
     "read_indices",
     "source_scheme",
+    "stack_images",
 ]

@@ -3,10 +3,12 @@
 import hashlib
 import io
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray, default_ids
 from secondlook.errors import SourceError
@@ -43,7 +45,27 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSource":
     """Open a split of a data set; images are decoded when they are read."""
     data = _find_split(_load_splits(spec), spec)
-    return HuggingFaceSource(spec, data, _find_image_column(spec, data), _find_label_column(spec, data), read_options)
+    return HuggingFaceSource(str(spec), data, _find_columns(spec, data), read_options)
+
+
+def open_hugging_face_object(
+    data: Any, read_options: ReadOptions, labels: ArrayLike | None, class_names: Iterable[str] | None
+) -> "HuggingFaceSource":
+    """Open a `datasets.Dataset`; its images are read as they are stored, without its format or transform."""
+    stored = data.with_format(None)
+    spec = Spec("dataset", f"{len(stored)} rows")
+    return HuggingFaceSource(str(spec), stored, _find_columns(spec, stored), read_options, labels, class_names)
+
+
+class Columns(NamedTuple):
+    """Names of the columns of images and of labels; the latter is None if there are no labels."""
+
+    image: str
+    label: str | None
+
+
+def _find_columns(spec: Spec, data: Any) -> Columns:
+    return Columns(_find_image_column(spec, data), _find_label_column(spec, data))
 
 
 class HuggingFaceSource(Source):
@@ -51,18 +73,30 @@ class HuggingFaceSource(Source):
 
     threads: int = DECODING_THREADS
 
-    def __init__(self, spec: Spec, data: Any, image: str, label: str | None, read_options: ReadOptions) -> None:
+    def __init__(
+        self,
+        spec: str,
+        data: Any,
+        columns: Columns,
+        read_options: ReadOptions,
+        labels: ArrayLike | None = None,
+        class_names: Iterable[str] | None = None,
+    ) -> None:
         from datasets import Image
 
-        labels = None if label is None else _read_labels(data, label)
-        names = getattr(data.features[label], "names", None) if label is not None else None
+        image, label = columns
+        if label is not None and labels is not None:
+            raise SourceError(f"labels= is given, but {spec!r} has labels in its column {label!r}; omit one of them.")
+        if label is not None:
+            labels = _read_labels(data, label)
+            class_names = class_names or getattr(data.features[label], "names", None)
         ids = default_ids(len(data))
-        super().__init__(str(spec), ids, labels=labels, class_names=names, on_error=read_options.on_error)
+        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
         try:
             self.encoded = data.select_columns([image]).cast_column(image, Image(decode=False))
         except (TypeError, ValueError, NotImplementedError) as error:
             raise SourceError(
-                f"column {image!r} of {str(spec)!r} contains no images: {error}; choose another with ?image=COLUMN."
+                f"column {image!r} of {spec!r} contains no images: {error}; choose another with ?image=COLUMN."
             ) from error
         self.image = image
         self.max_pixels = read_options.max_pixels
@@ -140,8 +174,7 @@ def _find_image_column(spec: Spec, data: Any) -> str:
     columns = [name for name, feature in data.features.items() if isinstance(feature, Image)]
     if len(columns) != 1:
         raise SourceError(
-            f"{str(spec)!r} has {len(columns)} columns of type Image; choose one of {', '.join(data.features)} with"
-            " ?image=COLUMN."
+            f"{str(spec)!r} has {len(columns)} columns of type Image; {_suggest_choice(spec, 'image', data.features)}."
         )
     return str(columns[0])
 
@@ -155,11 +188,17 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     columns = [name for name, feature in data.features.items() if isinstance(feature, ClassLabel)]
     if len(columns) > 1:
         raise SourceError(
-            f"{str(spec)!r} has several columns of type ClassLabel: {', '.join(columns)}; choose one with"
-            " ?label=COLUMN."
+            f"{str(spec)!r} has several columns of type ClassLabel; {_suggest_choice(spec, 'label', columns)}."
         )
     integers = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
     return next(iter(columns + integers), None)
+
+
+def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
+    names = ", ".join(columns)
+    if spec.scheme == "dataset":
+        return f"keep one of {names} with select_columns, after a cast of images with cast_column(name, Image())"
+    return f"choose one of {names} with ?{option}=COLUMN"
 
 
 def _check_column(spec: Spec, data: Any, option: str) -> str:

@@ -1,7 +1,9 @@
 """Image files: decoding to uint8 RGB pixels, with size limits that are checked before decoding."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -18,6 +20,7 @@ from secondlook.sources.source import (
     ReadOptions,
     Source,
     UnreadableImageError,
+    suggest_limit,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +33,17 @@ HEADER_BYTES = 30
 CHANNELS = 3
 STRIP_PIXELS = 2**22
 ORIENTATION_TAG = 0x0112
+
+JPEG_START = b"\xff\xd8\xff"
+JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+"""A marker that a segment follows, or the end of the image; not an escaped byte or a restart marker of a scan."""
+START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
+SEQUENTIAL_FRAMES = (0xC0, 0xC1)
+FRAME_MARKERS = (*SEQUENTIAL_FRAMES, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
+BYTES_PER_BLOCK = 2**14
+
+MAX_SCANS = 50
+"""Maximum number of scans of a JPEG file; encoders write about ten."""
 
 MAX_HASHED_BYTES = 2_000_000_000
 """Digests cover the bytes of the files up to this total size, and their sizes and modification times above it."""
@@ -121,25 +135,65 @@ def decode_image(file: BinaryIO, where: str, max_pixels: int, max_bytes: int = M
 
     EXIF orientation is applied; gray, palette, CMYK and 16-bit pixels become 8-bit RGB; an alpha channel is dropped.
     """
-    try:
+    with _translate_decoding_errors(where):
         header = _read_header(file)
         canvas = _parse_webp_canvas(header)
         if canvas is not None:
             # Pillow allocates memory for the canvas when it opens a WebP file, not when it decodes it.
             _check_size(*canvas, where, max_pixels, max_bytes)
+        if header.startswith(JPEG_START) and has_too_many_scans(file):
+            raise UnreadableImageError(where, f"it is a JPEG file of more than {MAX_SCANS} scans")
         with _find_opener(header, where)(file) as image:
-            _check_size(*image.size, where, max_pixels, max_bytes)
-            image.load()
-            upright = _apply_orientation(image)
-            if upright is not image:
-                image.close()
-            return _convert_to_rgb(upright, where)
+            return convert_pillow_image(image, where, max_pixels, max_bytes)
+
+
+def convert_pillow_image(image: "Image", where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
+    """Return the pixels of a Pillow image as `decode_image` does those of a file. -> uint8 [H, W, 3]"""
+    with _translate_decoding_errors(where):
+        _check_size(*image.size, where, max_pixels, max_bytes)
+        image.load()
+        return _convert_to_rgb(_apply_orientation(image), where)
+
+
+@contextmanager
+def _translate_decoding_errors(where: str) -> Iterator[None]:
+    try:
+        yield
     except UnreadableImageError:
         raise
     except MemoryError as error:
         raise UnreadableImageError(where, "decoding it takes more memory than is available") from error
     except Exception as error:  # no list of what Pillow's decoders raise on damaged files is complete
         raise UnreadableImageError(where, f"it is damaged or cut short ({error or type(error).__name__})") from error
+
+
+def has_too_many_scans(file: BinaryIO) -> bool:
+    """Whether a JPEG file has more than `MAX_SCANS` scans, each of which takes a pass over all its pixels."""
+    n_scans, is_sequential, n_components = 0, False, b""
+    file.seek(len(JPEG_START) - 1)
+    while (marker := _find_marker(file)) not in (None, END_OF_IMAGE) and n_scans <= MAX_SCANS:
+        content = file.read(max(0, int.from_bytes(file.read(2), "big") - 2))
+        if marker in FRAME_MARKERS:
+            is_sequential, n_components = marker in SEQUENTIAL_FRAMES, content[5:6]
+        if marker == START_OF_SCAN:
+            n_scans += 1
+            if is_sequential and content[:1] == n_components:
+                break  # one scan of all components is the whole image, and decoders stop after it
+    file.seek(0)
+    return n_scans > MAX_SCANS
+
+
+def _find_marker(file: BinaryIO) -> int | None:
+    """Return the second byte of the next marker of a JPEG file and move behind it; None at the end of the file."""
+    start = file.tell()
+    while len(block := file.read(BYTES_PER_BLOCK)) > 1:
+        found = JPEG_MARKER.search(block)
+        if found is not None:
+            file.seek(start + found.end())
+            return block[found.end() - 1]
+        start += len(block) - 1  # a marker may begin with the last byte
+        file.seek(start)
+    return None
 
 
 def _read_header(file: BinaryIO) -> bytes:
@@ -173,7 +227,7 @@ def _find_opener(header: bytes, where: str) -> "Callable[[BinaryIO], ImageFile]"
     if header[:4] == b"RIFF" and header[8:12] == b"WEBP":
         return WebPImagePlugin.WebPImageFile
     openers: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
-        b"\xff\xd8\xff": JpegImagePlugin.JpegImageFile,
+        JPEG_START: JpegImagePlugin.JpegImageFile,
         b"\x89PNG\r\n\x1a\n": PngImagePlugin.PngImageFile,
         b"BM": BmpImagePlugin.BmpImageFile,
         b"II*\0": TiffImagePlugin.TiffImageFile,
@@ -189,7 +243,9 @@ def _check_size(width: int, height: int, where: str, max_pixels: int, max_bytes:
     n_pixels = width * height
     if n_pixels > max_pixels:
         raise UnreadableImageError(
-            where, f"it has {width} x {height} = {n_pixels} pixels, above the bound max_pixels={max_pixels}"
+            where,
+            f"it has {width} x {height} = {n_pixels} pixels, above the bound max_pixels={max_pixels}",
+            repair=suggest_limit("max_pixels", n_pixels),
         )
     if n_pixels * CHANNELS > max_bytes:
         n_bytes = n_pixels * CHANNELS

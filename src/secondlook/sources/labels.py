@@ -39,8 +39,14 @@ def validate_class_names(names: Iterable[str], where: str) -> tuple[str, ...]:
     return class_names
 
 
-def validate_labels(labels: ArrayLike, n_images: int, class_names: tuple[str, ...] | None, where: str) -> IntArray:
-    """Return the labels as int64 [N]; [N] or [N, 1] integers from 0 to the number of classes - 1 are accepted."""
+def validate_labels(
+    labels: ArrayLike, n_images: int, class_names: tuple[str, ...] | None, where: str
+) -> tuple[IntArray, tuple[str, ...] | None]:
+    """Return the labels as int64 [N], and the class names.
+
+    Accepted are [N] or [N, 1] integers from 0 to the number of classes - 1, and class names. Without `class_names`, the
+    names that occur are the class names, in sorted order, as in a folder.
+    """
     values = np.asarray(labels)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -48,12 +54,34 @@ def validate_labels(labels: ArrayLike, n_images: int, class_names: tuple[str, ..
         raise SourceError(
             f"the labels of {where!r} have shape {list(np.shape(labels))}; expected [{n_images}], one per image."
         )
+    if is_text(labels):
+        texts = [to_text(value) for value in values.tolist()]
+        names = class_names or tuple(sorted(set(texts)))
+        return encode_labels(texts, names, where), names
+    if values.dtype.kind in "OTU":
+        index = next(index for index, value in enumerate(_list_values(labels)) if not isinstance(value, str))
+        raise SourceError(
+            f"label {_list_values(labels)[index]!r} of image {index} in {where!r} is not a class name, but other labels"
+            " are; use only names, or only class indices."
+        )
     if not np.issubdtype(values.dtype, np.integer):
         raise SourceError(
-            f"the labels of {where!r} have dtype {values.dtype}; expected integers, the class index of each image."
+            f"the labels of {where!r} have dtype {values.dtype}; expected integers, the class index of each image, or"
+            " the class name of each."
         )
     _check_label_range(values, class_names, where)
-    return values.astype(np.int64)
+    return values.astype(np.int64), class_names
+
+
+def is_text(labels: ArrayLike) -> bool:
+    """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
+    if np.asarray(labels).dtype.kind not in "OTUS":
+        return False
+    return all(isinstance(value, str | bytes) for value in _list_values(labels))
+
+
+def _list_values(labels: ArrayLike) -> list[object]:
+    return list(labels) if isinstance(labels, list | tuple) else list(np.asarray(labels).flat)
 
 
 def _check_label_range(labels: IntArray, class_names: tuple[str, ...] | None, where: str) -> None:

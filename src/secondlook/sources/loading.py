@@ -1,19 +1,22 @@
-"""`open_source`: open a spec, an array or an open source, and select images from it."""
+"""`open_source`: open a spec, images in memory or an open source, and select images from it."""
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 
 # Importing these modules registers their schemes.
 from secondlook.sources import csv_file, folder, hugging_face, imagenet, npz_file, official_files  # noqa: F401
-from secondlook.sources.source import SOURCES, ArraySource, OnError, ReadOptions, Source
+from secondlook.sources.image_files import SUFFIXES
+from secondlook.sources.image_objects import find_kind
+from secondlook.sources.labels import is_text
+from secondlook.sources.object_sources import MEMORY_SCHEMES, Labeling, open_object
+from secondlook.sources.source import SOURCES, OnError, ReadOptions, Source
 from secondlook.sources.subset import (
     SELECTION_OPTIONS,
     Selection,
@@ -22,7 +25,9 @@ from secondlook.sources.subset import (
     parse_integer,
     parse_selection,
 )
-from secondlook.specs import Spec, parse_spec
+from secondlook.specs import Spec, expand_path, parse_spec
+
+SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf"}
 
 READ_OPTIONS: Mapping[str, str] = {
     "on_error": "'fail' (the default) or 'skip' images that cannot be read",
@@ -32,7 +37,7 @@ READ_OPTIONS: Mapping[str, str] = {
 
 
 def open_source(
-    spec: "str | Array | Source",
+    spec: Any,
     *,
     labels: ArrayLike | None = None,
     class_names: Iterable[str] | None = None,
@@ -51,10 +56,13 @@ def open_source(
     Parameters
     ----------
     spec
-        A text such as 'folder:val/?subset=evaluation', an array uint8 [N, H, W, 1 or 3] (or float32 in [0, 1]), or an
-        open source.
+        A text such as 'folder:val/?subset=evaluation'; an open source; an image, that is a path, the bytes of an image
+        file, a PIL image, an array uint8 [H, W, 1 or 3] (or float32 in [0, 1]) or a torch tensor [C, H, W]; a list or
+        a pandas column of these; an array [N, H, W, 1 or 3] or a torch tensor [N, C, H, W]; a torch `Dataset` or
+        `DataLoader`, which is read through its data set; or a `datasets.Dataset`.
     labels, class_names
-        Class indices int [N] and class names of an array. Other sources have their own.
+        Class index or class name of each image, [N], and all class names, for images that are not named by a text.
+        Without `class_names`, labels that are names are numbered in sorted order, as the classes of a folder are.
     subset, fraction, count, seed
         The 'experimental' subset is the `count` images, or the `fraction` of the images (0.1 by default), with the
         smallest hash of seed (0 by default) and id; the 'evaluation' subset is all other images.
@@ -77,16 +85,35 @@ def open_source(
         "indices": indices,
         "limit": limit,
     }
-    if isinstance(spec, str):
+    if isinstance(spec, str) and not _is_path(spec):
         _check_unlabeled(spec, labels, class_names)
         arguments = {**selection, "on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes}
         return _open_spec(_add_arguments(_parse_source_spec(spec), arguments))
-    for name, value in (("max_pixels", max_pixels), ("max_bytes", max_bytes)):
-        if value is not None:
-            raise SourceError(f"{name} applies to image files only; omit it for an array or an open source.")
-    source = _open_object(spec, labels, class_names, _parse_on_error(on_error, "the source"))
+    arguments = {"on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes}
+    source = _open_object(spec, Labeling(labels, class_names), arguments)
     parsed = parse_selection(selection, source.spec)
     return source if parsed is None else _select(source, parsed, _append_options(source.spec, _to_texts(selection)))
+
+
+def open_labeled(
+    data: Any, labels: ArrayLike | None, class_names: Sequence[str] | None, on_error: OnError | None = None
+) -> Source:
+    """Open images for a classifier: labels that are names refer to its class names, where it has them."""
+    named = class_names if labels is not None and is_text(labels) else None
+    return open_source(data, labels=labels, class_names=named, on_error=on_error)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text names an image file rather than a source; a colon may be part of the name of an existing file."""
+    scheme, colon, _ = text.partition(":")
+    is_spec = bool(colon) and (scheme in SOURCES or not os.path.isfile(text))  # noqa: PTH113 - accepts any text
+    return not is_spec and _is_image_path(text)
+
+
+def _is_image_path(text: str) -> bool:
+    """Whether a path is that of an image file: by its suffix, or because it is a file that is no source."""
+    suffix = os.path.splitext(text)[1].lower()  # noqa: PTH122
+    return suffix in SUFFIXES or (suffix not in SCHEME_OF_SUFFIX and os.path.isfile(expand_path(text)))  # noqa: PTH113
 
 
 def _parse_source_spec(text: str) -> Spec:
@@ -97,34 +124,34 @@ def _parse_source_spec(text: str) -> Spec:
 
 def _suggest_spec(text: str) -> str:
     """Guess the scheme of a bare path from what it points to."""
-    path = Path(text).expanduser()
-    by_suffix = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf"}
-    scheme = "folder" if path.is_dir() else by_suffix.get(path.suffix.lower())
+    path = expand_path(text)
+    scheme = "folder" if os.path.isdir(path) else SCHEME_OF_SUFFIX.get(path.suffix.lower())  # noqa: PTH112
     return f"perhaps {scheme + ':' + text!r}" if scheme else "such as 'folder:val/' or 'npz:test.npz'"
 
 
-def _open_object(
-    spec: object, labels: ArrayLike | None, class_names: Iterable[str] | None, on_error: OnError | None
-) -> Source:
-    if isinstance(spec, np.ndarray):
-        return ArraySource(spec, labels=labels, class_names=class_names, on_error=on_error or "fail")
-    if not isinstance(spec, Source):
-        raise SourceError(
-            f"cannot open {spec!r:.80} of type {type(spec).__name__}; expected a text such as 'folder:val/', a NumPy"
-            " array or a Source."
-        )
-    _check_unlabeled(spec.spec, labels, class_names)
-    return spec if on_error in (None, spec.on_error) else spec.with_on_error(on_error)
+def _open_object(data: Any, labeling: Labeling, arguments: Mapping[str, Any]) -> Source:
+    if isinstance(data, os.PathLike) and not _is_image_path(text := os.fsdecode(data)):
+        raise SourceError(f"{text!r} is not an image file; expected the path of one, or a text, {_suggest_spec(text)}.")
+    on_error = _parse_on_error(arguments["on_error"], "the source")
+    limits = {name: arguments[name] for name in ("max_pixels", "max_bytes") if arguments[name] is not None}
+    if limits and (isinstance(data, Source) or find_kind(data) in ("array", "tensor")):
+        raise SourceError(f"{next(iter(limits))} applies to image files only; omit it for an array or an open source.")
+    if not isinstance(data, Source):
+        return open_object(data, labeling, _make_read_options(on_error, limits, "the source"))
+    _check_unlabeled(data.spec, labeling.labels, labeling.class_names)
+    return data if on_error in (None, data.on_error) else data.with_on_error(on_error)
 
 
 def _check_unlabeled(spec: str, labels: ArrayLike | None, class_names: Iterable[str] | None) -> None:
     if labels is not None or class_names is not None:
-        raise SourceError(f"labels and class_names apply to arrays only; {spec!r} has its own, so omit them.")
+        raise SourceError(
+            f"labels and class_names apply to images in memory and lists of paths; {spec!r} has its own, so omit them."
+        )
 
 
 def _open_spec(spec: Spec) -> Source:
-    if spec.scheme == "array":
-        raise SourceError(f"{str(spec)!r} names an array in memory; pass the array itself, or save it and use npz:.")
+    if spec.scheme in MEMORY_SCHEMES:
+        raise SourceError(f"{str(spec)!r} names images in memory; pass the images, or save them and use npz:.")
     scheme = SOURCES.find(spec.scheme, f" in {str(spec)!r}")
     known = {**scheme.options, **SELECTION_OPTIONS, **READ_OPTIONS}
     for name in spec.options:
@@ -168,9 +195,13 @@ def _to_texts(arguments: Mapping[str, object]) -> dict[str, str]:
 
 
 def _parse_read_options(spec: Spec) -> ReadOptions:
-    on_error = _parse_on_error(spec.options.get("on_error"), str(spec)) or "fail"
-    limits = {name: parse_integer(name, spec.options.get(name), str(spec)) for name in ("max_pixels", "max_bytes")}
-    return ReadOptions(on_error, **{name: limit for name, limit in limits.items() if limit is not None})
+    on_error = _parse_on_error(spec.options.get("on_error"), str(spec))
+    return _make_read_options(on_error, spec.options, str(spec))
+
+
+def _make_read_options(on_error: OnError | None, limits: Mapping[str, object], where: str) -> ReadOptions:
+    parsed = {name: parse_integer(name, limits.get(name), where) for name in ("max_pixels", "max_bytes")}
+    return ReadOptions(on_error or "fail", **{name: limit for name, limit in parsed.items() if limit is not None})
 
 
 def _parse_on_error(value: str | None, where: str) -> OnError | None:

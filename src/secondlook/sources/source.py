@@ -67,19 +67,27 @@ class UnreadableImageError(SourceError):
     Digests and stored predictions contain the reasons, so the wording of a reason must not change.
     """
 
-    def __init__(self, where: str, reason: str, *, skippable: bool = False) -> None:
+    def __init__(
+        self, where: str, reason: str, *, repair: str = "repair or remove it", skippable: bool = False
+    ) -> None:
         alternative = ", or pass on_error='skip'" if skippable else ""
-        super().__init__(f"image {where} cannot be read: {reason}; repair or remove it{alternative}.")
+        super().__init__(f"image {where} cannot be read: {reason}; {repair}{alternative}.")
         self.where = where
         self.reason = reason
+        self.repair = repair
 
 
 class LargeImageError(UnreadableImageError):
     """An image that takes more memory than allowed: `n_bytes` bytes."""
 
     def __init__(self, where: str, reason: str, n_bytes: int) -> None:
-        super().__init__(where, reason)
+        super().__init__(where, reason, repair=suggest_limit("max_bytes", n_bytes))
         self.n_bytes = n_bytes
+
+
+def suggest_limit(option: str, value: int) -> str:
+    """Return how to read an image that is above a limit."""
+    return f"pass {option}={value} (in a spec: ?{option}={value}) to read it, or make it smaller or remove it"
 
 
 class Source(ABC):
@@ -106,7 +114,9 @@ class Source(ABC):
         self.spec = spec
         self.ids: Sequence[str] = validate_ids(ids, spec)
         self.class_names = None if class_names is None else validate_class_names(class_names, spec)
-        self.labels = None if labels is None else validate_labels(labels, len(self.ids), self.class_names, spec)
+        self.labels: IntArray | None = None
+        if labels is not None:
+            self.labels, self.class_names = validate_labels(labels, len(self.ids), self.class_names, spec)
         self.on_error = on_error
         # Keyed by id: a source may be read more than once, and each skipped image is listed once.
         self._skipped: dict[str, Skipped] = {}
@@ -235,7 +245,7 @@ class Source(ABC):
             if max_bytes is not None and isinstance(error, LargeImageError):
                 return error.n_bytes
             if self.on_error == "fail":
-                raise UnreadableImageError(error.where, error.reason, skippable=True) from error
+                raise UnreadableImageError(error.where, error.reason, repair=error.repair, skippable=True) from error
             return Skipped(self.ids[index], error.reason)
 
     def _make_batch(self, positions: range, results: Iterable[Array | Skipped | int]) -> Batch:

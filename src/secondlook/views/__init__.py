@@ -6,7 +6,14 @@ from secondlook.imports import lazy_attributes
 from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Amount, Step, view_step
 from secondlook.views.view import BoundStep, View
-from secondlook.views.view_set import ViewSet, ViewsLike, ViewWarning, as_view_set, as_view_set_with_identity
+from secondlook.views.view_set import (
+    ViewSet,
+    ViewsLike,
+    ViewWarning,
+    as_view_set,
+    as_view_set_with_identity,
+    as_view_set_with_names,
+)
 
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, iter_views
@@ -27,6 +34,7 @@ __all__ = [
     "apply_views",
     "as_view_set",
     "as_view_set_with_identity",
+    "as_view_set_with_names",
     "contact_sheet",
     "iter_views",
     "view_step",

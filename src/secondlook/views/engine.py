@@ -9,6 +9,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, Float64Array, describe_image_fault
 from secondlook.errors import ViewError
+from secondlook.sources import stack_images
 from secondlook.views.operations import (
     Copy,
     Filter,
@@ -31,8 +32,12 @@ _NO_MEAN = np.float64(0.0)
 _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
 
 
-def apply_views(images: Array, views: ViewsLike) -> Array:
-    """Return every view of every image. uint8 or float32 [N, H, W, C] -> [N, V, H, W, C] of the same dtype"""
+def apply_views(images: Any, views: ViewsLike) -> Array:
+    """Return every view of every image. uint8 or float32 [N, H, W, C] -> [N, V, H, W, C] of the same dtype
+
+    Instead of an array, `images` may be anything else that `open_source` accepts except a spec: a path, a PIL image, a
+    torch tensor [N, C, H, W], a list of images, a data set. All images must have the same size.
+    """
     view_set = as_view_set(views)
     images = check_images(images)
     result = np.empty((len(images), len(view_set), *images.shape[1:]), dtype=images.dtype)
@@ -41,7 +46,7 @@ def apply_views(images: Array, views: ViewsLike) -> Array:
     return result
 
 
-def iter_views(images: Array, views: ViewsLike) -> Iterator[tuple[View, Array]]:
+def iter_views(images: Any, views: ViewsLike) -> Iterator[tuple[View, Array]]:
     """Yield each view and its batch, one at a time. [N, H, W, C] -> V times (view, [N, H, W, C])"""
     view_set = as_view_set(views)
     images = check_images(images)
@@ -49,13 +54,14 @@ def iter_views(images: Array, views: ViewsLike) -> Iterator[tuple[View, Array]]:
         yield view, _apply(images, view)
 
 
-def apply_view(images: Array, view: View | str) -> Array:
+def apply_view(images: Any, view: View | str) -> Array:
     """Return one view of every image, in new memory. [N, H, W, C] -> [N, H, W, C]"""
     return _apply(check_images(images), View.parse(view) if isinstance(view, str) else view)
 
 
-def check_images(images: Array) -> Array:
-    """Return the images in C order; they must be uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
+def check_images(images: Any) -> Array:
+    """Return images of any kind as an array in C order: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
+    images = stack_images(images)
     fault = describe_image_fault(images)
     if fault is not None:
         raise ViewError(f"images {fault}.")
@@ -65,6 +71,11 @@ def check_images(images: Array) -> Array:
 @lru_cache(maxsize=4096)
 def plan_operations(view: View, frame: Frame) -> tuple[Operation, ...]:
     """Return the operations of a view for images of one size, fused as far as possible."""
+    if view.name is not None:
+        raise ViewError(
+            f"view {view.name!r} is only the name of a view that was computed elsewhere, so it cannot be applied to"
+            " images; write it as steps, such as 'hflip+shift:2,0'."
+        )
     return fuse_operations((step.to_operation(frame) for step in view.steps), frame)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from secondlook.arrays import Array
+from secondlook.sources import read_image
 from secondlook.views.engine import apply_view, check_images
 from secondlook.views.view_set import ViewsLike, as_view_set
 
@@ -15,10 +16,13 @@ _TEXT_HEIGHT = 20
 _BACKGROUND, _TEXT_COLOR = (255, 255, 255), (30, 30, 30)
 
 
-def contact_sheet(image: Array, views: ViewsLike, *, columns: int | None = None) -> Image.Image:
-    """Draw every view of one image, each with its text below. uint8 or float32 [H, W, C] -> Pillow image"""
+def contact_sheet(image: object, views: ViewsLike, *, columns: int | None = None) -> Image.Image:
+    """Draw every view of one image, each with its text below. -> Pillow image
+
+    The image is a path, the bytes of an image file, a PIL image, an array [H, W, C] or a torch tensor [C, H, W].
+    """
     view_set = as_view_set(views)
-    batch = check_images(np.asarray(image)[None])
+    batch = check_images(read_image(image)[None])
     n_columns = columns or min(len(view_set), math.ceil(math.sqrt(len(view_set) * 1.3)))
     width, height = _compute_tile_size(batch.shape[2], batch.shape[1])
     n_rows = math.ceil(len(view_set) / n_columns)

@@ -38,10 +38,12 @@ class BoundStep:
 class View:
     """A transformed version of an image: steps applied left to right. Without steps it is the image itself.
 
-    `View.parse(text)` parses the text of a view and `str(view)` formats it; equal views have equal text.
+    `View.parse(text)` parses the text of a view and `str(view)` formats it; equal views have equal text. A view of
+    predictions that were made elsewhere may have a plain name instead of steps; it cannot be applied to images.
     """
 
     steps: tuple[BoundStep, ...] = ()
+    name: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> "View":
@@ -58,13 +60,17 @@ class View:
     @property
     def is_identity(self) -> bool:
         """Whether the view is the image itself."""
-        return not self.steps
+        return not self.steps and self.name is None
 
     def __str__(self) -> str:
+        if self.name is not None:
+            return self.name
         return "+".join(str(step) for step in self.steps) or "identity"
 
     def to_paper_notation(self) -> str:
-        """Return the view in the notation of the paper; steps that it has no sign for keep their text."""
+        """Return the view in the notation of the paper; a name, and steps that it has no sign for, keep their text."""
+        if self.name is not None:
+            return self.name
         return "+".join(write_paper_notation(step.name, step.arguments) or str(step) for step in self.steps) or "x"
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from secondlook.errors import ViewError
 from secondlook.registry import did_you_mean
+from secondlook.tables import TextTable, format_html
 from secondlook.views.presets import PRESETS, Preset
-from secondlook.views.steps import shorten
+from secondlook.views.steps import STEPS, shorten
 from secondlook.views.view import View
 
 
@@ -22,9 +23,11 @@ class ViewSet:
     ends in `.txt`; '#' starts a comment), or any iterable of views and texts. Immutable and hashable.
     """
 
-    __slots__ = ("preset", "views")
+    __slots__ = ("preset", "texts", "views")
 
     views: tuple[View, ...]
+    texts: tuple[str, ...]
+    """The text of each view, in order."""
     preset: Preset | None
 
     def __init__(self, views: "ViewsLike") -> None:
@@ -38,19 +41,21 @@ class ViewSet:
         if preset and preset.warning:
             _warn(f"views {preset.name!r}: {preset.warning}")
         object.__setattr__(self, "views", (View(), *(view for view in parsed if not view.is_identity)))
+        object.__setattr__(self, "texts", tuple(str(view) for view in self.views))
         object.__setattr__(self, "preset", preset)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"cannot set {name!r}: a ViewSet is immutable; make a new one from a list of views.")
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The text of each view, in order."""
-        return tuple(str(view) for view in self.views)
+    def resolve(self, view: View | str) -> View:
+        """Return the view of a text, which may be the plain name of a view of this set."""
+        if not isinstance(view, str):
+            return view
+        return next((one for one in self.views if one.name == view), None) or View.parse(view)
 
     def index(self, view: View | str) -> int:
         """Return the position of a view."""
-        parsed = View.parse(view) if isinstance(view, str) else view
+        parsed = self.resolve(view)
         if parsed not in self.views:
             raise ViewError(
                 f"view {str(parsed)!r} is not in this set of {len(self)} views.{did_you_mean(str(parsed), self.texts)}"
@@ -67,7 +72,7 @@ class ViewSet:
         return self.views[position]
 
     def __contains__(self, view: object) -> bool:
-        return (View.parse(view) if isinstance(view, str) else view) in self.views
+        return (self.resolve(view) if isinstance(view, str) else view) in self.views
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ViewSet) and self.views == other.views
@@ -79,10 +84,15 @@ class ViewSet:
         return ViewSet, (self.views,)
 
     def __str__(self) -> str:
-        return " ".join(self.texts)
+        # A plain name may contain spaces, so that only a comma can separate it.
+        return (" " if all(view.name is None for view in self.views) else ", ").join(self.texts)
 
     def __repr__(self) -> str:
         return f"ViewSet({(self.preset.name if self.preset else str(self))!r})"
+
+    def _repr_html_(self) -> str:
+        title = f"{len(self)} view{'s' * (len(self) > 1)}{f', preset {self.preset.name}' if self.preset else ''}"
+        return format_html([title, TextTable([["", "view"], *([str(n), text] for n, text in enumerate(self.texts))])])
 
 
 ViewsLike = ViewSet | str | Path | Iterable[View | str]
@@ -94,13 +104,53 @@ def as_view_set(views: ViewsLike) -> ViewSet:
     return views if isinstance(views, ViewSet) else ViewSet(views)
 
 
-def as_view_set_with_identity(views: ViewsLike) -> ViewSet:
-    """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning."""
+def as_view_set_with_identity(views: ViewsLike, available: ViewSet | None = None) -> ViewSet:
+    """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning.
+
+    Plain names of the `available` views are accepted.
+    """
+    named = {view.name: view for view in available or () if view.name is not None}
+    if isinstance(views, str) and views in named:
+        views = [views]
     if isinstance(views, ViewSet | str | Path):
         return as_view_set(views)
-    items = _list_views(views)
+    items = [named.get(item, item) if isinstance(item, str) else item for item in _list_views(views)]
     parsed = _parse_views(items) if items else []
     return ViewSet([View(), *(view for view in parsed if not view.is_identity)])
+
+
+def as_view_set_with_names(views: ViewsLike) -> ViewSet:
+    """Return the views of predictions as a set; items of a list that are no view texts are kept as plain names.
+
+    The first view is the image itself, whatever its name. The identity elsewhere is an error, not moved to the front,
+    because the predictions for it would not move with it.
+    """
+    if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
+        return as_view_set(views)
+    items = _split_views(views)
+    parsed = _parse_views(items) if isinstance(views, str | Path) else _parse_names(items)
+    if View() in parsed[1:]:
+        raise ViewError(
+            f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}; the first view of predictions is the"
+            " image itself, so put it first in both the views and the outputs."
+        )
+    return ViewSet(parsed)
+
+
+def _parse_names(items: Sequence[View | str]) -> list[View]:
+    parsed = [_parse_name(position, item, len(items)) for position, item in enumerate(items, start=1)]
+    return [View(), *parsed[1:]] if parsed and parsed[0].name is not None else parsed
+
+
+def _parse_name(position: int, item: View | str, n_items: int) -> View:
+    """Return the view of a text, or a view with that plain name; a misspelled view such as 'zoom:x' is an error."""
+    try:
+        return _parse_item(position, item, n_items)
+    except ViewError:
+        step, colon, _ = item.partition(":") if isinstance(item, str) else ("", "", "")
+        if not step.strip() or item in PRESETS or (colon and step in STEPS):
+            raise
+    return View(name=str(item).strip())
 
 
 def _split_views(views: ViewsLike) -> list[View | str]:

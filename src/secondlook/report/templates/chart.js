@@ -10,11 +10,44 @@ function fillElement(element, attributes, children) {
 
 const html = (name, attributes = {}, ...children) => fillElement(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fillElement(document.createElementNS(SVG, name), attributes, children);
+
+// Shows lines of texts as rows of a table. Rows are kept and only changed texts are set, which is quick while a slider moves.
+function fillRows(body, lines, createRow) {
+  while (body.rows.length > lines.length) body.lastChild.remove();
+  while (body.rows.length < lines.length) body.append(createRow());
+  lines.forEach((texts, row) => {
+    const { cells } = body.rows[row];
+    texts.forEach((text, column) => {
+      if (cells[column].textContent !== text) cells[column].textContent = text;
+    });
+  });
+}
+
 const byId = (id) => document.getElementById(id);
 const methodColor = (index) => `var(--m${index % 8})`;
-const methodDashes = (index) => (index < 8 ? "none" : "6 3");
+// Dashes and markers tell curves apart without colors; their cycles have no common factor.
+const DASHES = ["none", "9 4", "9 3 2 3", "2 2.5"];
+const MARKERS = [
+  "M-4.2 0a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0 -8.4 0Z",
+  "M-3.8 -3.8H3.8V3.8H-3.8Z",
+  "M0 -5L4.8 3.6H-4.8Z",
+  "M0 -5.4L5.4 0L0 5.4L-5.4 0Z",
+  "M0 5L4.8 -3.6H-4.8Z",
+];
+const methodDashes = (index) => DASHES[index % DASHES.length];
 
-const MARGIN = { top: 12, right: 14, bottom: 42, left: 54 };
+function methodMarker(index, x, y) {
+  return svg("path", { class: "point", d: MARKERS[index % MARKERS.length], fill: methodColor(index), transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
+}
+
+// A piece of the curve of a method, for legends and tables.
+function key(method) {
+  const line = svg("line", { x1: 1, x2: 39, y1: 7, y2: 7, stroke: methodColor(method.index), "stroke-width": 2, "stroke-dasharray": methodDashes(method.index) });
+  return svg("svg", { class: "key", viewBox: "0 0 40 14", width: 40, height: 14, "aria-hidden": "true" }, line, methodMarker(method.index, 20, 7));
+}
+
+const PAPER_WIDTH = 800;
+const MARGIN = { top: 12, right: 22, bottom: 42, left: 54 };
 
 function roundStep(span, maxSteps) {
   const raw = span / maxSteps;
@@ -40,15 +73,18 @@ class Chart {
     new ResizeObserver(() => {
       if (this.width !== this.fittingWidth()) this.redraw();
     }).observe(figure);
+    // On paper a plot is narrower: drawn for that width, its texts are as large as those around it.
+    window.addEventListener("beforeprint", () => this.redraw(PAPER_WIDTH / byId("main").clientWidth));
+    window.addEventListener("afterprint", () => this.redraw());
   }
 
   fittingWidth() {
     return Math.max(this.figure.clientWidth, 240);
   }
 
-  redraw() {
-    const { height } = this.spec;
-    const width = this.fittingWidth();
+  redraw(scale = 1) {
+    const height = scale < 1 ? 0.75 * this.spec.height : this.spec.height;
+    const width = this.fittingWidth() * Math.min(1, scale);
     this.width = width;
     this.root.setAttribute("height", height);
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);

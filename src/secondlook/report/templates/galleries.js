@@ -1,5 +1,43 @@
-// Example images: each opens all of its views, with the prediction for each.
+// Example images in galleries that follow the operating point; each image opens all of its views.
 const SMALL_SIDE = 64;
+const SHOWN_AT_FIRST = 12;
+const SHOWN_MORE = 48;
+
+// `member` tells which images belong to a gallery, `order` which come first, and `count` how many there are, from the
+// images and errors of a threshold that accepts everything and of the selected one.
+const GALLERIES = [
+  {
+    name: "errors-accepted",
+    title: "Errors accepted",
+    caption: "Wrong predictions that are accepted, most confident first. Nobody would look at these.",
+    member: ({ one, accepted }) => !one.correct && accepted,
+    order: (one, other) => other.confidence - one.confidence,
+    count: (_, { errors }) => errors,
+  },
+  {
+    name: "errors-caught",
+    title: "Errors caught",
+    caption: "Wrong predictions that go to the review queue, least confident first.",
+    member: ({ one, accepted }) => !one.correct && !accepted,
+    order: (one, other) => one.confidence - other.confidence,
+    count: (all, { errors }) => all.errors - errors,
+  },
+  {
+    name: "correct-rejected",
+    title: "Correct predictions sent to review",
+    caption: "Correct predictions that go to the review queue although they are right, least confident first.",
+    member: ({ one, accepted }) => one.correct && !accepted,
+    order: (one, other) => one.confidence - other.confidence,
+    count: (all, { accepted, errors }) => all.accepted - accepted - (all.errors - errors),
+  },
+  {
+    name: "changed-decisions",
+    title: "Decisions changed by the second look",
+    member: ({ before, after }) => before !== after,
+    order: (one, other) => Math.abs(other.one.rank_change) - Math.abs(one.one.rank_change),
+    count: () => null,
+  },
+];
 
 function createPicture(source, description) {
   const image = html("img", { src: source, alt: description });
@@ -7,66 +45,171 @@ function createPicture(source, description) {
   return image;
 }
 
+// A path may be broken after each of its folders.
+function breakable(path) {
+  return path.split(/(?<=[/\\])/).flatMap((part) => [part, html("wbr")]);
+}
+
 function verdict(one) {
   return html("span", { class: one.correct ? "correct" : "wrong" }, one.correct ? "✓ correct" : "✗ wrong");
 }
 
-function describeChange({ rank_changes: changes, now_accepted: accepted }, position) {
-  const ranks = changes[position];
-  const moved = `${ranks > 0 ? "up" : "down"} ${formatCount(Math.abs(ranks))} rank${Math.abs(ranks) === 1 ? "" : "s"}`;
-  return html("small", {}, `${accepted[position] ? "now accepted" : "now rejected"}: ${moved}`);
+function describeChange(one, accepted) {
+  const ranks = pluralize(Math.abs(one.rank_change), "rank");
+  return html("small", {}, `${accepted ? "now accepted" : "now to review"}: ${one.rank_change > 0 ? "up" : "down"} ${ranks}`);
 }
 
-function imageTile(gallery, position, page) {
-  const one = page.pictures[gallery.images[position]];
-  const predicted = one.predicted.join(", ");
-  const confidences = page.compared.map((name) => `${name} ${formatConfidence(one.confidences[name])}`);
-  const lines = [
-    html("small", {}, html("b", {}, predicted)),
-    html("small", {}, verdict(one)),
-    ...(one.correct ? [] : [html("small", {}, `label: ${one.label}`)]),
-    ...confidences.map((text) => html("small", {}, text)),
-  ];
-  if (gallery.rank_changes) lines.push(describeChange(gallery, position));
-  const button = html("button", { type: "button" }, createPicture(one.views[0].picture, `${one.id}: predicted ${predicted}, label ${one.label}`), ...lines);
-  button.addEventListener("click", () => openViews(one, page));
-  return html("li", {}, button);
-}
+function gallerySection(page) {
+  if (!page.pictures.length) return { update() {} };
+  const filter = byId("class-filter");
+  const galleries = GALLERIES.filter(({ name }) => page.compared.length > 1 || name !== "changed-decisions").map(createGallery);
+  let shown = null;
 
-function viewTile(view) {
-  return html(
-    "li",
-    {},
-    html(
-      "div",
-      { class: view.agrees ? "tile" : "tile differs" },
-      createPicture(view.picture, `view ${view.text}: predicted ${view.predicted}`),
-      html("small", {}, html("b", {}, view.predicted), ` ${formatPercent(view.probability, 1)}`),
-      html("small", {}, view.text),
-    ),
-  );
-}
+  const names = (one) => one.predicted.map((index) => page.classes[index]).join(", ");
+  const matches = (index) => filter.value === "" || index === Number(filter.value);
 
-function openViews(one, page) {
-  const differing = one.views.filter((view) => !view.agrees).length;
-  const confidences = page.methods.map(({ name }) => `${name} ${formatConfidence(one.confidences[name])}`).join(", ");
-  byId("dialog-title").textContent = one.id;
-  byId("dialog-summary").replaceChildren(
-    `Predicted ${one.predicted.join(", ")}: `,
-    verdict(one),
-    one.correct ? ". " : `, label: ${one.label}. `,
-    `${differing} of ${one.views.length} views have a different predicted class. Confidence: ${confidences}.`,
-  );
-  byId("dialog-views").replaceChildren(...one.views.map(viewTile));
-  byId("views-dialog").showModal();
-}
-
-function fillGalleries(page) {
-  for (const gallery of page.galleries) {
-    const tiles = gallery.images.map((_, position) => imageTile(gallery, position, page));
-    byId(`gallery-${gallery.name}`).append(...tiles);
+  function createGallery(kind) {
+    const [title, caption, list] = [html("h3"), html("p", { class: "small" }), html("ul", { class: "gallery", id: `gallery-${kind.name}` })];
+    const more = html("button", { type: "button", class: "more" }, "Show more");
+    const gallery = { ...kind, title, caption, kindTitle: kind.title, kindCaption: kind.caption, list, more, tiles: new Map(), shown: [], limit: SHOWN_AT_FIRST };
+    more.addEventListener("click", () => {
+      const first = gallery.limit;
+      gallery.limit += SHOWN_MORE;
+      fill(gallery);
+      gallery.list.children[first]?.querySelector("button").focus();
+    });
+    byId("gallery-list").append(title, caption, list, more);
+    return gallery;
   }
+
+  function createTile(one, changed) {
+    const confidences = page.methods.filter(({ name }) => page.compared.includes(name));
+    const button = html(
+      "button",
+      { type: "button" },
+      createPicture(one.picture, `${one.id}: predicted ${names(one)}, label ${page.classes[one.label]}`),
+      html("small", { class: "file", title: one.id }, ...breakable(one.id)),
+      html("small", {}, "predicted ", html("b", {}, names(one))),
+      html("small", {}, verdict(one)),
+      ...(one.correct ? [] : [html("small", {}, `label ${page.classes[one.label]}`)]),
+      ...confidences.map(({ name, index, summary }) => html("small", { title: summary }, `${name} ${formatConfidence(one.confidences[index])}`)),
+      ...(changed === null ? [] : [describeChange(one, changed)]),
+    );
+    button.addEventListener("click", () => openViews(one, page));
+    return html("li", {}, button);
+  }
+
+  // Tiles are kept, so that moving a slider does not decode pictures again.
+  function tile(gallery, { one, after }) {
+    const changed = gallery.name === "changed-decisions" ? after : null;
+    const key = `${one.id} ${changed}`;
+    if (!gallery.tiles.has(key)) gallery.tiles.set(key, createTile(one, changed));
+    return gallery.tiles.get(key);
+  }
+
+  function fill(gallery) {
+    const members = shown.images.filter((entry) => gallery.member(entry) && [entry.one.label, ...entry.one.predicted].some(matches)).sort(gallery.order);
+    const visible = members.slice(0, gallery.limit);
+    const count = shown.counts && gallery.count(...shown.counts);
+    const total = count ?? members.length;
+    const unseen = count === null || members.length >= count ? "" : ` Of these, this page holds ${formatCount(members.length)}.`;
+    gallery.title.textContent = `${gallery.kindTitle}: ${formatCount(total)}`;
+    gallery.caption.textContent = `${gallery.kindCaption ?? describeChanges()}${visible.length < total ? ` ${formatCount(visible.length)} of ${formatCount(total)} shown.` : ""}${unseen}`;
+    const tiles = visible.map((entry) => tile(gallery, entry));
+    if (tiles.length !== gallery.shown.length || tiles.some((one, place) => one !== gallery.shown[place])) gallery.list.replaceChildren(...tiles);
+    gallery.shown = tiles;
+    gallery.more.hidden = visible.length === members.length;
+  }
+
+  function describeChanges() {
+    const [before, after] = page.compared;
+    return `Images on this page that ${before} and ${after} decide differently when both accept as many images; those whose rank by confidence changed most come first.`;
+  }
+
+  function update(decisions) {
+    const { method, point } = decisions;
+    const [first, second] = page.compared.map((name) => page.methods.find((one) => one.name === name));
+    const accepts = (one, by, at) => one.confidences[by.index] >= at.threshold;
+    const atSameCoverage = (by) => (by === method || !point.accepted ? point : pointAtCoverage(by, point.accepted / page.images, page.images));
+    const [before, after] = [first, second ?? first].map(atSameCoverage);
+    const images = page.pictures.map((one) => ({
+      one,
+      confidence: one.confidences[method.index],
+      accepted: accepts(one, method, point),
+      before: accepts(one, first, before),
+      after: accepts(one, second ?? first, after),
+    }));
+    shown = { decisions, images };
+    fillAll();
+  }
+
+  // The images and errors of the class of the filter: all of them, and the accepted ones.
+  function countFiltered({ point, accepted }) {
+    if (filter.value === "") return [{ accepted: page.images, errors: page.errors }, point];
+    if (!accepted) return null;
+    const isInvolved = (label, predicted) => matches(label) || matches(predicted);
+    return [page.cells.images, accepted].map((counts) => ({
+      accepted: sumCells(page.cells, counts, isInvolved),
+      errors: sumCells(page.cells, counts, (label, predicted, correct) => !correct && isInvolved(label, predicted)),
+    }));
+  }
+
+  function fillAll() {
+    shown.counts = countFiltered(shown.decisions);
+    galleries.forEach(fill);
+  }
+
+  function fillFilter() {
+    const used = new Set(page.pictures.flatMap((one) => [one.label, ...one.predicted]));
+    const options = [...used].sort((one, other) => page.classes[one].localeCompare(page.classes[other], "en", { numeric: true }));
+    filter.append(...options.map((index) => html("option", { value: index }, page.classes[index])));
+    filter.addEventListener("change", () => {
+      for (const gallery of galleries) gallery.limit = SHOWN_AT_FIRST;
+      fillAll();
+    });
+  }
+
+  fillFilter();
   byId("views-dialog").addEventListener("click", (event) => {
     if (event.target === event.currentTarget) event.currentTarget.close();
   });
+  return { update };
+}
+
+// One view, cut out of the sheet with all views of its image.
+function drawView(canvas, sheet, view, page) {
+  const columns = Math.min(page.views.length, page.sheet_columns);
+  const rows = Math.ceil(page.views.length / columns);
+  const [width, height] = [sheet.naturalWidth / columns, sheet.naturalHeight / rows];
+  canvas.width = width;
+  canvas.height = height;
+  canvas.classList.toggle("small-picture", width < SMALL_SIDE);
+  canvas.getContext("2d").drawImage(sheet, -(view % columns) * width, -Math.floor(view / columns) * height);
+}
+
+function viewTile(one, view, sheet, page) {
+  const predicted = page.classes[one.view_predicted[view]];
+  const agrees = one.view_predicted[view] === one.predicted[0];
+  const canvas = html("canvas", { role: "img", "aria-label": `view ${page.views[view]}: predicted ${predicted}` });
+  sheet.addEventListener("load", () => drawView(canvas, sheet, view, page));
+  const name = html("small", {}, html("b", {}, predicted), ` ${formatPercent(one.view_probabilities[view], 1)}`);
+  const note = agrees ? [] : [html("small", { class: "wrong" }, "another class")];
+  return html("li", {}, html("div", { class: agrees ? "tile" : "tile differs" }, canvas, name, html("small", {}, page.views[view]), ...note));
+}
+
+function openViews(one, page) {
+  const differing = one.view_predicted.filter((predicted) => predicted !== one.predicted[0]).length;
+  const confidences = page.methods.map(({ name, index }) => `${name} ${formatConfidence(one.confidences[index])}`).join(", ");
+  const sheet = new Image();
+  byId("dialog-title").textContent = one.id;
+  byId("dialog-picture").replaceChildren(createPicture(one.picture, one.id));
+  byId("dialog-summary").replaceChildren(
+    `Predicted ${one.predicted.map((index) => page.classes[index]).join(", ")}: `,
+    verdict(one),
+    one.correct ? ". " : `, label: ${page.classes[one.label]}. `,
+    `${differing} of ${pluralize(page.views.length, "view")} ${differing === 1 ? "has" : "have"} a different predicted class. Confidence: ${confidences}.`,
+  );
+  byId("dialog-views").replaceChildren(...page.views.map((_, view) => viewTile(one, view, sheet, page)));
+  sheet.src = one.sheet;
+  byId("views-dialog").showModal();
 }

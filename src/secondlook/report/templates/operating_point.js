@@ -1,74 +1,113 @@
-// The sliders: one sets the operating point, the other follows, and all numbers that depend on it are updated.
+// The sliders: one sets the operating point, the other follows, and everything on the page that depends on it is updated.
 function formatRisk(point) {
   return point.accepted ? formatPercent(point.errors / point.accepted, 3) : "–";
 }
 
-function startOperatingPoint(page, plots) {
-  const [tolerated, coverage, choice] = ["tolerated", "coverage", "method"].map(byId);
+function joinNames(names) {
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
+}
+
+// What can be guaranteed for a method at the tolerated risk with this index.
+function describeGuarantee(page, method, index) {
+  if (method.no_guarantee) return `No guarantee: ${method.no_guarantee}`;
+  const [risk, level] = [formatPercent(page.risks[index], 6), formatPercent(1 - page.delta, 6)];
+  const point = certifiedPoint(method, index);
+  if (!point) {
+    const first = method.certified.accepted.findIndex((count) => count > 0);
+    const smallest = first < 0 ? "no risk on this slider can be guaranteed" : `the smallest risk that can be guaranteed is ${formatPercent(page.risks[first], 6)}`;
+    return `Not certified: ${formatCount(page.images)} images are too few to guarantee ${risk} risk at confidence level ${level}; ${smallest}.`;
+  }
+  const shared = page.sharing.length > 1 ? `, shared by ${joinNames(page.sharing)}` : "";
+  const isCalibrated = page.calibrated.length > 0 && page.risks[index] === page.risk;
+  const validity = isCalibrated ? "This is the calibration of the run." : "It is valid for a risk chosen before seeing these results.";
+  return (
+    `Certified: with threshold ${formatThreshold(point)}, at most ${risk} of the accepted predictions on new images like these are wrong ` +
+    `(confidence level ${level}${shared}). Here it accepts ${formatCount(point.accepted)} images (${formatPercent(point.accepted / page.images, 1)}), ` +
+    `${formatCount(point.errors)} of them wrong. ${validity}`
+  );
+}
+
+// `sections` have an update(decisions), `plots` also follow the selected method.
+function startOperatingPoint(page, plots, sections) {
+  const [tolerated, coverage, guaranteed, choice] = ["tolerated", "coverage", "guaranteed", "method"].map(byId);
   const rows = new Map([...document.querySelectorAll("#all-methods tbody tr")].map((row) => [row.dataset.method, row]));
   let setBy = "risk";
 
   const selected = () => page.methods.find((method) => method.name === choice.value);
-  const risk = () => page.risks[Number(tolerated.value)];
-  const targetCoverage = () => Number(coverage.value) / 1000;
-  const pointFor = (method) => (setBy === "risk" ? pointAtRisk(method, risk()) : pointAtCoverage(method, targetCoverage(), page.images));
+  const riskIndex = () => Number(tolerated.value);
+  const risk = () => page.risks[riskIndex()];
+
+  function observedPoint(method) {
+    return setBy === "coverage" ? pointAtCoverage(method, Number(coverage.value) / 1000, page.images) : pointAtRisk(method, risk());
+  }
+
+  function chosenPoint(method) {
+    return guaranteed.checked ? (certifiedPoint(method, riskIndex()) ?? NOTHING_ACCEPTED) : observedPoint(method);
+  }
 
   function moveOtherSlider(point) {
     if (setBy === "risk") coverage.value = Math.max(1, Math.round((1000 * point.accepted) / page.images));
     else tolerated.value = Math.min(page.risks.length - 1, firstAtLeast(page.risks, point.errors / point.accepted - ROUNDING));
   }
 
-  function showPoint(point) {
-    byId("tolerated-value").textContent = formatPercent(risk(), 6);
-    byId("coverage-value").textContent = formatPercent(point.accepted / page.images, 1);
-    tolerated.setAttribute("aria-valuetext", formatPercent(risk(), 6));
-    coverage.setAttribute("aria-valuetext", formatPercent(point.accepted / page.images, 1));
-    byId("accepted").textContent = formatCount(point.accepted);
-    byId("rejected").textContent = formatCount(page.images - point.accepted);
-    byId("wrong").textContent = formatCount(point.errors);
-    byId("risk").textContent = formatRisk(point);
-    byId("threshold").textContent = formatThreshold(point);
-    byId("guarantee").textContent = describeGuarantee(selected());
+  function goal() {
+    return setBy === "coverage" ? `${formatPercent(Number(coverage.value) / 1000, 1)} coverage` : `${formatPercent(risk(), 6)} tolerated risk`;
   }
 
-  function describeGuarantee(method) {
-    if (method.no_guarantee) return `No guarantee: ${method.no_guarantee}`;
-    const level = formatPercent(1 - page.delta, 6);
-    const point = certifiedPoint(method, Number(tolerated.value));
-    if (point) {
-      return (
-        `Certified: with threshold ${formatThreshold(point)}, at most ${formatPercent(risk(), 6)} of the accepted predictions on new images like these are wrong ` +
-        `(confidence level ${level}). Here it accepts ${formatCount(point.accepted)} images (${formatPercent(point.accepted / page.images, 1)}), ${formatCount(point.errors)} of them wrong.`
-      );
-    }
-    const first = method.certified.accepted.findIndex((count) => count > 0);
-    const smallest = first < 0 ? "no risk on this slider can be guaranteed" : `the smallest risk that can be guaranteed is ${formatPercent(page.risks[first], 6)}`;
-    return `Not certified: ${formatCount(page.images)} images are too few to guarantee ${formatPercent(risk(), 6)} risk at confidence level ${level}; ${smallest}.`;
+  function describeSetting(method, point) {
+    const decided = `Decided by ${method.name}, ${method.summary.split(";")[0]}:`;
+    if (!point.accepted) return `${decided} no threshold ${guaranteed.checked ? "guarantees" : "reaches"} ${formatPercent(risk(), 6)} risk.`;
+    return `${decided} a prediction is accepted if its confidence is at least ${formatThreshold(point)}, for ${goal()}${guaranteed.checked ? ", with guarantee" : ""}.`;
+  }
+
+  function showPoint(method, point) {
+    const texts = {
+      lead: describeDecisions(page, point),
+      setting: describeSetting(method, point),
+      guarantee: describeGuarantee(page, method, riskIndex()),
+      summary: `${formatCount(point.accepted)} accepted, ${formatCount(point.errors)} wrong · ${formatCount(page.images - point.accepted)} to review, ${formatCount(page.errors - point.errors)} caught`,
+      "tolerated-value": formatPercent(risk(), 6),
+      "coverage-value": formatPercent(point.accepted / page.images, 1),
+      "method-explanation": method.summary,
+      "all-methods-caption": `All methods at ${goal()}`,
+      accepted: formatCount(point.accepted),
+      rejected: formatCount(page.images - point.accepted),
+      wrong: formatCount(point.errors),
+      risk: formatRisk(point),
+      threshold: formatThreshold(point),
+    };
+    for (const [id, text] of Object.entries(texts)) byId(id).textContent = text;
+    tolerated.setAttribute("aria-valuetext", texts["tolerated-value"]);
+    coverage.setAttribute("aria-valuetext", texts["coverage-value"]);
   }
 
   function showRow(method) {
-    const point = pointFor(method);
-    const certified = certifiedPoint(method, Number(tolerated.value));
+    const point = observedPoint(method);
+    const certified = certifiedPoint(method, riskIndex());
     const row = rows.get(method.name);
+    const coverage = ({ accepted }) => `${formatCount(accepted)} (${formatPercent(accepted / page.images, 1)})`;
     const values = [
       formatThreshold(point),
-      `${formatCount(point.accepted)} (${formatPercent(point.accepted / page.images, 1)})`,
+      coverage(point),
       formatCount(page.images - point.accepted),
       formatCount(point.errors),
       formatRisk(point),
-      certified ? `${formatCount(certified.accepted)} (${formatPercent(certified.accepted / page.images, 1)})` : "none",
+      certified ? coverage(certified) : "none",
     ];
     row.classList.toggle("selected", method === selected());
     values.forEach((value, column) => (row.cells[column + 1].textContent = value));
   }
 
   function update() {
-    const point = pointFor(selected());
+    const method = selected();
+    const point = chosenPoint(method);
     moveOtherSlider(point);
-    showPoint(point);
+    showPoint(method, point);
     page.methods.forEach(showRow);
     plots.risk.move(point);
     plots.histogram.move(point.threshold);
+    const decisions = { method, point, accepted: countAccepted(page, method, point) };
+    for (const section of sections) section.update(decisions);
   }
 
   function selectMethod() {
@@ -77,16 +116,18 @@ function startOperatingPoint(page, plots) {
     update();
   }
 
-  tolerated.addEventListener("input", () => {
-    setBy = "risk";
+  function setFrom(slider) {
+    setBy = slider;
+    if (slider === "coverage") guaranteed.checked = false;
     update();
-  });
-  coverage.addEventListener("input", () => {
-    setBy = "coverage";
-    update();
-  });
+  }
+
+  tolerated.addEventListener("input", () => setFrom("risk"));
+  guaranteed.addEventListener("change", () => setFrom("risk"));
+  coverage.addEventListener("input", () => setFrom("coverage"));
   choice.addEventListener("change", selectMethod);
-  for (const method of page.methods) rows.get(method.name).querySelector(".key").style.color = methodColor(method.index);
+  for (const method of page.methods) rows.get(method.name).cells[0].prepend(key(method));
   tolerated.value = page.risks.indexOf(page.risk);
+  guaranteed.checked = page.guaranteed;
   selectMethod();
 }

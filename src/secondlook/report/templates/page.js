@@ -1,4 +1,4 @@
-// Sortable tables, and the start of the page.
+// Sortable tables, tables that scroll sideways, and the start of the page.
 
 // Numbers compare as numbers; missing ones sort last in both directions.
 function sortKey(cell) {
@@ -29,13 +29,32 @@ function makeSortable(table) {
   });
 }
 
-const data = JSON.parse(byId("data").textContent);
-const page = { ...data, risks: unpackArray(data.risks), methods: data.methods.map(prepareMethod) };
+// A table that is wider than its place says so, since phones hide scroll bars.
+function markOverflow(box) {
+  const hint = html("p", { class: "scroll-hint", "aria-hidden": "true" }, "Scroll sideways for more columns →");
+  box.before(hint);
+  const update = () => {
+    const overflows = box.scrollWidth > box.clientWidth + 1;
+    hint.hidden = !overflows;
+    box.classList.toggle("overflows", overflows && box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  const observer = new ResizeObserver(update);
+  for (const element of [box, box.firstElementChild]) observer.observe(element);
+  box.addEventListener("scroll", update, { passive: true });
+  update();
+}
 
-startOperatingPoint(page, {
-  risk: riskPlot(byId("risk-plot"), byId("risk-reading"), page),
-  histogram: histogramPlot(byId("histogram-plot"), byId("logarithmic"), page),
-  reliability: reliabilityPlot(byId("reliability-plot"), byId("reliability-caption"), page),
-});
+const data = JSON.parse(byId("data").textContent);
+const page = { ...data, risks: unpackArray(data.risks), cells: unpackArrays(data.cells), methods: data.methods.map(prepareMethod) };
+
+startOperatingPoint(
+  page,
+  {
+    risk: riskPlot(byId("risk-plot"), byId("risk-reading"), page),
+    histogram: histogramPlot(byId("histogram-plot"), byId("logarithmic"), page),
+    reliability: reliabilityPlot(byId("reliability-plot"), byId("reliability-caption"), page),
+  },
+  [gallerySection(page), confusionSection(page), classSection(page)],
+);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
-fillGalleries(page);
+document.querySelectorAll(".scroll").forEach(markOverflow);

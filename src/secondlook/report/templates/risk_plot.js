@@ -1,5 +1,6 @@
 // Risk over coverage: every method with its band, the perfect and the worst ranking, and the chosen operating point.
 const RISK_AXIS_FACTOR = 1.5;
+const MARKER_SPACING = 0.12;
 
 function riskPlot(figure, reading, page) {
   const rate = page.errors / page.images;
@@ -16,7 +17,7 @@ function riskPlot(figure, reading, page) {
     draw(chart) {
       drawReferences(chart, page);
       for (const method of page.methods) drawBand(chart, method);
-      for (const method of page.methods) drawCurve(chart, method, page.images);
+      for (const method of page.methods) drawCurve(chart, method, page);
       cross = svg("line", { class: "cross", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
       marker = svg("g", { class: "marker" }, svg("line", { y1: chart.top, y2: chart.bottom }), svg("circle", { r: 6 }));
       chart.over.append(cross, marker);
@@ -81,18 +82,18 @@ function drawBand(chart, method) {
   chart.area.append(svg("path", { class: "band", fill: methodColor(method.index), d: `${chart.path(coverages, high)}${back}Z` }));
 }
 
-function drawCurve(chart, method, images) {
-  const coverages = Float64Array.from(method.curve.accepted, (n) => n / images);
+function drawCurve(chart, method, page) {
+  const coverages = Float64Array.from(method.curve.accepted, (n) => n / page.images);
   const style = { stroke: methodColor(method.index), "stroke-dasharray": methodDashes(method.index) };
   chart.area.append(svg("path", { class: "curve", ...style, d: chart.path(coverages, method.curve.risk) }));
-}
-
-function key(method) {
-  const mark = html("i", { class: "key" });
-  mark.style.color = methodColor(method.index);
-  return mark;
+  // Curves that nearly coincide have their markers at different places.
+  const first = 0.04 + (MARKER_SPACING * method.index) / page.methods.length;
+  for (let coverage = first; coverage <= 1; coverage += MARKER_SPACING) {
+    const nearest = nearestIndex(coverages, coverage);
+    chart.area.append(methodMarker(method.index, chart.x(coverages[nearest]), chart.y(method.curve.risk[nearest])));
+  }
 }
 
 function legend(methods) {
-  return html("ul", { class: "legend" }, ...methods.map((method) => html("li", {}, key(method), method.name)));
+  return html("ul", { class: "legend" }, ...methods.map((method) => html("li", {}, key(method), html("b", {}, method.name), ` ${method.summary}`)));
 }

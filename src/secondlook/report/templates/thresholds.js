@@ -9,6 +9,8 @@ function prepareMethod(method, index) {
     thresholds: unpackArray(method.thresholds),
     accepted: cumulativeSum(unpackArray(method.sizes)),
     errors: cumulativeSum(unpackArray(method.wrong)),
+    cells: method.cells && unpackArray(method.cells),
+    class_aurocs: unpackArray(method.class_aurocs),
     curve: unpackArrays(method.curve),
     histogram: unpackArrays(method.histogram),
     reliability: method.reliability && unpackArrays(method.reliability),

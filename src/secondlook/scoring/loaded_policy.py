@@ -1,0 +1,144 @@
+"""`load_policy`: a policy that decides about one image at a time, with its classifier loaded once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from pydantic import PrivateAttr
+
+from secondlook.arrays import Float32Array, default_ids
+from secondlook.estimators import confidence as compute_confidence
+from secondlook.estimators import confidence_interval
+from secondlook.predictions import HalvingBatches, Predictions, choose_batch_size, classify_views
+from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
+from secondlook.scoring.rows import Decisions
+from secondlook.selective import Guarantee, Policy, Rule, check_threshold_transfers
+from secondlook.sources import read_image
+from secondlook.views import ViewSet
+
+DEFAULT_LEVEL = 0.95
+"""Confidence level of the interval of a decision."""
+
+
+@dataclass(frozen=True)
+class ImageDecision:
+    """The decision about one image."""
+
+    label: int | tuple[int, ...]
+    """The predicted class, or the top-k classes, whether accepted or not."""
+    class_name: str | None
+    """Name of the first predicted class; None if it is unknown."""
+    confidence: float
+    accept: bool
+    interval: tuple[float, float] | None
+    """Interval of the mean confidence over views; None with a single view."""
+    guarantee: Guarantee | None
+    """What the policy guarantees about accepted images; None if nothing."""
+
+
+class LoadedPolicy(Policy):
+    """A policy that can decide about images; `load_policy` reads one from a file.
+
+    Its classifier is loaded when the first image is decided, and then kept.
+    """
+
+    _given: object = PrivateAttr(default=None)
+    _folder: Path | None = PrivateAttr(default=None)
+    _allow_mismatch: bool = PrivateAttr(default=False)
+    _decider: "Decider | None" = PrivateAttr(default=None)
+
+    def with_classifier(self, given: object, *, folder: Path | None, allow_mismatch: bool) -> Self:
+        """Return the policy with the arguments that its classifier is resolved from at first use."""
+        policy = self.model_copy()
+        policy._given, policy._folder, policy._allow_mismatch = given, folder, allow_mismatch
+        return policy
+
+    @property
+    def decider(self) -> "Decider":
+        """The policy with its classifier, which is loaded and checked at first use."""
+        if self._decider is None or self._decider.policy is not self:  # a copy takes private attributes along
+            resolved = resolve_classifier(self, self._given, allow_mismatch=self._allow_mismatch, folder=self._folder)
+            self._decider = Decider(self, resolved)
+        return self._decider
+
+    def decide(self, image: object, *, level: float = DEFAULT_LEVEL, seed: int = 0) -> ImageDecision:
+        """Return the predicted class of one image, its confidence, and whether the prediction is accepted.
+
+        The decision is that of `score` for the same image. All views are classified in one call where they fit in a
+        batch.
+
+        Parameters
+        ----------
+        image
+            A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
+        level, seed
+            Confidence level and random seed of the interval of the mean confidence over views.
+        """
+        return self.decider.decide(image, level=level, seed=seed)
+
+
+def load_policy(path: str | Path, *, classifier: object = None, allow_mismatch: bool = False) -> LoadedPolicy:
+    """Read a policy file, for `decide`: `load_policy("policy.json").decide(image)`.
+
+    Parameters
+    ----------
+    path
+        The policy file.
+    classifier
+        The classifier of the policy, or whatever `load_classifier` accepts. By default it is loaded from the spec in
+        the policy, if that is a local ONNX file; everything else must be given, since it may run code.
+    allow_mismatch
+        Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
+    """
+    policy = LoadedPolicy.load(path)
+    return policy.with_classifier(classifier, folder=Path(path).parent, allow_mismatch=allow_mismatch)
+
+
+class Decider:
+    """A policy and its classifier, with everything prepared that does not depend on the image."""
+
+    def __init__(self, policy: Policy, resolved: ResolvedClassifier) -> None:
+        check_threshold_transfers(policy.method, policy.options)
+        self.policy = policy
+        self.resolved = resolved
+        self.rule = policy.rule if resolved.mismatch is None else replace(policy.rule, guarantee=None)
+        self._views = ViewSet(list(policy.views))
+        self._classifier = MemberOutputs(resolved.classifier)
+        self._class_names = (resolved.classifier.class_names, policy.class_names)
+
+    def decide(self, image: object, *, level: float, seed: int) -> ImageDecision:
+        """Decide about one image of any kind that `read_image` takes."""
+        inputs = self._classifier.preprocessing.fit([read_image(image)])
+        batches = HalvingBatches(self._classifier, choose_batch_size("auto", inputs[0]))
+        outputs = classify_views(batches, inputs, self._views.views)
+        preds = self._make_predictions(outputs)
+        (decision,) = make_decisions(self.rule, preds, level=level, seed=seed)
+        first = decision.label if isinstance(decision.label, int) else decision.label[0]
+        return ImageDecision(
+            decision.label,
+            None if preds.class_names is None else preds.class_names[first],
+            decision.confidence,
+            decision.accept,
+            decision.interval,
+            self.rule.guarantee,
+        )
+
+    def _make_predictions(self, outputs: Float32Array) -> Predictions:
+        n_classes = outputs.shape[2] // len(self._classifier.members)
+        names = choose_class_names(self._class_names, n_classes)
+        return self._classifier.as_predictions(outputs, self._views, default_ids(1), names)
+
+
+def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -> Decisions:
+    """Decide about each image. `level` and `seed` are the confidence level and random seed of the interval."""
+    values = compute_confidence(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
+    interval = None
+    if preds.n_outputs > 1:
+        interval = confidence_interval(preds, level, seed=seed, predict_from=rule.predict_from, top_k=rule.top_k)
+    return Decisions(preds.ids, preds.predicted(rule.predict_from, rule.top_k), values, interval, rule.accept(values))
+
+
+def choose_class_names(candidates: Iterable[tuple[str, ...] | None], n_classes: int) -> tuple[str, ...] | None:
+    """Return the first names that match the number of classes: folders of new images need not be classes."""
+    return next((names for names in candidates if names and len(names) == n_classes), None)

@@ -1,0 +1,89 @@
+"""`secondlook check`, and the same check at the start of `evaluate`."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from secondlook.cli.messages import name_options
+
+Here = Callable[..., Any]
+LINE = "--model onnx:model.onnx --data folder:val/"
+EVALUATE = f"evaluate {LINE} --views identity --resamples 5"
+
+
+def rename_class(old: str, new: str) -> None:
+    """Make the folder `renamed` with the images of val/, in which one class has another name."""
+    shutil.copytree("val", "renamed")
+    Path("renamed", old).rename(Path("renamed", new))
+
+
+def test_right_setup_exits_with_0(here: Here) -> None:
+    done = here("check", *LINE.split())
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].startswith("as given")
+    assert here("check", *LINE.split(), "--quiet").out == ""
+
+
+def test_wrong_setup_exits_with_1_and_the_options_to_paste(here: Here) -> None:
+    done = here("check", *LINE.split(), "--mean", ".5,.5,.5", "--std", ".1,.1,.1")
+    assert done.code == 1
+    assert done.err == ""
+    assert "--mean 0 --std 1" in done.out
+    assert here("check", *LINE.split(), "--mean", "0", "--std", "1").code == 0
+
+
+def test_options_of_models_can_be_pasted(here: Here) -> None:
+    done = here("check", *LINE.split(), "--model-option", "scale=1e-5", "--json")
+    assert done.code == 1
+    pasted = done.json["verdict"].partition("with ")[2].partition(" it would")[0].split()
+    assert pasted[0] == "--model-option"
+    assert pasted[1] == f"scale={done.json['better']['settings']['scale']:.6g}"
+    assert here("check", *LINE.split(), *pasted).code == 0
+
+
+def test_mean_of_pixels_from_0_to_255_is_refused_with_the_repair(here: Here) -> None:
+    for command in ("check", EVALUATE):
+        done = here(*command.split(), *LINE.split(), *("--out", "run") * (command != "check"), "--mean", "125,123,114")
+        assert done.code == 2
+        assert "--mean 0.4902,0.4824,0.4471" in done.err
+
+
+def test_renamed_class_folder_is_named_and_can_be_put_back_in_order(here: Here) -> None:
+    rename_class("2", "two")
+    line = f"check {LINE}".replace("folder:val/", "folder:renamed/")
+    done = here(*line.split())
+    assert done.code == 1
+    assert "'two'" in done.out
+    listed = done.out.partition("one per line: ")[2].rstrip(".\n").split(", ")
+    assert listed == ["0", "1", "two", *"3456789"]
+    Path("classes.txt").write_text("\n".join(listed))
+    assert here(*line.replace("renamed/", "renamed/?classes=classes.txt").split()).code == 0
+
+
+def test_unlabeled_images_give_a_hint_only(here: Here) -> None:
+    done = here(*f"check {LINE}?labels=none --mean .5,.5,.5 --std 3".split())
+    assert done.code == 0
+    assert "labeled images" in done.out
+
+
+def test_evaluate_warns_of_a_wrong_setup(here: Here) -> None:
+    rename_class("2", "two")
+    line = f"{EVALUATE} --out run".replace("val/", "renamed/")
+    done = here(*line.split())
+    assert done.code == 0
+    assert "'two'" in done.err
+    assert "'two'" in here("info", "run").out
+    assert "two" not in here(*line.replace("run", "other").split(), "--no-check").err
+    assert here(*line.replace("run", "another").split(), "--quiet").err == ""
+
+
+def test_evaluate_is_silent_for_a_right_setup(here: Here) -> None:
+    assert here(*EVALUATE.split(), "--out", "run").err == ""
+
+
+def test_repeated_options_have_no_commas_between_them() -> None:
+    flags = {"mean": "--mean", "std": "--std", "model_options": "--model-option"}
+    message = "with mean=(0.5, 0.4, 0.3), std=0.2, color='BGR' it would be 90 %"
+    expected = "with --mean 0.5,0.4,0.3 --std 0.2 --model-option color=BGR it would be 90 %"
+    assert name_options(message, flags) == expected

@@ -1,0 +1,65 @@
+"""The Python blocks of README and of each page of the documentation run from top to bottom, as printed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = [
+    "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run/ --quiet",
+    "calibrate --run run/ --risk 0.05 --delta 0.05 --out policy.json --quiet",
+]
+BLOCK = re.compile(r"(?P<skipped><!-- downloads -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
+GIVEN = {
+    "README.md": """
+import numpy as np, torch
+from PIL import Image
+my_torch_module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 10))
+my_function = lambda batch: np.full((len(batch), 10), 0.1)
+images, labels = np.zeros((20, 224, 224, 3), np.uint8), np.arange(20) % 10
+Image.fromarray(images[0, :16, :16]).save("photo.jpg")
+"""
+}
+"""What a page says its reader has, beside the files that `workplace` makes."""
+
+
+def blocks_of(page: Path) -> list[str]:
+    """Return the Python blocks of a page, without those that download something."""
+    return [match["code"] for match in BLOCK.finditer(page.read_text(encoding="utf-8")) if not match["skipped"]]
+
+
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if blocks_of(page)]
+
+
+@pytest.fixture(scope="module")
+def workplace(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, images, two runs and a policy."""
+    folder = tmp_path_factory.mktemp("documented")
+    for item in digits.iterdir():
+        (shutil.copytree if item.is_dir() else shutil.copy)(item, folder / item.name)
+    shutil.copy(folder / "model.onnx", folder / "resnet20.onnx")
+    (folder / "data").mkdir()
+    (folder / "classifiers.toml").touch()
+    program = Path(sys.executable).with_name("secondlook")
+    for line in FIRST:
+        subprocess.run([program, *line.split()], cwd=folder, check=True, capture_output=True)
+    shutil.copytree(folder / "run", folder / "run-b")
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_python_blocks_run_from_top_to_bottom(workplace: Path, tmp_path: Path, page: Path) -> None:
+    here = tmp_path / "here"
+    shutil.copytree(workplace, here)
+    script = here / "blocks.py"
+    script.write_text("\n".join([GIVEN.get(page.name, ""), *blocks_of(page)]), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=here, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{page.name}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,326 @@
+"""Images in memory, lists of paths and data sets of other libraries as sources."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from secondlook.arrays import Array
+from secondlook.errors import SourceError
+from secondlook.sources import FileSource, Source, open_source
+from tests.sources.conftest import png_bytes, random_images, write_png
+
+torch = pytest.importorskip("torch")
+from torch.utils import data as torch_data  # noqa: E402
+
+IMAGES = random_images(6)
+TENSOR = torch.from_numpy(np.ascontiguousarray(IMAGES.transpose(0, 3, 1, 2)))
+LABELS = [0, 1, 2, 2, 1, 0]
+
+
+def write_files(folder: Path) -> list[Path]:
+    for number, image in enumerate(IMAGES):
+        write_png(folder / f"{number}.png", image)
+    return [folder / f"{number}.png" for number in range(len(IMAGES))]
+
+
+class Pictures(torch_data.Dataset[Any]):
+    """A map-style data set whose items are made by a function of the position."""
+
+    def __init__(self, make_item: Callable[[int], Any], length: int = 6) -> None:
+        self.make_item, self.length = make_item, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make_item(index)
+
+
+def make_series(values: list[Any]) -> Any:
+    return pytest.importorskip("pandas").Series(values)
+
+
+def make_hub_data(folder: Path, **columns: Any) -> Any:
+    datasets = pytest.importorskip("datasets")
+    content = {"image": [{"path": str(path), "bytes": None} for path in write_files(folder)], **columns}
+    features = datasets.Features({name: datasets.Value("int64") for name in content} | {"image": datasets.Image()})
+    return datasets.Dataset.from_dict(content, features=features)
+
+
+def read_all(source: Source) -> Array:
+    return np.stack([image for batch in source.batches(4) for image in batch.images])
+
+
+SEVERAL: dict[str, Callable[[Path], Any]] = {
+    "array": lambda _: IMAGES,
+    "tensor": lambda _: TENSOR,
+    "list of arrays": lambda _: list(IMAGES),
+    "tuple of arrays": lambda _: tuple(IMAGES),
+    "list of tensors": lambda _: list(TENSOR),
+    "list of PIL images": lambda _: [Image.fromarray(image) for image in IMAGES],
+    "list of bytes": lambda _: [png_bytes(image) for image in IMAGES],
+    "list of paths": write_files,
+    "list of texts": lambda folder: [str(path) for path in write_files(folder)],
+    "array of texts": lambda folder: np.array([str(path) for path in write_files(folder)]),
+    "column of paths": lambda folder: make_series([str(path) for path in write_files(folder)]),
+    "column of PIL images": lambda _: make_series([Image.fromarray(image) for image in IMAGES]),
+    "data set": lambda _: Pictures(lambda index: TENSOR[index]),
+    "data set of paths": lambda folder: Pictures(lambda index: write_files(folder)[index]),
+    "loader": lambda _: torch_data.DataLoader(Pictures(lambda index: TENSOR[index]), batch_size=4, drop_last=True),
+    "subset": lambda _: torch_data.Subset(Pictures(lambda index: TENSOR[index // 2], 12), range(0, 12, 2)),
+    "datasets": make_hub_data,
+    "datasets with format": lambda folder: make_hub_data(folder).with_format("torch"),
+    "loader of datasets": lambda folder: torch_data.DataLoader(make_hub_data(folder).with_format("torch")),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_every_kind_has_the_same_images(kind: str, tmp_path: Path) -> None:
+    source = open_source(SEVERAL[kind](tmp_path))
+    np.testing.assert_array_equal(read_all(source), IMAGES)
+    assert source.labels is None
+    is_paths = "path" in kind or "texts" in kind
+    expected = [f"{number}.png" for number in range(6)] if is_paths else [f"{number:06d}" for number in range(6)]
+    assert list(source.ids) == expected
+    assert isinstance(source, FileSource) == is_paths
+    assert open_source(SEVERAL[kind](tmp_path)).digest == source.digest
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_every_kind_takes_labels_and_a_selection(kind: str, tmp_path: Path) -> None:
+    names = ["c", "b", "a"]
+    source = open_source(
+        SEVERAL[kind](tmp_path),
+        labels=[names[label] for label in LABELS],
+        class_names=names,
+        subset="evaluation",
+        fraction=0.5,
+    )
+    assert source.labels is not None
+    positions = [int(id_.removesuffix(".png")) for id_ in source.ids]
+    assert len(positions) == 3
+    assert source.labels.tolist() == [LABELS[position] for position in positions]
+    assert source.class_names == ("c", "b", "a")
+
+
+def test_digest_does_not_depend_on_the_kind_of_pixels() -> None:
+    kinds = [kind for kind in SEVERAL if "tensor" in kind or "PIL" in kind or "arrays" in kind]
+    assert len({open_source(SEVERAL[kind](Path())).digest for kind in [*kinds, "array", "loader"]}) == 1
+
+
+def test_list_of_paths_has_the_digest_of_its_folder(tmp_path: Path) -> None:
+    paths = write_files(tmp_path)
+    assert open_source(paths).digest == open_source(f"folder:{tmp_path}").digest
+    for number, path in enumerate(paths):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        path.rename(tmp_path / "ab"[number % 2] / path.name)
+    folder = open_source(f"folder:{tmp_path}")
+    files = sorted(tmp_path.glob("*/*.png"))
+    listed = open_source(files, labels=[path.parent.name for path in files])
+    assert (listed.ids, listed.class_names, listed.digest) == (folder.ids, folder.class_names, folder.digest)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [IMAGES[0], TENSOR[0], Image.fromarray(IMAGES[0]), png_bytes(IMAGES[0])],
+    ids=["array", "tensor", "PIL", "bytes"],
+)
+def test_single_image_is_a_source_of_one(image: Any) -> None:
+    source = open_source(image, labels=["cat"], class_names=["dog", "cat"])
+    np.testing.assert_array_equal(read_all(source), IMAGES[:1])
+    assert source.labels is not None
+    assert source.labels.tolist() == [1]
+
+
+def test_single_path_is_a_source_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_files(tmp_path)[0]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "12:30").write_bytes(path.read_bytes())
+    for one in (path, str(path), "0.png", Path("0.png"), "12:30", Path("12:30")):
+        np.testing.assert_array_equal(read_all(open_source(one)), IMAGES[:1])
+    assert open_source("absent.jpg", on_error="skip").ids == ("absent.jpg",)
+    with pytest.raises(SourceError, match=re.escape(f"perhaps 'folder:{tmp_path}'")):
+        open_source(tmp_path)
+    with pytest.raises(SourceError, match="max_pixels=47; pass max_pixels=48 "):
+        read_all(open_source(path, max_pixels=47))
+
+
+ITEMS: dict[str, Callable[[int], Any]] = {
+    "pair": lambda index: (TENSOR[index], LABELS[index]),
+    "list": lambda index: [TENSOR[index], np.int64(LABELS[index])],
+    "tensor label": lambda index: (TENSOR[index], torch.tensor(LABELS[index])),
+    "dict": lambda index: {"image": Image.fromarray(IMAGES[index]), "label": LABELS[index]},
+    "pixel_values": lambda index: {"pixel_values": TENSOR[index], "labels": torch.tensor(LABELS[index])},
+}
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+@pytest.mark.parametrize("shuffle", [None, False, True])
+def test_items_may_have_labels_and_shuffling_does_not_matter(kind: str, shuffle: bool | None) -> None:
+    data: Any = Pictures(ITEMS[kind])
+    source = open_source(data if shuffle is None else torch_data.DataLoader(data, 4, shuffle=shuffle))
+    np.testing.assert_array_equal(read_all(source), IMAGES)
+    assert source.labels is not None
+    assert source.labels.tolist() == LABELS
+    assert source.digest == open_source(IMAGES, labels=LABELS).digest
+
+
+def test_hub_data_has_its_labels(tmp_path: Path) -> None:
+    source = open_source(make_hub_data(tmp_path, label=LABELS))
+    assert source.labels is not None
+    assert source.labels.tolist() == LABELS
+    with pytest.raises(SourceError, match=r"labels=.*'label'"):
+        open_source(make_hub_data(tmp_path, label=LABELS), labels=LABELS)
+
+
+def test_pairs_of_path_and_name_are_files_with_labels(tmp_path: Path) -> None:
+    pairs = [(path, "abc"[label]) for path, label in zip(write_files(tmp_path), LABELS, strict=True)]
+    source = open_source(pairs)
+    assert isinstance(source, FileSource)
+    assert source.labels is not None
+    assert (source.labels.tolist(), source.class_names) == (LABELS, ("a", "b", "c"))
+
+
+def test_names_are_looked_up_or_sorted() -> None:
+    names = np.array(["b", "a", "c", "b", "a", "c"])
+    for labels in (names, names.tolist(), make_series(names.tolist()), names.astype(object)):
+        for class_names, expected in ((None, [1, 0, 2, 1, 0, 2]), (["c", "b", "a", "d"], [1, 2, 0, 1, 2, 0])):
+            source = open_source(IMAGES, labels=labels, class_names=class_names)
+            assert source.labels is not None
+            assert source.labels.tolist() == expected
+            assert source.class_names == tuple(class_names or "abc")
+
+
+@pytest.mark.parametrize(
+    ("labels", "class_names", "value"),
+    [
+        (["a", "b", "c", "a", "b", "d"], ["a", "b", "c"], "'d' of image 5"),
+        (["a", 1, "c", "a", "b", "d"], None, "label 1 of image 1"),
+        (["a", "b", None, "a", "b", "d"], None, "label None of image 2"),
+        (["a", "b"], None, "[2]"),
+    ],
+)
+def test_invalid_names_are_rejected(labels: list[Any], class_names: list[str] | None, value: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(value)):
+        open_source(IMAGES, labels=labels, class_names=class_names)
+
+
+def test_damaged_image_of_a_list_is_skipped(tmp_path: Path) -> None:
+    encoded = [png_bytes(image) for image in IMAGES]
+    encoded[3] = encoded[3][:60]
+    paths = write_files(tmp_path)
+    paths[3].write_bytes(encoded[3])
+    for data in (encoded, paths):
+        with pytest.raises(SourceError, match=r"(3 of list:6 images|3.png) .*on_error='skip'"):
+            read_all(open_source(data))
+        source = open_source(data, on_error="skip")
+        assert len(read_all(source)) == 5
+        assert [image.id for image in source.skipped] == [source.ids[3]]
+
+
+def test_list_of_paths_is_read_when_needed(tmp_path: Path) -> None:
+    paths = write_files(tmp_path)
+    source = open_source([*paths, tmp_path / "absent.png"])
+    np.testing.assert_array_equal(source.read(5), IMAGES[5])
+    paths[5].unlink()
+    with pytest.raises(SourceError, match=re.escape("5.png")):
+        source.read(5)
+
+
+def test_large_images_of_a_data_set_are_read_a_few_at_a_time() -> None:
+    source = open_source(Pictures(lambda index: TENSOR[index]), max_bytes=300)  # two images of 144 bytes
+    assert [len(batch.images) for batch in source.batches(6)] == [2, 2, 2]
+
+
+def test_reading_does_not_change_the_given_images() -> None:
+    given = [image.copy() for image in IMAGES]
+    open_source(given).read(0)[:] = 0
+    np.testing.assert_array_equal(given[0], IMAGES[0])
+
+
+def test_random_transforms_are_rejected() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = Pictures(lambda index: torch.rand(3, 8, 6, generator=generator))
+    with pytest.raises(SourceError, match=r"image 0 .*random transforms"):
+        read_all(open_source(data))
+
+
+class Endless(torch_data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(TENSOR)
+
+
+def fail_at(index: int) -> Any:
+    if index == 4:
+        raise OSError("the disk is gone")
+    return TENSOR[index]
+
+
+def make_loader(**options: Any) -> Any:
+    return torch_data.DataLoader(Pictures(lambda index: TENSOR[index]), **options)
+
+
+INVALID: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "mixed kinds": (lambda: [IMAGES[0], Image.fromarray(IMAGES[1])], ["image 1", "PIL image", "array"]),
+    "mixed dtypes": (lambda: [IMAGES[0], IMAGES[1] / np.float32(255)], ["image 1", "float32", "uint8"]),
+    "normalized": (lambda: Pictures(lambda index: TENSOR[index] / 100 - 1), ["image 0", "normalized", "mean="]),
+    "failing item": (lambda: Pictures(fail_at), ["item 4", "the disk is gone"]),
+    "three parts": (lambda: Pictures(lambda index: (TENSOR[index], 1, 2)), ["item 0", "3 parts"]),
+    "unknown keys": (lambda: Pictures(lambda index: {"img": TENSOR[index]}), ["item 0", "img", "'pixel_values'"]),
+    "one-hot label": (lambda: [(IMAGES[0], [0, 1])], ["item 0", "[0, 1]"]),
+    "bool label": (lambda: [(IMAGES[0], True)], ["item 0", "True"]),
+    "missing label": (lambda: [(IMAGES[0], 1), IMAGES[1]], ["item 1", "no label"]),
+    "batches in a list": (lambda: [IMAGES, IMAGES], ["image 0", "[6, 8, 6, 3]", "labels="]),
+    "pixels as lists": (lambda: IMAGES.tolist(), ["item 0", "8 parts"]),
+    "list of numbers": (lambda: [1, 2], ["image 0", "int"]),
+    "normalized batch": (lambda: TENSOR / 100 - 1, ["normalized", "load_classifier"]),
+    "channels last": (lambda: torch.from_numpy(IMAGES), ["[6, 8, 6, 3]", "permute(0, 3, 1, 2)"]),
+    "empty": (list, ["empty"]),
+    "dict": (lambda: {"test": [1], "train": [2]}, ["test, train"]),
+    "generator": (lambda: (image for image in IMAGES), ["generator", "list"]),
+    "number": (lambda: 5, ["int", "'folder:val/'"]),
+    "data frame": (lambda: pytest.importorskip("pandas").DataFrame({"path": ["a"]}), ["frame['path']"]),
+    "sampler": (lambda: make_loader(sampler=torch_data.SubsetRandomSampler([1, 2])), ["SubsetRandomSampler", "Subset"]),
+    "replacement": (
+        lambda: make_loader(sampler=torch_data.RandomSampler(range(6), replacement=True)),
+        ["RandomSampler"],
+    ),
+    "batch sampler": (
+        lambda: make_loader(batch_sampler=torch_data.BatchSampler(torch_data.SubsetRandomSampler([1]), 1, False)),
+        ["sampler"],
+    ),
+    "endless": (Endless, ["Endless", "length"]),
+    "endless loader": (lambda: torch_data.DataLoader(Endless()), ["Endless", "length"]),
+    "duplicate path": (lambda: ["a.png", "./a.png"], ["duplicate id 'a.png'"]),
+}
+
+
+@pytest.mark.parametrize("kind", INVALID)
+def test_anything_else_is_rejected_in_one_sentence(kind: str) -> None:
+    make, values = INVALID[kind]
+    with pytest.raises(SourceError, match=re.escape(values[0])) as caught:
+        open_source(make())
+    assert all(value in str(caught.value) for value in values), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_given_labels_do_not_replace_those_of_the_items() -> None:
+    with pytest.raises(SourceError, match="labels="):
+        open_source(Pictures(ITEMS["pair"]), labels=LABELS)
+
+
+def test_hub_data_without_an_image_column_is_rejected() -> None:
+    datasets = pytest.importorskip("datasets")
+    with pytest.raises(SourceError, match=r"0 columns .*cast_column"):
+        open_source(datasets.Dataset.from_dict({"x": [1]}))
+
+
+def test_spec_of_images_in_memory_cannot_be_opened_again() -> None:
+    for data in (IMAGES, list(IMAGES), Pictures(lambda index: TENSOR[index])):
+        with pytest.raises(SourceError, match="in memory"):
+            open_source(open_source(data).spec)

@@ -1,0 +1,80 @@
+"""The table of limits in SECURITY.md states the limits of the code."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from secondlook.classifiers import http_client, inference_protocol, model_input, onnx_file, onnx_model, preprocessing
+from secondlook.classifiers import remote as remote_models
+from secondlook.cli import app
+from secondlook.scoring import policy_options
+from secondlook.sources import image_files, npz_file, official_files, regular_files, source
+from secondlook.views import view
+
+SECURITY = Path(__file__).resolve().parents[1] / "SECURITY.md"
+
+
+def read_table() -> dict[str, str]:
+    """Return the limits of the table by what they limit."""
+    table = SECURITY.read_text(encoding="utf-8").partition("## Limits\n\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {what: limit for what, limit, _ in rows}
+
+
+def default_of(function: object, name: str) -> float:
+    return float(inspect.signature(function).parameters[name].default)  # type: ignore[arg-type]
+
+
+def million(number: float) -> str:
+    return f"{number / 1e6:.0f} million"
+
+
+def gib(number: float) -> str:
+    return f"{number / 2**30:g} GiB"
+
+
+def mib(number: float) -> str:
+    return f"{number / 2**20:g} MiB"
+
+
+LIMITS = {
+    "pixels of an image, checked": million(source.ReadOptions.max_pixels),
+    "decoded images": f"{source.ReadOptions.max_bytes / 1e6:g} MB",
+    "scans of a JPEG": f"{image_files.MAX_SCANS}",
+    "text files": f"{regular_files.MAX_TEXT_BYTES / 1e9:g} GB",
+    "what one file loads": gib(regular_files.MAX_LOADED_BYTES),
+    "length of an array": million(npz_file.MAX_LOADED_ROWS),
+    "MATLAB": (
+        f"{gib(regular_files.MAX_LOADED_BYTES + official_files.MAT_READER_BYTES)}; "
+        f"{official_files.MAT_READER_SECONDS:g} s and 1 s more for each "
+        f"{official_files.MAT_READER_BYTES_PER_SECOND / 1e6:g} MB"
+    ),
+    "pixels of an image after": million(preprocessing.MAX_RESIZED_PIXELS),
+    "one batch of an ONNX": f"{default_of(onnx_model.open_onnx, 'timeout'):g} s",
+    "ONNX file": f"{million(onnx_file.MAX_FIELDS)}, {onnx_file.MAX_DEPTH}",
+    "padding": gib(model_input.MAX_PADDED_BYTES),
+    "threads of a model": ", ".join(
+        str(max(map(int, policy_options.HARMLESS_VALUES[name]))) for name in ("threads", "timeout")
+    ),
+    "request": (
+        f"{default_of(remote_models.open_remote, 'timeout'):g} s; "
+        f"{1 + default_of(remote_models.open_remote, 'retries'):g}"
+    ),
+    "response": (
+        f"{mib(remote_models.MAX_RESPONSE_BYTES)}, {mib(remote_models.MAX_METADATA_BYTES)}, "
+        f"{mib(http_client.MAX_HEAD_BYTES)}, {inference_protocol.MAX_JSON_VALUES:,}"
+    ),
+    "steps of a view": f"{view.MAX_STEPS}",
+    "error message": f"{app.LONGEST_MESSAGE:,} characters; the middle is left out",
+}
+
+
+def test_every_limit_of_the_table_is_checked() -> None:
+    assert len(read_table()) == len(LIMITS)
+
+
+@pytest.mark.parametrize("what", LIMITS)
+def test_table_of_limits_is_that_of_the_code(what: str) -> None:
+    (stated,) = (limit for row, limit in read_table().items() if row.startswith(what))
+    assert stated == LIMITS[what]

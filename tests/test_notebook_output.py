@@ -1,0 +1,60 @@
+"""What notebooks show for results: the same texts and numbers as `print`, escaped."""
+
+import html
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook.selective import Policy
+
+INJECTION = "<script>alert('$x$')</script>"
+
+
+@pytest.fixture(scope="module")
+def preds() -> sl.Predictions:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=200)
+    logits = 2 * rng.normal(size=(200, 1, 3)) + 0.3 * rng.normal(size=(200, 4, 3))
+    logits[np.arange(200), :, labels] += 2
+    names = (INJECTION, "b", "c")
+    return sl.Predictions(logits=logits, views="identity hflip shift:1,0 shift:0,1", labels=labels, class_names=names)
+
+
+def make_policy(preds: sl.Predictions) -> Policy:
+    model = sl.load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name=INJECTION)
+    rule = sl.certify(preds, risk=0.5, delta=0.1)
+    return Policy.from_rule(rule, classifier=model, views=preds.views.texts, data="npz:a.npz", data_digest="0")
+
+
+def make_results(preds: sl.Predictions) -> dict[str, Any]:
+    return {
+        "evaluation": sl.evaluate(preds, {INJECTION: sl.confidence(preds)}, groups="class", resamples=5),
+        "comparison": sl.compare({INJECTION: preds}, resamples=5),
+        "rule": sl.certify(preds, risk=0.5, delta=0.1),
+        "rule without a guarantee": sl.certify(preds, risk=0.0001, delta=0.001),
+        "diagnosis": sl.diagnose_views(preds),
+        "search": sl.search_views(preds, 2),
+        "policy": make_policy(preds),
+    }
+
+
+def words_of(text: str) -> list[str]:
+    return text.split()
+
+
+def test_notebooks_show_what_print_shows(preds: sl.Predictions) -> None:
+    for name, result in make_results(preds).items():
+        shown = result._repr_html_()
+        assert "<script" not in shown, name
+        told = html.unescape(re.sub(r"<[^>]*>", " ", shown))
+        assert words_of(told) == words_of(str(result)), name
+
+
+def test_view_set_is_a_numbered_list() -> None:
+    shown = sl.ViewSet("digits")._repr_html_()
+    assert "15 views, preset digits" in shown
+    for place, text in enumerate(sl.ViewSet("digits").texts):
+        assert re.search(rf"<td[^>]*>{place}</td><td>{re.escape(html.escape(text))}</td>", shown)
