@@ -37,8 +37,8 @@ bench: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
 	for name in views ranking metrics collect latency search guarantee peers; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): ten to
-# twenty minutes. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.
+# Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): about
+# an hour. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.
 stress: $(VENV)/ready-dev
 	$(BIN)/python -m stress all --out benchmarks/results
 

@@ -14,7 +14,7 @@ from stress.plan import Plan, Test
 
 TESTS: dict[str, tuple[Test, int]] = {
     # name: the test, and the number of kills, errors, inputs, bits, forged records, calibrations or images by default
-    "kills": (kill_jobs, 1250),
+    "kills": (kill_jobs, 4000),
     "errors": (fail_jobs, 500),
     "inputs": (mutate_inputs, 52_000),
     "bits": (flip_bits, 4000),

@@ -20,6 +20,7 @@ from secondlook.progress import HUGGING_FACE_SWITCHES
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
+CIFAR10_JPEG = Path(__file__).resolve().parents[3] / "shared" / "cifar10-jpeg"
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,24 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(images[place, :, :, 0]).save(folder / "new" / f"{place:04d}.png")
     photo = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     Image.fromarray(photo).save(folder / "photo.jpg")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the reader of the tutorial has it: model.onnx, val/ with photographs by class, new/ without."""
+    if not CIFAR10_JPEG.is_dir():
+        pytest.skip("needs the photographs of ../shared/cifar10-jpeg")
+    folder = tmp_path_factory.mktemp("photographs")
+    shutil.copy(CIFAR10_JPEG / "wrn16-2-seed0.onnx", folder / "model.onnx")
+    (folder / "new").mkdir()
+    for kind in sorted((CIFAR10_JPEG / "test").iterdir()):
+        files = sorted(kind.iterdir())
+        (folder / "val" / kind.name).mkdir(parents=True)
+        for file in files[:30]:
+            shutil.copy(file, folder / "val" / kind.name)
+    for number, file in enumerate(files[30:50]):
+        shutil.copy(file, folder / "new" / f"{number:04d}.jpg")
     return folder
 
 

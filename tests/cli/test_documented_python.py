@@ -36,6 +36,12 @@ def blocks_of(page: Path) -> list[str]:
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if blocks_of(page)]
 
 
+def run_commands(folder: Path, lines: list[str]) -> None:
+    program = Path(sys.executable).with_name("secondlook")
+    for line in lines:
+        subprocess.run([program, *line.split()], cwd=folder, check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module")
 def workplace(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, images, two runs and a policy."""
@@ -45,17 +51,21 @@ def workplace(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / "model.onnx", folder / "resnet20.onnx")
     (folder / "data").mkdir()
     (folder / "classifiers.toml").touch()
-    program = Path(sys.executable).with_name("secondlook")
-    for line in FIRST:
-        subprocess.run([program, *line.split()], cwd=folder, check=True, capture_output=True)
+    run_commands(folder, FIRST)
     shutil.copytree(folder / "run", folder / "run-b")
     return folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
-def test_python_blocks_run_from_top_to_bottom(workplace: Path, tmp_path: Path, page: Path) -> None:
+def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    is_tutorial = page.name == "tutorial.md"  # which is about photographs
     here = tmp_path / "here"
-    shutil.copytree(workplace, here)
+    shutil.copytree(request.getfixturevalue("photographs" if is_tutorial else "workplace"), here)
+    if is_tutorial:
+        commands = re.findall(
+            r"^secondlook ((?:evaluate|calibrate) .*)$", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        run_commands(here, commands)
     script = here / "blocks.py"
     script.write_text("\n".join([GIVEN.get(page.name, ""), *blocks_of(page)]), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
