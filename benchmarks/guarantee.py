@@ -213,6 +213,17 @@ def print_halves(rows: list[Row]) -> None:
         )
 
 
+def add_cifar10_options(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """Add the options of a benchmark that certifies on some images of CIFAR-10 and evaluates on others."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="random splits of CIFAR-10 (default: %(default)s)")
+    parser.add_argument("--limit", type=int, help="use only the first images of CIFAR-10 (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument(
+        "--model", type=Path, default=CIFAR10 / "resnet56.onnx", help="CIFAR-10 classifier (default: %(default)s)"
+    )
+    parser.add_argument("--store", type=Path, help="folder for predictions (default: a temporary one)")
+
+
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = create_parser(__doc__)
@@ -221,13 +232,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--best-of", type=int, nargs="+", metavar="N", help="only certify the best of so many methods (default: not)"
     )
-    parser.add_argument("--rounds", type=int, default=50, help="random halves of CIFAR-10 (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="use only the first images of CIFAR-10 (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
-    parser.add_argument(
-        "--model", type=Path, default=CIFAR10 / "resnet56.onnx", help="CIFAR-10 classifier (default: %(default)s)"
-    )
-    parser.add_argument("--store", type=Path, help="folder for predictions (default: a temporary one)")
+    add_cifar10_options(parser, rounds=50)
     return parser.parse_args()
 
 

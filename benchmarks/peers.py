@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from guarantee import collect_cifar10, evaluate_decisions
-from measurement import CIFAR10, PACKAGES, Row, create_parser, write_results
+from guarantee import add_cifar10_options, collect_cifar10, evaluate_decisions
+from measurement import PACKAGES, Row, create_parser, write_results
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import confidence
 from secondlook.predictions import Predictions
@@ -139,13 +139,7 @@ def compare_ways(preds: Predictions, n_calibrate: int, rounds: int, seed: int) -
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = create_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="random splits (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="use only the first images of CIFAR-10 (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
-    parser.add_argument(
-        "--model", type=Path, default=CIFAR10 / "resnet56.onnx", help="CIFAR-10 classifier (default: %(default)s)"
-    )
-    parser.add_argument("--store", type=Path, help="folder for predictions (default: a temporary one)")
+    add_cifar10_options(parser, rounds=20)
     return parser.parse_args()
 
 

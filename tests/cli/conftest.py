@@ -107,13 +107,12 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photographs")
     shutil.copy(CIFAR10_JPEG / "wrn16-2-seed0.onnx", folder / "model.onnx")
     (folder / "new").mkdir()
-    for kind in sorted((CIFAR10_JPEG / "test").iterdir()):
-        files = sorted(kind.iterdir())
+    for number, kind in enumerate(sorted((CIFAR10_JPEG / "test").iterdir())):
+        *labeled, new = sorted(kind.iterdir())[:31]
         (folder / "val" / kind.name).mkdir(parents=True)
-        for file in files[:30]:
+        for file in labeled:
             shutil.copy(file, folder / "val" / kind.name)
-    for number, file in enumerate(files[30:50]):
-        shutil.copy(file, folder / "new" / f"{number:04d}.jpg")
+        shutil.copy(new, folder / "new" / f"{number:04d}.jpg")
     return folder
 
 
