@@ -65,6 +65,20 @@ def test_seed_zero_is_recorded(run: sl.Run) -> None:
     assert run.settings["seed"] == 0
 
 
+def test_numbers_of_numpy_are_stored_as_those_of_python(
+    run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
+) -> None:
+    numbers: dict[str, Any] = {
+        "resamples": np.int64(20),
+        "seed": np.int32(0),
+        "level": np.float64(0.95),
+        "top_k": np.int64(1),
+    }
+    other = sl.create_run(classifier, archive, tmp_path / "other", views=VIEWS, progress=False, **numbers)
+    assert other.evaluation == run.evaluation
+    assert (tmp_path / "other" / "evaluation.json").read_bytes() == (tmp_path / "run" / "evaluation.json").read_bytes()
+
+
 def test_settings_of_the_run_are_the_defaults(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     run = sl.create_run(
         classifier,

@@ -91,6 +91,8 @@ def create_run(
     loaded = load_classifier(classifier)
     if loaded.n_classes is not None:
         check_top_k(top_k, loaded.n_classes)
+    # Numbers of NumPy are stored as those of Python.
+    level, resamples, seed, top_k = float(level), int(resamples), int(seed), int(top_k)
     source = open_labeled(data, labels, loaded.class_names, on_error)
     if source.labels is None:
         raise SourceError(
