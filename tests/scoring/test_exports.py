@@ -31,6 +31,18 @@ def test_label_studio_tasks(score_images: ScoreImages, image_files: str, tmp_pat
     assert '<Choice value="Dark"/>' in (tmp_path / "tasks-config.xml").read_text()
 
 
+def test_exports_of_other_scores_are_kept(score_images: ScoreImages, image_files: str, tmp_path: Path) -> None:
+    exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
+    (tmp_path / "tasks-config.xml").write_text("edited by hand")
+    with pytest.raises(DecisionError, match=r"tasks-config\.xml' exists.* overwrite=True"):
+        score_images(image_files, exports=exports)
+    assert (tmp_path / "tasks-config.xml").read_text() == "edited by hand"
+    score_images(image_files, exports=exports, overwrite=True)
+    tasks = (tmp_path / "tasks.json").read_bytes()
+    score_images(image_files, exports=exports)  # the same scores again
+    assert (tmp_path / "tasks.json").read_bytes() == tasks
+
+
 def test_many_classes_become_a_list() -> None:
     assert 'layout="select"' in format_labeling_interface(tuple(map(str, range(21))))
     assert "layout" not in format_labeling_interface(tuple(map(str, range(20))))

@@ -9,7 +9,7 @@ from xml.sax.saxutils import quoteattr
 from secondlook.errors import DecisionError
 from secondlook.files import write_atomically
 from secondlook.registry import Registry
-from secondlook.scoring.formats import check_output_path, translate_write_errors
+from secondlook.scoring.formats import REPLACE, check_output_path, translate_write_errors
 from secondlook.scoring.review import ImageLocations, ReviewImage, ReviewQueue
 from secondlook.specs import parse_spec
 
@@ -78,6 +78,15 @@ class ExportFile:
         for path in file.paths:
             check_output_path(path, f"the export {text!r}")
         return file
+
+    def check_new(self, scores: Path) -> None:
+        """Raise an error if a file exists, to which the scores that do not exist cannot belong."""
+        for path in self.paths:
+            if path.exists():
+                raise DecisionError(
+                    f"{str(path)!r} exists, and the scores {str(scores)!r} do not, so it is an export of others; "
+                    f"{REPLACE}."
+                )
 
     def check_images(self, locations: ImageLocations, *, include_accepted: bool) -> None:
         """Raise an error, before the job starts, if the tool could not find the images."""

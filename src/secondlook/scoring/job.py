@@ -93,7 +93,8 @@ def score(
     allow_mismatch
         Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
     overwrite
-        Whether to replace an existing file `out` that has other content; the same scores may be written again.
+        Whether to replace an existing file `out` that has other content, or files of `exports` where `out` does not
+        exist; the same scores may be written again.
     on_error
         What to do with an image that cannot be read: "fail" (by default) or "skip".
     on_first_predictions
@@ -120,6 +121,8 @@ def score(
     job = ScoringJob.prepare(loaded, resolved, source, options, batch_size)
     if not overwrite:
         check_replaceable(path, job.metadata, source.ids)
+        for export in () if path.exists() else export_files:
+            export.check_new(path)
     with ScoreChunks.open(path, job.record) as chunks:
         if folder is not None:
             folder.check(chunks)
