@@ -113,6 +113,13 @@ def test_from_dict_rejects_invalid_estimates(preds: Predictions, name: str, valu
         Evaluation.from_dict({**result.to_dict(), "rows": [row]})
 
 
+def test_from_dict_rejects_more_errors_than_images(preds: Predictions) -> None:
+    result = evaluate(preds, "mean", "auroc", resamples=2)
+    row = {**result.rows[0].to_dict(), "errors": preds.n_images + 1}
+    with pytest.raises(MetricError, match=rf"rows\.0.*{preds.n_images + 1} errors"):
+        Evaluation.from_dict({**result.to_dict(), "rows": [row]})
+
+
 def test_invalid_resamplings_and_empty_metrics_are_rejected(preds: Predictions) -> None:
     with pytest.raises(MetricError, match=str(10**30)):
         evaluate(preds, resamples=10**30)

@@ -61,6 +61,10 @@ class Estimate:
     images: PositiveCount
     errors: Count
 
+    def __post_init__(self) -> None:
+        if self.errors > self.images:
+            raise ValueError(f"{self.errors} errors among {self.images} images")
+
     @property
     def n_rarer(self) -> int:
         """Number of errors, or of correct predictions where those are fewer."""
