@@ -8,7 +8,6 @@ The speed needs ../shared/cifar10 (test.npz, resnet20.onnx); the memory needs ab
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from measurement import (
     CIFAR10,
@@ -28,7 +25,9 @@ from measurement import (
     Row,
     create_parser,
     load_cifar10_classifier,
+    make_row,
     peak_memory_bytes,
+    print_table,
     write_results,
 )
 from secondlook.arrays import Array
@@ -54,7 +53,7 @@ def main() -> None:
         *measure_memory(options.rows, options.views, options.classes),
     ]
     write_results(options.out / "collect.csv", rows)
-    print_table(rows)
+    print_table(rows, "Collecting predictions")
 
 
 def parse_options() -> argparse.Namespace:
@@ -176,23 +175,6 @@ def compute_mean_confidence(predictions: Predictions) -> Array:
     for rows, block in predictions.blocks():
         confidence[rows] = np.take_along_axis(block.mean(axis=1), predicted[rows, None], axis=1)[:, 0]
     return confidence
-
-
-# --- Results ---
-
-
-def make_row(what: str, measure: str, value: float, target: str = "") -> Row:
-    """Return one row of the results."""
-    return {"what": what, "measure": measure, "value": round(value, 4), "target": target, "seed": SEED}
-
-
-def print_table(rows: list[Row]) -> None:
-    """Print the results as a table."""
-    columns = ("what", "measure", "value", "target")
-    table = Table(*columns, title=f"Collecting predictions, {os.cpu_count()} cores")
-    for row in rows:
-        table.add_row(*(str(row[name]) for name in columns))
-    Console().print(table)
 
 
 if __name__ == "__main__":

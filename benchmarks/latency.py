@@ -8,7 +8,6 @@ preprocessing, confidence, interval and decision all count as overhead.
 """
 
 import io
-import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -17,10 +16,17 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, time_rounds, write_results
+from measurement import (
+    CIFAR10,
+    Row,
+    create_parser,
+    load_cifar10_classifier,
+    make_row,
+    print_table,
+    time_rounds,
+    write_results,
+)
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.scoring import LoadedPolicy, load_policy
@@ -33,7 +39,6 @@ MODELS = ("resnet20.onnx", "resnet56.onnx")
 
 VIEWS = "cifar10"
 TARGET = 1.1
-SEED = 0
 
 
 def main() -> None:
@@ -46,7 +51,7 @@ def main() -> None:
         return
     rows = [row for name in MODELS for row in measure_latency(CIFAR10 / name, options.rounds)]
     write_results(options.out / "latency.csv", rows)
-    print_table(rows)
+    print_table(rows, "Deciding about one image")
 
 
 def measure_latency(model: Path, rounds: int) -> list[Row]:
@@ -100,23 +105,6 @@ def encode_png(image: Array) -> bytes:
 def compare(seconds: list[float], bare: list[float]) -> float:
     """Return the median over rounds of the ratio to the bare session."""
     return float(np.median(np.array(seconds) / np.array(bare)))
-
-
-# --- Results ---
-
-
-def make_row(what: str, measure: str, value: float, target: str = "") -> Row:
-    """Return one row of the results."""
-    return {"what": what, "measure": measure, "value": round(value, 4), "target": target, "seed": SEED}
-
-
-def print_table(rows: list[Row]) -> None:
-    """Print the results as a table."""
-    columns = ("what", "measure", "value", "target")
-    table = Table(*columns, title=f"Deciding about one image, {os.cpu_count()} cores")
-    for row in rows:
-        table.add_row(*(str(row[name]) for name in columns))
-    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,23 @@ def peak_memory_bytes() -> int:
 # --- Results ---
 
 
+def make_row(what: str, measure: str, value: float, target: str = "", *, seed: int = 0) -> Row:
+    """Return a row of results that consist of one value each."""
+    return {"what": what, "measure": measure, "value": round(value, 4), "target": target, "seed": seed}
+
+
+def print_table(rows: list[Row], title: str) -> None:
+    """Print rows of `make_row` as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("what", "measure", "value", "target")
+    table = Table(*columns, title=f"{title}, {os.cpu_count()} cores")
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in columns))
+    Console().print(table)
+
+
 def write_results(path: Path, rows: list[Row], packages: tuple[str, ...] = PACKAGES) -> None:
     """Write rows as CSV, each with its random seed, machine, cores, versions of `packages`, commit and date."""
     circumstances = _describe_circumstances(packages)

@@ -31,7 +31,7 @@ from secondlook.cli import (
     search,
     views,
 )
-from secondlook.cli.messages import name_options
+from secondlook.cli.messages import list_flags, name_options
 from secondlook.errors import SecondLookError
 
 app = typer.Typer(
@@ -102,8 +102,7 @@ def find_flags(arguments: Sequence[str]) -> dict[str, str]:
         if word not in getattr(command, "commands", {}):
             break
         command = command.commands[word]
-    options = ((one.name, flag) for one in command.params for flag in one.opts if flag.startswith("--"))
-    return {name: flag for name, flag in options if name is not None}
+    return list_flags(command)
 
 
 def shorten(message: str) -> str:

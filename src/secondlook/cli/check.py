@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from secondlook.cli import options
-from secondlook.cli.messages import name_options
+from secondlook.cli.messages import list_flags, name_options
 
 
 def check(
@@ -53,11 +53,10 @@ def check(
         data,
         images=images,
         batch_size=batch_size or "auto",
-        # The spec of the source may set it as well, so only a choice other than the default is passed on.
-        on_error=None if on_error == "fail" else on_error,
+        on_error=options.choose_on_error(on_error),
         progress=not (quiet or no_progress),
     )
-    flags = {one.name or "": one.opts[0] for one in context.command.params}
+    flags = list_flags(context.command)
     if as_json:
         typer.echo(json.dumps({**result.to_dict(), "verdict": name_options(result.verdict, flags)}, ensure_ascii=False))
     elif not quiet:

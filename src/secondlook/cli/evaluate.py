@@ -86,8 +86,7 @@ def evaluate(
             resamples=resamples,
             seed=seed,
             batch_size=batch_size or "auto",
-            # The spec of the source may set it as well, so only a choice other than the default is passed on.
-            on_error=None if on_error == "fail" else on_error,
+            on_error=options.choose_on_error(on_error),
             check_setup=not no_check,
             progress=not (quiet or no_progress),
         )

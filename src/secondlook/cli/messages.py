@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 OPTION_OF_ARGUMENT = {
     "classifier": "model",
@@ -47,10 +48,16 @@ _ARGUMENT = re.compile(
 )
 
 
+def list_flags(command: Any) -> dict[str, str]:
+    """Return the long options of a command by the names of its parameters, such as {"on_error": "--on-error"}."""
+    options = ((one.name, flag) for one in command.params for flag in one.opts if flag.startswith("--"))
+    return {name: flag for name, flag in options if name is not None}
+
+
 def name_options(message: str, flags: Mapping[str, str]) -> str:
     """Return a message of the library with its arguments named as options of a command.
 
-    `flags` are the options of the command by the names of its parameters, such as {"on_error": "--on-error"}. Other
+    `flags` are the options of the command by the names of its parameters, as `list_flags` returns them. Other
     options of models and sources become part of their specs, `?name=value`, or `--model-option name=value` where the
     command has it.
     """

@@ -106,6 +106,11 @@ Overwrite = Annotated[bool, typer.Option("--force", help="Replace an existing fi
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def choose_on_error(on_error: OnError) -> OnError | None:
+    """Return what to pass on: the spec of a source may set it as well, so only a choice other than the default."""
+    return None if on_error == "fail" else on_error
+
+
 def _hide_bars(wanted: bool) -> bool:
     if wanted:
         hide_hugging_face_bars()

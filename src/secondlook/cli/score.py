@@ -82,8 +82,7 @@ def score(
         progress=not (quiet or no_progress),
         allow_mismatch=allow_mismatch,
         overwrite=overwrite,
-        # The spec of the source may set it as well, so only a choice other than the default is passed on.
-        on_error=None if on_error == "fail" else on_error,
+        on_error=options.choose_on_error(on_error),
         on_first_predictions=None if quiet else _warn_of_harmful_views,
     )
     if as_json:
