@@ -24,6 +24,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("msr", {}),
     ("mean", {}),
+    ("blend", {}),
     ("bootstrap", {}),
     ("bootstrap-lower", {}),
     ("mean-logit", {}),

@@ -83,7 +83,7 @@ INTERPOLATED_VIEWS = (
 POOL_VIEWS = (
     "identity shift:1,0 shift:-1,0 shift:0,1 shift:0,-1 rotate:2 rotate:-2 zoom:1.04 gamma:0.85 vflip rotate:90"
 )
-BORDERLINE_VIEWS = "identity " + " ".join(f"shift:{pixels},0" for pixels in range(3, 13))
+BORDERLINE_VIEWS = "identity " + " ".join(f"shift:{pixels},0" for pixels in range(26, 36))
 
 Values = dict[str, Any]
 
@@ -119,7 +119,7 @@ def make_borderline_logits() -> Array:
     """Return logits for `BORDERLINE_VIEWS`; the view shift:C,0 changes C of the 200 most confident predictions."""
     logits = np.zeros((400, 11, 3), dtype=np.float32)
     logits[:, :, 0] = 1 + np.arange(400)[:, None] / 100
-    for position, changed in enumerate(range(3, 13), start=1):
+    for position, changed in enumerate(range(26, 36), start=1):
         logits[400 - changed :, position, 1] = 20
     return logits
 
@@ -354,10 +354,14 @@ def compute_confidences(_: Path) -> Values:
         "train_labels": generator.integers(0, 8, 90),
         "neighbors": 9,
     }
+    features = ("log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
+    learned: dict[str, Any] = {"intercept": -0.25, **dict(zip(features, (0.25, 0.125, 0.5, 1.0, 0.375), strict=True))}
     requests: list[tuple[str, str, dict[str, Any]]] = [
         *((method, "", {}) for method in ("msr", "mean", "view:rotate:3", "entropy", "margin", "doctor", "mean-logit")),
         *((method, "", {}) for method in ("bootstrap", "bootstrap-lower", "max-logit-pnorm", "nn-ensemble")),
         ("mean", "temperature=fit", {"temperature": "fit"}),
+        ("blend", "", {}),
+        ("learned", "with given weights", learned),
         ("doctor", "on=views", {"on": "views"}),
         ("max-logit-pnorm", "p=3", {"p": 3.0}),
         ("bootstrap", "resamplings=50, window=20, seed=3", {"resamplings": 50, "window": 20, "seed": 3}),
@@ -369,7 +373,8 @@ def compute_confidences(_: Path) -> Values:
         for method, text, options in requests:
             if kind == "logits" and method == "nn-ensemble":
                 continue
-            if kind == "ensemble" and method not in ("mean", "bootstrap", "bootstrap-lower", "nn-ensemble"):
+            in_ensembles = ("mean", "bootstrap", "bootstrap-lower", "nn-ensemble", "blend", "learned")
+            if kind == "ensemble" and method not in in_ensembles:
                 continue
             values[f"{kind}: {method} {text}".strip()] = [
                 summarize(sl.confidence(preds, method, **options)),
@@ -377,6 +382,8 @@ def compute_confidences(_: Path) -> Values:
             ]
         ends = sl.confidence_interval(preds, 0.9, seed=2, resamplings=80)
         values[f"{kind}: confidence_interval"] = [summarize(end) for end in ends]
+        ends = sl.confidence_interval(preds, 0.9, "learned", seed=2, resamplings=80, **learned)
+        values[f"{kind}: confidence_interval of learned"] = [summarize(end) for end in ends]
         values[f"{kind}: fit_temperature"] = sl.fit_temperature(preds)
         values[f"{kind}: predicted, correct"] = [
             [digest_pixels(preds.predicted("image")), digest_pixels(preds.predicted("views", 3))],

@@ -78,6 +78,12 @@ def parse_spec(text: str, error: type[SecondLookError] = SecondLookError) -> Spe
     return Spec(scheme, location, _parse_options(options, text, error))
 
 
+def split_options(text: str, error: type[SecondLookError] = SecondLookError) -> tuple[str, dict[str, str]]:
+    """Split 'TEXT?option=value&option=value' into the text before the options, and the options."""
+    location, options = _split_options(text)
+    return location, _parse_options(options, text, error)
+
+
 def expand_path(text: str) -> Path:
     """Return a path with `~` expanded; unlike `Path.expanduser`, a `~` of an unknown user is part of a name."""
     return Path(os.path.expanduser(text))  # noqa: PTH111

@@ -8,6 +8,14 @@ import pytest
 
 from secondlook.predictions import Predictions
 
+LEARNED_WEIGHTS = {
+    "intercept": -0.5,
+    "log_odds": 0.3,
+    "log_margin": 0.2,
+    "margin": 0.7,
+    "logit_norm": 1.1,
+    "image_log_odds": 0.1,
+}
 VIEWS = ("identity", "hflip", "shift:1,0", "shift:0,1", "shift:-1,0", "shift:0,-1")
 
 
@@ -44,6 +52,8 @@ def make_options(name: str, preds: Predictions) -> dict[str, Any]:
         labels = generator.integers(0, preds.n_classes, 30)
         train = generator.normal(size=(30, 3))
         return {"embeddings": own, "train_embeddings": train, "train_labels": labels, "neighbors": 9}
+    if name == "learned":
+        return dict(LEARNED_WEIGHTS)
     return {"p": 3} if name == "max-logit-pnorm" else {}
 
 

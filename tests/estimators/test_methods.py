@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError, PredictionsError, SecondLookError, ViewError
-from secondlook.estimators import METHODS, bootstrap_confidences, confidence, confidence_interval, find_method, method
+from secondlook.estimators import (
+    METHODS,
+    bootstrap_confidences,
+    confidence,
+    confidence_interval,
+    find_method,
+    method,
+    split_method,
+)
 from secondlook.estimators import methods as methods_module
 from secondlook.predictions import Predictions
 from secondlook.registry import Registry
@@ -21,7 +29,7 @@ Options = Callable[[str, Predictions], dict[str, Any]]
 
 FORMS = {
     *("msr", "mean", "view:TEXT", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
-    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit"),
+    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "blend", "learned"),
 }
 PER_IMAGE = [name for name in METHODS if name not in ("bootstrap", "mc-dropout", "distance")]
 
@@ -38,6 +46,8 @@ def test_the_registered_methods_are_these() -> None:
         assert record.summary
         assert "\n" not in record.summary
     assert METHODS["bootstrap"].options == ("resamplings", "window", "seed")
+    assert {name for name, record in METHODS.items() if record.is_mean_over_views} == {"mean", "blend", "learned"}
+    assert {name for name, record in METHODS.items() if record.fitted} == {"learned", "max-logit-pnorm"}
 
 
 def test_registering_a_name_twice_is_rejected() -> None:
@@ -53,6 +63,46 @@ def test_a_parameter_may_contain_colons(predictions: Maker) -> None:
     preds = predictions()
     expected = preds.probabilities[:, 2].astype(float).max(axis=1)
     np.testing.assert_allclose(confidence(preds, "view:shift:1,0"), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "options"),
+    [
+        ("mean", "mean", {}),
+        ("mean?", "mean", {}),
+        ("max-logit-pnorm?p=3&on=views", "max-logit-pnorm", {"p": 3, "on": "views"}),
+        ("view:hflip+shift:-1,0?temperature=1.5", "view:hflip+shift:-1,0", {"temperature": 1.5}),
+        ("view:really?", "view:really", {}),
+        ("view:really? yes", "view:really? yes", {}),
+        ("x?a=true&b=false&c=-2&d=1e-3&e=fit", "x", {"a": True, "b": False, "c": -2, "d": 0.001, "e": "fit"}),
+        ("mean?views=hflip%26rot", "mean", {"views": "hflip&rot"}),
+    ],
+)
+def test_options_may_follow_the_name_of_a_method(text: str, plain: str, options: dict[str, object]) -> None:
+    found_plain, found = split_method(text)
+    assert (found_plain, found) == (plain, options)
+    assert [type(value) for value in found.values()] == [type(value) for value in options.values()]
+
+
+def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> None:
+    preds = predictions()
+    assert find_method("max-logit-pnorm?p=3&on=views") is METHODS["max-logit-pnorm"]
+    for text, plain, options in (
+        ("max-logit-pnorm?p=3&on=views", "max-logit-pnorm", {"p": 3, "on": "views"}),
+        ("view:shift:1,0?temperature=2.5", "view:shift:1,0", {"temperature": 2.5}),
+        ("bootstrap?seed=4&resamplings=50", "bootstrap", {"seed": 4, "resamplings": 50}),
+        ("mean?views=identity hflip", "mean", {"views": "identity hflip"}),
+        ("mean?temperature=fit", "mean", {"temperature": "fit"}),
+    ):
+        np.testing.assert_array_equal(confidence(preds, text), confidence(preds, plain, **options))
+    np.testing.assert_array_equal(
+        confidence(preds, "margin?on=views", on="views", temperature=2),
+        confidence(preds, "margin?on=views&temperature=2"),
+    )
+
+
+def test_a_fitted_option_replaces_the_wish_to_fit_it() -> None:
+    assert split_method("mean?temperature=fit", {"temperature": 1.25}) == ("mean", {"temperature": 1.25})
 
 
 @pytest.mark.parametrize(
@@ -83,6 +133,18 @@ def test_a_parameter_may_contain_colons(predictions: Maker) -> None:
         ("msr", {"temperature": 0}, ConfidenceError, ["temperature", "0"]),
         ("msr", {"temperature": "fitt"}, ConfidenceError, ["temperature", "'fitt'"]),
         ("max-logit-pnorm", {"p": 0}, ConfidenceError, ["p is 0"]),
+        ("max-logit-pnorm", {"p": "non"}, ConfidenceError, ["p is 'non'", "'none'"]),
+        ("max-logit-pnorm?p=3&p=4", {}, ConfidenceError, ["'p'", "'max-logit-pnorm?p=3&p=4'"]),
+        ("max-logit-pnorm?p=3", {"p": 4}, ConfidenceError, ["'p'", "3", "4"]),
+        ("max-logit-pnorm?q=3", {}, ConfidenceError, ["'max-logit-pnorm'", "'q'"]),
+        ("mean?tempreature=2", {}, ConfidenceError, ["'tempreature'", "'temperature'"]),
+        ("mean?predict_from=views", {}, ConfidenceError, ["'predict_from'", "pass predict_from="]),
+        ("mean?temperature", {}, ConfidenceError, ["'mean?temperature'"]),
+        ("mean?temperature=", {}, ConfidenceError, ["'temperature='"]),
+        ("meen?temperature=2", {}, ConfidenceError, ["'meen'", "'mean'"]),
+        ("learned", {}, ConfidenceError, ["'learned'", "fit_method("]),
+        ("learned", {"log_odds": 1.0}, ConfidenceError, ["'learned'", "intercept"]),
+        ("learned", {"intercept": float("nan")}, ConfidenceError, ["intercept", "nan"]),
     ],
 )
 def test_invalid_requests_are_rejected_in_one_sentence(

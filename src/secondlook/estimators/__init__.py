@@ -1,13 +1,13 @@
 """Estimators: from predictions to one confidence per image, an interval around it, and a ranking of the images."""
 
-from secondlook.estimators import black_box  # noqa: F401 -- registers its methods
+from secondlook.estimators import black_box, view_means  # noqa: F401 -- register their methods
 from secondlook.estimators.bootstrap import (
     bootstrap_confidences,
     confidence_interval,
     default_resamplings,
     view_resampling_counts,
 )
-from secondlook.estimators.methods import METHODS, Method, confidence, find_method, method
+from secondlook.estimators.methods import METHODS, Method, confidence, find_method, method, split_method
 from secondlook.estimators.plurality import plurality_confidence, plurality_order
 from secondlook.estimators.probability_mass import (
     class_mass,
@@ -17,6 +17,7 @@ from secondlook.estimators.probability_mass import (
     top_class_mass,
 )
 from secondlook.estimators.temperature import fit_temperature
+from secondlook.estimators.tuning import default_method, fit_method, needs_fitting, tuning_positions
 from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropout_passes
 
 __all__ = [
@@ -28,15 +29,20 @@ __all__ = [
     "compute_mc_dropout_passes",
     "confidence",
     "confidence_interval",
+    "default_method",
     "default_resamplings",
     "find_method",
+    "fit_method",
     "fit_temperature",
     "method",
+    "needs_fitting",
     "other_class_mass",
     "plurality_confidence",
     "plurality_order",
     "predicted_class_mass",
     "predicted_classes",
+    "split_method",
     "top_class_mass",
+    "tuning_positions",
     "view_resampling_counts",
 ]

@@ -5,12 +5,19 @@ from typing import Literal
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, softmax
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number, softmax
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import method
-from secondlook.estimators.probability_mass import list_members, predicted_classes, sum_over_classes, top_class_mass
+from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.probability_mass import (
+    class_mass,
+    iter_member_blocks,
+    list_members,
+    predicted_classes,
+    sum_over_classes,
+    top_class_mass,
+)
 from secondlook.estimators.temperature import Temperature, apply_temperature, iter_scaled_blocks, resolve_temperature
-from secondlook.predictions import PredictFrom, Predictions, block_rows, resolve_positions
+from secondlook.predictions import PredictFrom, Predictions, block_rows
 from secondlook.views import View, ViewsLike
 
 ImageOrViews = Literal["image", "views"]
@@ -18,6 +25,9 @@ ImageOrViews = Literal["image", "views"]
 
 NORM_EXPONENTS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""
+
+NO_NORM: Literal["none"] = "none"
+"""The value of `p` for the softmax response instead of a normalized logit."""
 
 
 @method(
@@ -38,11 +48,32 @@ def msr(
     return _compute_response(preds, View(), top_k, resolve_temperature(preds, temperature, tune_on))
 
 
+def _iter_mean(
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    views: ViewsLike | None = None,
+    temperature: Temperature = None,
+    tune_on: object = None,
+) -> Iterator[ViewMeans]:
+    """Yield blocks of the probability of the predicted classes in each view, [1, n, members, V]."""
+    selected = preds if views is None else preds.select(views=views)
+    classes = predicted_classes(preds, predict_from, top_k)
+    scale = resolve_temperature(preds, temperature, tune_on)
+    for rows, blocks in iter_member_blocks(selected):
+        if scale is not None:  # it applies to the mean over the members, as in `mean`
+            blocks = [apply_temperature(np.mean(blocks, axis=0), scale)]
+        mass = np.stack([class_mass(block, classes[rows]) for block in blocks], axis=1)
+        yield ViewMeans(rows, mass[None], lambda means: means[0])
+
+
 @method(
     "mean",
     symbol="MSR(D)",
     summary="mean softmax output of the predicted class over the views; the method of the paper",
     is_probability=True,
+    view_means=_iter_mean,
 )
 def mean(
     preds: Predictions,
@@ -114,7 +145,7 @@ def entropy(
 @method(
     "margin",
     symbol="s_c - s_next",
-    summary="softmax output of the predicted class minus the largest of the other classes",
+    summary="softmax output of the predicted class, or of all k, minus the largest of the other classes",
 )
 def margin(
     preds: Predictions,
@@ -125,13 +156,13 @@ def margin(
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
-    """Return the smallest output of the k predicted classes minus the largest other one; may be negative. [N]"""
+    """Return the sum of the outputs of the k predicted classes minus the largest other one; may be negative. [N]"""
     classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
     for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
-        smallest = np.take_along_axis(outputs, classes[rows], axis=1).min(axis=1)
+        mass = sum_over_classes(outputs, classes[rows])
         np.put_along_axis(outputs, classes[rows], 0.0, axis=1)
-        values[rows] = smallest - outputs.max(axis=1)
+        values[rows] = mass - outputs.max(axis=1)
     return values
 
 
@@ -182,11 +213,43 @@ def mean_logit(
     return values
 
 
+def fit_exponent(
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    on: ImageOrViews = "image",
+    temperature: Temperature = None,
+    **_: object,
+) -> dict[str, object]:
+    """Return p of `max-logit-pnorm`: of the exponents that beat the softmax response, the one with the best AUROC.
+
+    An exponent must be better by more than two standard errors of the paired difference: one that is better by chance
+    may be much worse on other images.
+    """
+    selected = _select_views(preds, on)
+    classes = predicted_classes(preds, predict_from, top_k)
+    correct = preds.correct(predict_from=predict_from, top_k=top_k)
+    if correct.all() or not correct.any():
+        return {"p": NO_NORM}
+    response = _compute_placements(
+        correct, _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature))
+    )
+    gains: dict[float, float] = {}
+    for p, values in zip(NORM_EXPONENTS, _compute_normalized_logits(selected, classes, NORM_EXPONENTS), strict=True):
+        gain, error = _compare_placements(_compute_placements(correct, values), response)
+        if gain > 2 * error:
+            gains[p] = gain
+    return {"p": max(gains, key=lambda p: gains[p]) if gains else NO_NORM}
+
+
 @method(
     "max-logit-pnorm",
     symbol="z_c / |z|_p",
     summary="centered logit of the predicted class divided by the p-norm of all, p tuned on labeled images",
     needs=("logits",),
+    fitted=("p",),
+    fit=fit_exponent,
 )
 def max_logit_pnorm(
     preds: Predictions,
@@ -194,28 +257,30 @@ def max_logit_pnorm(
     predict_from: PredictFrom,
     top_k: int,
     on: ImageOrViews = "image",
-    p: float | None = None,
+    p: float | Literal["none"] | None = None,
     temperature: Temperature = None,
     tune_on: object = None,
 ) -> Float64Array:
     """Return the sum over the predicted classes of z_c / |z|_p, with z centered to mean 0. [N]
 
-    By default p is the exponent from 1 to 10 with the best AUROC of error detection on the labeled images of `tune_on`;
-    if none beats the softmax response, that response is returned. `temperature` applies to this fallback only.
+    By default p is the exponent from 1 to 10 with the best AUROC of error detection on the labeled images of `tune_on`.
+    If none beats the softmax response by more than two standard errors, and for p='none', that response is returned.
+    `temperature` applies to this fallback only.
     """
+    scale = resolve_temperature(preds, temperature, tune_on)
+    if p is None:
+        if not preds.has_labels:
+            raise ConfidenceError("method 'max-logit-pnorm' needs labels to tune p; pass labeled predictions, or p=.")
+        tuning = preds if tune_on is None else preds.select(images=tune_on)
+        chosen = fit_exponent(tuning, predict_from=predict_from, top_k=top_k, on=on, temperature=scale)["p"]
+    else:
+        chosen = p
     selected = _select_views(preds, on)
     classes = predicted_classes(preds, predict_from, top_k)
-    if p is not None:
-        values: Float64Array = _compute_normalized_logits(selected, classes, (_check_exponent(p),))[0]
-        return values
-    if not preds.has_labels:
-        raise ConfidenceError("method 'max-logit-pnorm' needs labels to tune p; pass labeled predictions, or p=.")
-    fallback = _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature, tune_on))
-    candidates: list[Float64Array] = [fallback, *_compute_normalized_logits(selected, classes, NORM_EXPONENTS)]
-    tuning = slice(None) if tune_on is None else resolve_positions(tune_on, preds.n_images)
-    correct = preds.correct(predict_from=predict_from, top_k=top_k)[tuning]
-    aurocs = [_compute_auroc(correct, values[tuning]) for values in candidates]
-    return candidates[int(np.argmax(aurocs))]
+    if chosen == NO_NORM:
+        return _compute_mean_mass(selected, classes, scale)
+    values: Float64Array = _compute_normalized_logits(selected, classes, (_check_exponent(chosen),))[0]
+    return values
 
 
 def _compute_response(preds: Predictions, seen: View, top_k: int, temperature: float | None) -> Float64Array:
@@ -274,16 +339,33 @@ def _compute_norm(values: Float64Array, p: float) -> Float64Array:
 
 
 def _check_exponent(p: object) -> float:
-    if not isinstance(p, int | float) or not 0 < p < np.inf:
-        raise ConfidenceError(f"p is {p!r}; expected the exponent of the norm, a number above 0.")
+    if not is_number(p) or p <= 0:
+        raise ConfidenceError(
+            f"p is {p!r}; expected the exponent of the norm, a number above 0, or 'none' for the softmax response."
+        )
     return float(p)
 
 
-def _compute_auroc(correct: BoolArray, confidence: Float64Array) -> float:
-    """Return the AUROC of error detection; 1/2 if all predictions are correct or all are wrong."""
+def _compute_placements(correct: BoolArray, confidence: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return the fraction of errors below each correct prediction, and that of correct predictions above each error.
+
+    Ties count half; both must occur. The mean of either is the AUROC, their variances make its standard error (DeLong).
+    """
     from scipy.stats import rankdata
 
-    n_correct, n_errors = int(correct.sum()), int((~correct).sum())
-    if not n_correct or not n_errors:
-        return 0.5
-    return float((rankdata(confidence)[correct].sum() - n_correct * (n_correct + 1) / 2) / (n_correct * n_errors))
+    own_correct, own_errors = confidence[correct], confidence[~correct]
+    ranks = rankdata(confidence)
+    errors_below = (ranks[correct] - rankdata(own_correct)) / len(own_errors)
+    correct_above = 1 - (ranks[~correct] - rankdata(own_errors)) / len(own_correct)
+    return errors_below, correct_above
+
+
+def _compare_placements(
+    first: tuple[Float64Array, Float64Array], second: tuple[Float64Array, Float64Array]
+) -> tuple[float, float]:
+    """Return the difference of two AUROCs on the same images, and its standard error; infinite for a single one."""
+    differences = [one - other for one, other in zip(first, second, strict=True)]
+    if min(map(len, differences)) < 2:
+        return float(differences[0].mean()), np.inf
+    variance = sum(float(one.var(ddof=1)) / len(one) for one in differences)
+    return float(differences[0].mean()), float(np.sqrt(variance))

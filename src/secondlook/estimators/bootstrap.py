@@ -1,16 +1,26 @@
 """The bootstrap over views: the ranking BS(D), and a confidence interval for each image."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray, is_number, is_whole_number
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import check_arguments, method
+from secondlook.estimators.methods import (
+    METHODS,
+    Method,
+    ViewMeans,
+    check_arguments,
+    check_options,
+    find_method,
+    method,
+    split_method,
+)
 from secondlook.estimators.plurality import plurality_confidence
-from secondlook.estimators.probability_mass import other_class_mass, predicted_class_mass
+from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import PredictFrom, Predictions
 
 MIN_RESAMPLINGS, MAX_RESAMPLINGS = 100, 1000
@@ -43,7 +53,7 @@ def bootstrap(
     the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
     the mean of their ranks.
     """
-    counts = _draw_counts(preds, resamplings, seed)
+    counts = _draw_counts(preds.n_members, preds.n_views, resamplings, seed)
     return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
 
 
@@ -64,25 +74,37 @@ def bootstrap_lower(
     seed: int = 0,
 ) -> Float64Array:
     """Return the lower end of `confidence_interval`. [N]"""
-    return _compute_interval(preds, level, seed, predict_from, top_k, resamplings)[0]
+    return confidence_interval(
+        preds, level, seed=seed, predict_from=predict_from, top_k=top_k, resamplings=resamplings
+    )[0]
 
 
 def confidence_interval(
     preds: Predictions,
     level: float = 0.95,
+    method: str = "mean",
     *,
     seed: int = 0,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
     resamplings: int | None = None,
+    **options: object,
 ) -> tuple[Float64Array, Float64Array]:
-    """Return the lower and upper ends of a bootstrap interval of MSR(D) for each image, float64 [N] each.
+    """Return the lower and upper ends of a bootstrap interval of the confidence of each image, float64 [N] each.
 
     The ends are percentiles of the confidences bootstrapped over the views: a fraction `level` of the resamplings lies
-    between them, the rest equally below and above.
+    between them, the rest equally below and above. They are those of `method` with its `options` where it is a function
+    of means over the views (`METHODS[name].is_mean_over_views`), and those of MSR(D) for any other method.
     """
     check_arguments(preds, predict_from, top_k)
-    return _compute_interval(preds, level, seed, predict_from, top_k, resamplings)
+    if not is_number(level) or not 0 < level < 1:
+        raise ConfidenceError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
+    found, merged = _find_resampled_method(method, options)
+    ends = np.empty((2, preds.n_images))
+    blocks = _iter_view_means(found, preds, predict_from, top_k, merged)
+    for rows, block in _iter_confidences(blocks, seed, resamplings, None):
+        ends[:, rows] = np.quantile(block, ((1 - level) / 2, (1 + level) / 2), axis=1, overwrite_input=True)
+    return ends[0], ends[1]
 
 
 def bootstrap_confidences(
@@ -96,10 +118,11 @@ def bootstrap_confidences(
 ) -> Iterator[tuple[slice, Float64Array]]:
     """Yield blocks of images, as slices, and their bootstrapped confidences MSR(D), float64 [n, N_BS].
 
-    `rows` is the number of images in a block; by default a block takes about 16 MiB.
+    `rows` is the largest number of images in a block; by default a block takes about 16 MiB.
     """
     check_arguments(preds, predict_from, top_k)
-    return _iter_confidences(preds, seed, predict_from, top_k, resamplings, rows)
+    blocks = _iter_view_means(METHODS["mean"], preds, predict_from, top_k, {})
+    return _iter_confidences(blocks, seed, resamplings, rows)
 
 
 def default_resamplings(n_views: int, n_members: int = 1) -> int:
@@ -121,44 +144,56 @@ def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntAr
     return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamplings).T
 
 
-def _compute_interval(
-    preds: Predictions, level: float, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None
-) -> tuple[Float64Array, Float64Array]:
-    if not is_number(level) or not 0 < level < 1:
-        raise ConfidenceError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
-    ends = np.empty((2, preds.n_images))
-    for rows, block in _iter_confidences(preds, seed, predict_from, top_k, resamplings, None):
-        ends[:, rows] = np.quantile(block, ((1 - level) / 2, (1 + level) / 2), axis=1, overwrite_input=True)
-    return ends[0], ends[1]
+def _find_resampled_method(text: str, options: Mapping[str, object]) -> tuple[Method, dict[str, Any]]:
+    """Return the method whose values are resampled, with its options."""
+    plain, merged = split_method(text, options)
+    found = find_method(plain)
+    check_options(found, merged)
+    return (found, merged) if found.is_mean_over_views else (METHODS["mean"], {})
+
+
+def _iter_view_means(
+    found: Method, preds: Predictions, predict_from: PredictFrom, top_k: int, options: Mapping[str, object]
+) -> Iterator[ViewMeans]:
+    assert found.view_means is not None, "only methods that are functions of means over the views are resampled"
+    return found.view_means(preds, predict_from=predict_from, top_k=top_k, **options)
 
 
 def _iter_confidences(
-    preds: Predictions, seed: int, predict_from: PredictFrom, top_k: int, resamplings: int | None, rows: int | None
+    blocks: Iterator[ViewMeans], seed: int, resamplings: int | None, rows: int | None
 ) -> Iterator[tuple[slice, Float64Array]]:
+    """Yield blocks of at most `rows` images, and their bootstrapped confidences, float64 [n, N_BS]."""
     from secondlook.estimators.kernels import resample_means
 
-    counts = _draw_counts(preds, resamplings, seed).astype(np.float64)
-    mass = predicted_class_mass(preds, predict_from, top_k)
-    step = max(1, BLOCK_BYTES // (8 * counts.shape[1])) if rows is None else rows
-    if step < 1:
+    if rows is not None and rows < 1:
         raise ConfidenceError(f"rows is {rows}; expected the number of images in a block, at least 1.")
-    for start in range(0, preds.n_images, step):
-        images = slice(start, min(start + step, preds.n_images))
-        block = np.empty((images.stop - images.start, counts.shape[1]))
-        resample_means(mass[images], counts, block)
-        yield images, block
+    counts: Float64Array | None = None
+    for first, values, combine in blocks:
+        n_statistics, n_images, n_members, n_views = values.shape
+        if counts is None:
+            counts = _draw_counts(n_members, n_views, resamplings, seed).astype(np.float64)
+        step = rows or max(1, BLOCK_BYTES // (8 * n_statistics * counts.shape[1]))
+        for start in range(0, n_images, step):
+            part = values[:, start : start + step].reshape(-1, n_members * n_views)
+            means = np.empty((len(part), counts.shape[1]))
+            resample_means(part, counts, means)
+            stop = min(start + step, n_images)
+            yield (
+                slice(first.start + start, first.start + stop),
+                combine(means.reshape(n_statistics, stop - start, counts.shape[1])),
+            )
 
 
-def _draw_counts(preds: Predictions, resamplings: int | None, seed: int) -> IntArray:
-    if preds.n_outputs < 2:
+def _draw_counts(n_members: int, n_views: int, resamplings: int | None, seed: int) -> IntArray:
+    if n_members * n_views < 2:
         raise ConfidenceError("the bootstrap needs at least two views, got one; collect with more views.")
     if resamplings is None:
-        return _draw_default_counts(preds.n_views, preds.n_members, _check_seed(seed))
+        return _draw_default_counts(n_views, n_members, _check_seed(seed))
     if resamplings < 1:
         raise ConfidenceError(
             f"resamplings is {resamplings!r}; expected an integer of at least 1, or None for the rule of the paper."
         )
-    return view_resampling_counts(preds.n_outputs, int(resamplings), seed)
+    return view_resampling_counts(n_members * n_views, int(resamplings), seed)
 
 
 @lru_cache(maxsize=2)

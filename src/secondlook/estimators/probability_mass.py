@@ -1,16 +1,23 @@
 """Probability mass that outputs give to the predicted classes, and to all other classes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.predictions import PredictFrom, Predictions
+from secondlook.predictions import PredictFrom, Predictions, block_rows
 
 
 def list_members(preds: Predictions) -> tuple[Predictions, ...]:
     """Return the predictions of each member of an ensemble, or of the single classifier."""
     return preds.members or (preds,)
+
+
+def iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float64Array]]]:
+    """Yield blocks of images, and the probabilities of each member for them, float64 [n, V, C] each."""
+    rows = block_rows(preds.n_views, preds.n_classes) if preds.members else None
+    for blocks in zip(*(member.blocks(rows) for member in list_members(preds)), strict=True):
+        yield blocks[0][0], [block for _, block in blocks]
 
 
 def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:

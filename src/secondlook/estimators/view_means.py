@@ -1,0 +1,242 @@
+"""Methods that are functions of means over the views: the label-free `blend`, and `learned`, fitted to labels.
+
+Both start from a few statistics of each output (view, or member and view); their means over the outputs make the
+confidence, and their means over resampled outputs make its interval.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from secondlook.arrays import Float64Array, IntArray, is_number
+from secondlook.errors import ConfidenceError
+from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.probability_mass import iter_member_blocks, list_members, predicted_classes
+from secondlook.predictions import PredictFrom, Predictions
+
+LOGIT_FLOOR = float(np.finfo(np.float64).tiny)
+STORED_FLOOR = 1e-45
+"""What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
+
+So that the logarithm is finite, and two outputs that differ only below their precision have the same confidence.
+"""
+
+WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
+"""The numbers of `learned`: the constant, and the weight of each feature."""
+MIN_IMAGES, MIN_PER_OUTCOME = 200, 20
+"""What `learned` is fitted to at least: images, and errors and correct predictions among them."""
+INVERSE_REGULARIZATION = 0.1
+
+
+def _iter_blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Iterator[ViewMeans]:
+    for rows, values in _iter_statistics(preds, predict_from, top_k, _compute_margins):
+        yield ViewMeans(rows, values, _combine_blend)
+
+
+def _combine_blend(means: Float64Array) -> Float64Array:
+    """Return the sigmoid of half the sum of the log-odds and the mean log-margin. [3, n, B] -> [n, B]"""
+    return _sigmoid((np.log(means[0] / means[1]) + means[2]) / 2)
+
+
+@method(
+    "blend",
+    symbol="B(D)",
+    summary="log-odds of MSR(D) and mean log-margin over the views, in equal parts; needs no labels",
+    view_means=_iter_blend,
+)
+def blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
+    """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [N]
+
+    s is MSR(D), and 1 - s is summed from the other classes. For k > 1 s_c is the sum over the k predicted classes. The
+    score lies between 0 and 1, but is not a probability.
+    """
+    return _average(preds.n_images, _iter_blend(preds, predict_from=predict_from, top_k=top_k))
+
+
+def _iter_learned(
+    preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None
+) -> Iterator[ViewMeans]:
+    combine = partial(_combine_learned, weights=_check_weights(weights))
+    for rows, values in _iter_learned_statistics(preds, predict_from, top_k):
+        yield ViewMeans(rows, values, combine)
+
+
+def _iter_learned_statistics(
+    preds: Predictions, predict_from: PredictFrom, top_k: int
+) -> Iterator[tuple[slice, Float64Array]]:
+    """Yield blocks of images and what `learned` averages, [6, n, members, V].
+
+    The last is the log-odds on the image itself, the same in all views: whichever of them are drawn, so is its mean.
+    """
+    for rows, values in _iter_statistics(preds, predict_from, top_k, _compute_all_statistics):
+        own, other = values[:2, :, :, :1].mean(axis=2, keepdims=True)
+        yield rows, np.concatenate([values, np.broadcast_to(np.log(own / other), values.shape[1:])[None]])
+
+
+def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Array:
+    """Return the sigmoid of the weighted features, of which the constant is the first. [6, n, B] -> [n, B]"""
+    total = np.full(means.shape[1:], weights[0])
+    # Not a matrix product, which adds up one image in another order than many.
+    for weight, feature in zip(weights[1:], _compute_features(means), strict=True):
+        total += weight * feature
+    return _sigmoid(total)
+
+
+def _compute_features(means: Float64Array) -> list[Float64Array]:
+    """Return the features of `learned`, in the order of `WEIGHTS`. [6, n, B] -> 5 x [n, B]"""
+    return [np.log(means[0] / means[1]), *means[2:]]
+
+
+def fit_weights(
+    preds: Predictions, *, predict_from: PredictFrom, top_k: int, **given: float | None
+) -> dict[str, object]:
+    """Return the weights of `learned` for labeled images: logistic regression on the standardized features."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    present = [name for name in WEIGHTS if given.get(name) is not None]
+    if present:
+        raise ConfidenceError(
+            f"method 'learned' has {', '.join(present)} but not all of {', '.join(WEIGHTS)}; pass all of them, or none "
+            "to fit them."
+        )
+    shortage = describe_shortage(preds, predict_from, top_k)
+    if shortage:
+        raise ConfidenceError(shortage)
+    features = np.empty((preds.n_images, len(WEIGHTS) - 1))
+    for rows, values in _iter_learned_statistics(preds, predict_from, top_k):
+        features[rows] = np.stack(_compute_features(_average_outputs(values)), axis=1)[:, :, 0]
+    scaler = StandardScaler().fit(features)
+    regression = LogisticRegression(C=INVERSE_REGULARIZATION, tol=1e-8, max_iter=10_000)
+    regression.fit(scaler.transform(features), preds.correct(predict_from=predict_from, top_k=top_k))
+    weights = regression.coef_[0] / scaler.scale_
+    intercept = regression.intercept_[0] - (weights * scaler.mean_).sum()
+    return dict(zip(WEIGHTS, map(float, (intercept, *weights)), strict=True))
+
+
+@method(
+    "learned",
+    symbol="L(D)",
+    summary="logistic regression on five means over the views, fitted to labeled images set apart",
+    is_probability=True,
+    view_means=_iter_learned,
+    fitted=WEIGHTS,
+    fit=fit_weights,
+)
+def learned(
+    preds: Predictions,
+    *,
+    predict_from: PredictFrom,
+    top_k: int,
+    intercept: float | None = None,
+    log_odds: float | None = None,
+    log_margin: float | None = None,
+    margin: float | None = None,
+    logit_norm: float | None = None,
+    image_log_odds: float | None = None,
+) -> Float64Array:
+    """Return sigmoid(intercept + sum of weight * feature); `fit_method` fits the weights. [N]
+
+    The features are log(s / (1 - s)) of MSR(D), and the means over views of log s_c - log s_next, of s_c - s_next and
+    of the centered log s_c over the 2-norm of all, where s_next is the largest output of another class; and the
+    log-odds of c on the image itself. For k > 1 s_c is the sum over the k predicted classes.
+    """
+    weights = (intercept, log_odds, log_margin, margin, logit_norm, image_log_odds)
+    named = dict(zip(WEIGHTS, weights, strict=True))
+    return _average(preds.n_images, _iter_learned(preds, predict_from=predict_from, top_k=top_k, **named))
+
+
+def describe_shortage(preds: Predictions, predict_from: PredictFrom, top_k: int) -> str | None:
+    """Return why `learned` cannot be fitted to these images, or None."""
+    needed = (
+        f"method 'learned' is fitted to at least {MIN_IMAGES} labeled images with {MIN_PER_OUTCOME} errors and "
+        f"{MIN_PER_OUTCOME} correct predictions"
+    )
+    if not preds.has_labels:
+        return f"{needed}, got none with a label; pass labeled predictions, or use 'blend'."
+    n_correct = int(preds.correct(predict_from=predict_from, top_k=top_k).sum())
+    n_errors = preds.n_images - n_correct
+    if preds.n_images >= MIN_IMAGES and min(n_errors, n_correct) >= MIN_PER_OUTCOME:
+        return None
+    return f"{needed}, got {preds.n_images} images with {n_errors} errors; pass more, or use 'blend'."
+
+
+Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
+"""From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
+
+
+def _iter_statistics(
+    preds: Predictions, predict_from: PredictFrom, top_k: int, compute: Statistics
+) -> Iterator[tuple[slice, Float64Array]]:
+    """Yield blocks of images and the statistics of each of their outputs, float64 [S, n, members, V].
+
+    The first two are the mass of the predicted classes and that of all others.
+    """
+    classes = predicted_classes(preds, predict_from, top_k)
+    floors = [LOGIT_FLOOR if member.has_logits else STORED_FLOOR for member in list_members(preds)]
+    for rows, blocks in iter_member_blocks(preds):
+        pairs = zip(blocks, floors, strict=True)
+        yield rows, np.stack([compute(block, classes[rows], floor) for block, floor in pairs], axis=2)
+
+
+def _compute_margins(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
+    """Return the mass of the classes, that of all others, and the log-margin, of each view. [3, n, V]"""
+    own, other, largest_other = _divide_mass(outputs, classes, floor)
+    return np.stack([own, other, np.log(own / largest_other)])
+
+
+def _compute_all_statistics(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
+    """Return the statistics of `_compute_margins`, the margin and the normalized log-probability. [5, n, V]"""
+    logs = np.log(np.maximum(outputs, floor))
+    logs -= logs.mean(axis=2, keepdims=True)
+    norm = np.sqrt((logs**2).sum(axis=2))
+    normalized = np.take_along_axis(logs, classes[:, None, :], axis=2).sum(axis=2) / np.where(norm > 0, norm, 1.0)
+    own, other, largest_other = _divide_mass(outputs, classes, floor)
+    return np.stack([own, other, np.log(own / largest_other), own - largest_other, normalized])
+
+
+def _divide_mass(
+    outputs: Float64Array, classes: IntArray, floor: float
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Return the mass of the classes, that of all others and the largest of these, at least `floor`. [n, V] each"""
+    index = (np.arange(len(outputs))[:, None, None], np.arange(outputs.shape[1])[:, None], classes[:, None, :])
+    own = outputs[index].sum(axis=2)
+    outputs[index] = 0.0
+    own, other, largest_other = np.maximum((own, outputs.sum(axis=2), outputs.max(axis=2)), floor)
+    return own, other, largest_other
+
+
+def _average(n_images: int, blocks: Iterator[ViewMeans]) -> Float64Array:
+    """Return the confidences that belong to the means over all outputs. [N]"""
+    confidences = np.empty(n_images)
+    for rows, values, combine in blocks:
+        confidences[rows] = combine(_average_outputs(values))[:, 0]
+    return confidences
+
+
+def _average_outputs(values: Float64Array) -> Float64Array:
+    """Return the mean over members and views. [S, n, members, V] -> [S, n, 1]"""
+    means: Float64Array = values.reshape(*values.shape[:2], -1).mean(axis=2, keepdims=True)
+    return means
+
+
+def _sigmoid(values: Float64Array) -> Float64Array:
+    with np.errstate(over="ignore"):  # exp(-values) may become infinite, and the sigmoid 0
+        return 1 / (1 + np.exp(-values))
+
+
+def _check_weights(weights: Mapping[str, float | None]) -> list[float]:
+    """Return the weights in the order of `WEIGHTS`, or raise an error."""
+    checked: list[float] = []
+    for name in WEIGHTS:
+        value = weights.get(name)
+        if value is None:
+            raise ConfidenceError(
+                f"method 'learned' has no weights ({name} is missing); fit them to other labeled images with "
+                "fit_method(preds, 'learned') and pass them as options."
+            )
+        if not is_number(value):
+            raise ConfidenceError(f"{name} is {value!r}; expected the weight as a finite number.")
+        checked.append(float(value))
+    return checked

@@ -1,0 +1,129 @@
+"""Tuning images, and what is fitted to them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook.errors import ConfidenceError
+from secondlook.estimators import (
+    METHODS,
+    confidence,
+    default_method,
+    fit_method,
+    fit_temperature,
+    needs_fitting,
+    split_method,
+    tuning_positions,
+)
+from secondlook.predictions import Predictions
+
+Maker = Callable[..., Predictions]
+WEIGHTS = METHODS["learned"].fitted
+
+
+@pytest.mark.parametrize(("n_images", "expected"), [(0, 0), (3, 0), (4, 1), (800, 200), (4003, 1000), (50_000, 1000)])
+def test_a_quarter_of_the_images_but_at_most_a_thousand_is_set_apart(n_images: int, expected: int) -> None:
+    positions = tuning_positions(n_images)
+    assert positions.dtype == np.int64
+    assert len(positions) == len(set(positions.tolist())) == expected
+    assert (np.diff(positions) > 0).all()
+    assert ((positions >= 0) & (positions < n_images)).all()
+    np.testing.assert_array_equal(positions, tuning_positions(n_images))
+
+
+def test_tuning_images_are_spread_and_depend_on_the_seed() -> None:
+    positions = tuning_positions(8000)
+    assert abs(positions.mean() - 4000) < 300
+    assert not np.array_equal(positions, tuning_positions(8000, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("mean", {}, False),
+        ("mean", {"temperature": "fit"}, True),
+        ("mean?temperature=fit", {}, True),
+        ("mean?temperature=fit", {"temperature": 2.0}, False),
+        ("mean", {"temperature": 2.0}, False),
+        ("view:hflip?temperature=fit", {}, True),
+        ("blend", {}, False),
+        ("max-logit-pnorm", {}, True),
+        ("max-logit-pnorm?on=views", {}, True),
+        ("max-logit-pnorm?p=3", {}, False),
+        ("max-logit-pnorm", {"p": "none"}, False),
+        ("max-logit-pnorm?p=none&temperature=fit", {}, True),
+        ("learned", {}, True),
+        ("learned", dict.fromkeys(WEIGHTS, 0.0), False),
+        ("learned", dict.fromkeys(WEIGHTS[1:], 0.0), True),
+    ],
+)
+def test_which_methods_need_fitting(predictions: Maker, method: str, options: dict[str, Any], expected: bool) -> None:
+    assert needs_fitting(method, options) is expected
+    if not expected:  # nothing is fitted, so neither labels nor many images are needed
+        plain, merged = split_method(method, options)
+        assert fit_method(predictions(labels=False, n=3), method, **options) == merged
+        assert fit_method(predictions(labels=False, n=3), plain, **merged) == merged
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("learned", "max-logit-pnorm", "view")])
+def test_methods_without_anything_to_fit_keep_their_options(predictions: Maker, method: str) -> None:
+    assert not needs_fitting(method)
+    assert fit_method(predictions(labels=False), method) == {}
+
+
+def test_what_was_fitted_completes_the_method(predictions: Maker) -> None:
+    tuning, judged = predictions(n=400, seed=1), predictions(n=50, seed=2, labels=False)
+    for text in ("mean?temperature=fit", "max-logit-pnorm?on=views&temperature=fit", "max-logit-pnorm", "msr"):
+        fitted = fit_method(tuning, text)
+        plain, _ = split_method(text)
+        assert not needs_fitting(plain, fitted)
+        assert not needs_fitting(text, fitted)
+        assert all(isinstance(value, float | int | str) for value in fitted.values())
+        np.testing.assert_array_equal(confidence(judged, plain, **fitted), confidence(judged, text, **fitted))
+    assert fit_method(tuning, "mean", temperature="fit") == {"temperature": fit_temperature(tuning)}
+    assert sl.fit_method is fit_method
+
+
+def test_tune_on_selects_the_tuning_images(predictions: Maker) -> None:
+    preds = predictions(n=400)
+    some = np.arange(0, 400, 2)
+    assert fit_method(preds, "mean", temperature="fit", tune_on=some) == {"temperature": fit_temperature(preds, some)}
+
+
+@pytest.mark.parametrize("method", ["learned", "max-logit-pnorm", "mean?temperature=fit"])
+def test_fitting_needs_labels(predictions: Maker, method: str) -> None:
+    with pytest.raises(ConfidenceError, match="label"):
+        fit_method(predictions(labels=False), method)
+
+
+def test_invalid_requests_are_rejected(predictions: Maker) -> None:
+    preds = predictions(n=400)
+    with pytest.raises(ConfidenceError, match=r"'max-logit-pnorm'.*logits"):
+        fit_method(predictions(logits=False), "max-logit-pnorm")
+    with pytest.raises(ConfidenceError, match="'q'"):
+        fit_method(preds, "max-logit-pnorm", q=3)
+    with pytest.raises(ConfidenceError, match=r"log_odds.*all"):
+        fit_method(preds, "learned", log_odds=1.0)
+    with pytest.raises(ConfidenceError, match="'lerned'"):
+        needs_fitting("lerned")
+
+
+def make_tuning(n_images: int, n_errors: int, n_views: int = 2) -> Predictions:
+    logits = np.random.default_rng(0).normal(size=(n_images, n_views, 3))
+    labels = logits[:, 0].argmax(axis=1)
+    labels[:n_errors] = (labels[:n_errors] + 1) % 3
+    return Predictions(logits=logits, views=["identity", "hflip"][:n_views], labels=labels)
+
+
+def test_the_default_method_is_learned_where_the_tuning_images_suffice(predictions: Maker) -> None:
+    assert default_method(None) == "blend"
+    assert default_method(predictions(labels=False, n=400)) == "blend"
+    assert default_method(make_tuning(400, 60)) == "learned"
+    assert default_method(make_tuning(400, 10)) == "blend"
+    assert default_method(make_tuning(150, 60)) == "blend"
+    assert default_method(make_tuning(400, 60), top_k=3) == "blend"  # nothing is wrong among all three classes
+    assert default_method(make_tuning(400, 60, n_views=1)) == "msr"
+    assert default_method(make_tuning(150, 10, n_views=1)) == "msr"
