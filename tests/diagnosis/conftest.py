@@ -36,14 +36,34 @@ def make_pool() -> MakePool:
 
 @pytest.fixture
 def weak_pool() -> Predictions:
-    """400 images: the rotations lose 20 and 10 of the 90 uncertain correct predictions, 'vflip' loses all."""
+    """400 images: the rotations lower 20 and 10 of the 90 uncertain correct predictions, 'vflip' loses all."""
     mass = np.tile(np.where(np.arange(400) < 300, 0.99, 0.6), (5, 1))
     mass[:, 390:] = 0.4  # errors in every view
-    mass[2, 370:390] = 0.45
-    mass[3, 380:390] = 0.45
+    mass[2, 370:390] = 0.55
+    mass[3, 380:390] = 0.55
     mass[4] = 0.1
     return Predictions(
         probabilities=np.stack([mass.T, 1 - mass.T], axis=2),
         views="identity hflip rotate:8 rotate:6 vflip",
         labels=np.zeros(400, dtype=np.int64),
     )
+
+
+@pytest.fixture
+def misleading_pool() -> MakePool:
+    """Return a factory of views with the classes and the doubt of the image itself, but at other images.
+
+    No view is harmful, and each of them makes the mean confidence worse. `share` is the weight of that doubt.
+    """
+
+    def make(n_images: int = 1000, *, seed: int = 0, share: float = 1.0, labeled: bool = True) -> Predictions:
+        generator = np.random.default_rng(seed)
+        wrong = np.arange(n_images) % 10 == 0
+        image = np.clip(np.where(wrong, 0.6, 0.9) + generator.normal(0, 0.1, n_images), 0.51, 0.99)
+        views = [share * generator.permutation(image) + (1 - share) * image for _ in range(6)]
+        mass = np.stack([image, *views], axis=1)
+        texts = ["identity", *(f"shift:{pixels},0" for pixels in range(1, 7))]
+        labels = wrong.astype(np.int64) if labeled else None
+        return Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views=texts, labels=labels)
+
+    return make

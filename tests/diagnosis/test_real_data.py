@@ -6,9 +6,20 @@ import numpy as np
 import pytest
 
 import secondlook.cli
-from secondlook.classifiers import load_classifier
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cli.demo import digit_images, split_digits
-from secondlook.diagnosis import candidate_views, diagnose_views, harmful_view_warnings, search_views
+from secondlook.diagnosis import (
+    AUTO_POOL,
+    auto_views,
+    candidate_views,
+    choose_views,
+    describe_harmful_views,
+    diagnose_views,
+    search_views,
+)
+from secondlook.estimators import confidence
+from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, collect
 from secondlook.views import ViewSet
 
@@ -33,20 +44,24 @@ def photographs() -> Predictions:
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
 def test_harmful_views_are_detected_and_the_preset_is_not(photographs: Predictions) -> None:
-    assert harmful_view_warnings(photographs.select(views="cifar10")) == []
-    sentences = harmful_view_warnings(photographs)
-    assert [sentence.split("'")[1] for sentence in sentences] == list(HARMFUL)
+    assert describe_harmful_views(photographs.select(views="cifar10")) is None
+    assert list(diagnose_views(photographs).harmful) == list(HARMFUL)
+
+
+def load_digits() -> tuple[Classifier, Array, Array]:
+    """Return the demo network, and images and labels that it was not trained on."""
+    images, labels = digit_images()
+    unseen = split_digits()[1]
+    network = Path(secondlook.cli.__file__).parent / "demo_data" / "digits.onnx"
+    return load_classifier(f"onnx:{network}", output="logits", threads=1), images[unseen], labels[unseen]
 
 
 @pytest.fixture(scope="module")
 def digits() -> Predictions:
-    """Outputs of the demo network for natural candidates, on digits it was not trained on."""
-    images, labels = digit_images()
-    unseen = split_digits()[1]
-    network = Path(secondlook.cli.__file__).parent / "demo_data" / "digits.onnx"
+    """Outputs of the demo network for natural candidates."""
+    model, images, labels = load_digits()
     views = [view for view in candidate_views("natural", 16, 60) if "channels" not in str(view)]
-    model = load_classifier(f"onnx:{network}", output="logits", threads=1)
-    return collect(model, images[unseen], views, labels=labels[unseen], progress=False)
+    return collect(model, images, views, labels=labels, progress=False)
 
 
 def test_flips_of_digits_are_harmful(digits: Predictions) -> None:
@@ -62,3 +77,20 @@ def test_flips_of_digits_are_never_chosen(digits: Predictions, seed: int) -> Non
     result = search_views(digits, 8, seed=seed)
     assert not any("flip" in view for view in result.found.texts)
     assert result.gains[-1].verdict != "worse"
+
+
+@pytest.mark.parametrize("labeled", [False, True])
+def test_views_of_digits_are_chosen_without_flips_and_improve_the_confidence(labeled: bool) -> None:
+    model, images, labels = load_digits()
+    choice = auto_views(model, images, labels=labels if labeled else None, progress=False)
+    assert set(choice.set_aside) == {view for view in AUTO_POOL if "hflip" in view}
+    assert len(choice.views) == 13
+    preds = collect(model, images, choice.views, labels=labels, progress=False)
+    assert auroc(preds.correct(), confidence(preds, "mean")) > auroc(preds.correct(), confidence(preds, "msr")) + 0.01
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
+def test_flips_and_small_shifts_of_photographs_are_kept(photographs: Predictions) -> None:
+    choice = choose_views(photographs, 16)
+    assert set(HARMFUL) <= set(choice.set_aside)
+    assert {"hflip+shift:0,1", "hflip+shift:0,-1", "shift:-1,0", "shift:0,1", "shift:1,0"} <= set(choice.views)

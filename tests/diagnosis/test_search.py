@@ -9,8 +9,9 @@ import pytest
 
 from secondlook.diagnosis import SearchWarning, search_views
 from secondlook.diagnosis.diagnosis import find_choosable
+from secondlook.diagnosis.gains import compute_gain, measure_performances
 from secondlook.diagnosis.pool import read_pool
-from secondlook.diagnosis.search import assign_folds, choose_views, compute_held_out_means, parse_objective
+from secondlook.diagnosis.search import assign_folds, choose_greedily, compute_held_out_means, parse_objective
 from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import METRICS, auroc
@@ -39,7 +40,7 @@ def choose_by_brute_force(preds: Predictions, objective: str, n_views: int) -> l
 def test_chooser_matches_brute_force(make_pool: MakePool, objective: str) -> None:
     preds = make_pool(150, seed=OBJECTIVES.index(objective))
     pool = read_pool(preds)
-    chosen = choose_views(pool, parse_objective(objective), 4)
+    chosen = choose_greedily(pool, parse_objective(objective), 4)
     assert [pool.views.texts[position] for position in chosen] == choose_by_brute_force(preds, objective, 4)
 
 
@@ -51,6 +52,12 @@ def test_found_views_exclude_harmful_ones(make_pool: MakePool, budget: int) -> N
     assert "vflip" not in result.found
     assert 0 <= result.suggested_stop <= budget
     assert [point.views for point in result.curve] == list(range(budget + 1))
+
+
+def test_budget_beyond_the_harmless_views_chooses_all_of_them(make_pool: MakePool) -> None:
+    most, beyond = search_views(make_pool(), 9), search_views(make_pool(), 10)
+    assert beyond.found == most.found
+    assert beyond.curve == most.curve
 
 
 def test_smaller_budget_finds_the_beginning_of_the_order(make_pool: MakePool) -> None:
@@ -135,6 +142,56 @@ def test_preset_is_kept_only_within_the_budget_and_without_harmful_views(
     assert result.views == result.found
 
 
+@pytest.mark.parametrize("preset", [None, ["shift:1,0", "shift:2,0"]])
+@pytest.mark.parametrize("budget", [2, 6])
+def test_views_that_are_worse_than_the_image_alone_are_never_returned(
+    misleading_pool: MakePool, budget: int, preset: list[str] | None
+) -> None:
+    result = search_views(misleading_pool(), budget, preset=preset)
+    assert result.diagnosis.harmful == {}
+    assert result.gains[-1].verdict == "worse"
+    assert result.used == "the image alone"
+    assert result.views == ViewSet("identity")
+    assert result.kept is None
+    assert "the found views" in result.worse
+    assert all(gain.verdict == "worse" and name in result.verdict for name, gain in result.worse.items())
+    assert "use the image alone" in result.verdict
+
+
+def test_returned_views_are_never_worse_than_the_image_alone(misleading_pool: MakePool) -> None:
+    """Views between useless and misleading: whatever is returned, its measured gain is not below zero."""
+    metric, used = parse_objective("auroc"), set()
+    for seed, share in enumerate(np.linspace(0, 0.6, 8)):
+        preds = misleading_pool(400, seed=seed, share=share)
+        result = search_views(preds, 3, preset=["shift:1,0", "shift:2,0"], seed=seed)
+        gain = result.gains[-1]
+        if result.used != "the found views":
+            means = [confidence(preds, "mean", views=views) for views in (result.views, ["identity"])]
+            returned, image = measure_performances(metric, preds.correct(), means, seed)
+            gain = compute_gain(metric, returned, image, "the image alone")
+        assert gain.verdict != "worse"
+        used.add(result.used)
+    assert {"the given 3 views", "the image alone"} <= used
+
+
+def test_preset_with_harmful_views_is_kept_if_it_is_measured_to_be_better() -> None:
+    """'gray' loses many correct predictions, but knows the errors, of which the other views know nothing."""
+    generator = np.random.default_rng(0)
+    wrong = generator.random(1500) < 0.2
+    mass = 0.75 + generator.normal(0, 0.05, (1500, 4))
+    lost = ~wrong & (generator.random(1500) < 0.2)
+    mass[:, 3] = np.where(wrong, 0.1, np.where(lost, 0.45, 0.9))
+    preds = Predictions(
+        probabilities=np.stack([mass, 1 - mass, np.zeros_like(mass)], axis=2),
+        views="identity rotate:1 rotate:2 gray",
+        labels=2 * wrong.astype(np.int64),
+    )
+    result = search_views(preds, 2, preset=["gray"])
+    assert list(result.diagnosis.harmful) == ["gray"]
+    assert result.gains[0].verdict == "worse"
+    assert result.views == result.kept == ViewSet("identity gray")
+
+
 def test_preset_in_the_pool_is_compared_by_default(make_pool: MakePool) -> None:
     result = search_views(make_pool(views=[*ViewSet("cifar10").texts, "hflip"]), 4)
     assert result.preset == "cifar10"
@@ -158,7 +215,7 @@ def test_each_fold_is_judged_with_views_chosen_on_the_others(make_pool: MakePool
     means = compute_held_out_means(pool, metric, fold, 12)
     for number in range(3):
         others, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        chosen = choose_views(pool.select(others), metric, 12)
+        chosen = choose_greedily(pool.select(others), metric, 12)
         for n_views in range(1, 13):  # more views than there are: the last mean is repeated
             expected = pool.class_mass[chosen[:n_views]][:, held_out].mean(axis=0)
             np.testing.assert_allclose(means[n_views - 1, held_out], expected)
@@ -173,13 +230,13 @@ def test_held_out_images_do_not_influence_the_choice(make_pool: MakePool) -> Non
         values[:, 200:] = values[::-1, 200:]
     second.view_correct[:, 200:] = ~second.view_correct[:, 200:]
     metric = parse_objective("auroc")
-    chosen = [choose_views(pool.select(np.arange(200)), metric, 5) for pool in (first, second)]
+    chosen = [choose_greedily(pool.select(np.arange(200)), metric, 5) for pool in (first, second)]
     np.testing.assert_array_equal(chosen[0], chosen[1])
 
 
 def test_progress_counts_the_chosen_views(make_pool: MakePool) -> None:
     counts: list[int] = []
-    choose_views(read_pool(make_pool()), parse_objective("auroc"), 5, counts.append)
+    choose_greedily(read_pool(make_pool()), parse_objective("auroc"), 5, counts.append)
     assert sum(counts) == 4
 
 
@@ -193,7 +250,7 @@ def test_invalid_objective_is_rejected(objective: str) -> None:
     ("options", "offending"),
     [
         ({"budget": 0}, "budget is 0"),
-        ({"budget": 10}, "budget is 10; expected at most 9"),
+        ({"budget": 100}, "budget is 100; expected at most 9"),
         ({"objective": "aurok"}, "Did you mean 'auroc'"),
         ({"folds": 1}, "folds is 1"),
         ({"seed": -1}, "seed is -1"),

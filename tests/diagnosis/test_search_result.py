@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import search_views
+from secondlook.diagnosis import SearchWarning, search_views
 from secondlook.errors import DiagnosisError
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
@@ -50,6 +50,24 @@ def test_no_gain_reads_as_the_same() -> None:
     assert "  same as the image alone" in text
     assert "the same auroc on 200 images" in text
     assert "+0.0000" not in text
+
+
+def test_fewer_classifier_calls_are_claimed_only_where_true() -> None:
+    first = np.random.default_rng(0).normal(size=(200, 1, 3))
+    labels = np.where(np.arange(200) % 4 == 0, (first[:, 0].argmax(axis=1) + 1) % 3, first[:, 0].argmax(axis=1))
+    preds = Predictions(logits=np.tile(first, (1, 4, 1)), views="identity hflip shift:1,0 shift:0,1", labels=labels)
+    assert "fewer classifier calls" in search_views(preds, 2).verdict
+    assert "fewer classifier calls" not in search_views(preds, 3).verdict
+
+
+def test_one_view_is_singular(make_pool: MakePool, weak_pool: Predictions) -> None:
+    text = str(search_views(make_pool(300, views=["identity", "hflip"]), 1, preset=["identity"]))
+    assert "1 of 1 view (0 harmful)" in text
+    with pytest.warns(SearchWarning):
+        only_weak = search_views(weak_pool.select(views="identity rotate:8 rotate:6"), 1)
+    for shown in (text, str(only_weak)):
+        assert "1 views" not in shown
+        assert "1 usable" not in shown
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

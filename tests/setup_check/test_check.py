@@ -12,8 +12,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.setup_check import SetupCheck, find_setup_warnings
-from secondlook.setup_check.sample import spread_images
-from secondlook.sources import ArraySource
+from secondlook.sources import ArraySource, spread_images
 from tests.classifiers.loopback_server import METADATA, Chunks, as_json, http, serve
 from tests.setup_check.conftest import N_CLASSES, LinearModel, Photos
 

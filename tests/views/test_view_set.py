@@ -126,3 +126,11 @@ def test_values_that_are_no_views_are_rejected(views: Any) -> None:
     for function in (ViewSet, as_view_set, as_view_set_with_identity):
         with pytest.raises(ViewError, match=re.escape(repr(views))):
             function(views)
+
+
+@pytest.mark.parametrize("views", ["auto", " auto ", ["auto"], "identity auto"])
+def test_auto_is_no_plain_set(views: str | list[str]) -> None:
+    with pytest.raises(ViewError, match="'auto' chooses views for a classifier and its images") as caught:
+        ViewSet(views)
+    assert "preset" in str(caught.value)
+    assert "auto_views" in str(caught.value)

@@ -10,9 +10,11 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError
 from secondlook.metrics import BoundMetric, Interval, Ranking, percentile_interval, resample_metrics
+from secondlook.tables import format_difference, format_difference_interval
 
 LEVEL = 0.95
 RESAMPLES = 200
+THE_IMAGE = "the image alone"
 
 
 @dataclass(frozen=True)
@@ -93,3 +95,13 @@ def first_within_standard_error(metric: BoundMetric, performances: Sequence[Perf
     best = performances[int(np.argmax(values))]
     errors = [float(np.nanstd(best.resampled - one.resampled)) for one in performances]
     return int(np.argmax(values.max() - values <= np.nan_to_num(errors)))
+
+
+def format_gain(gain: Gain) -> str:
+    """Return the gain with its interval, or 'same'."""
+    return f"{format_difference(gain.gain)} {format_gain_interval(gain)}".rstrip()
+
+
+def format_gain_interval(gain: Gain) -> str:
+    """Return the interval of the gain, or "" where it is missing or empty."""
+    return "" if gain.interval is None else format_difference_interval(gain.interval.low, gain.interval.high)

@@ -1,13 +1,16 @@
 """`search_views`: a greedy choice among the usable views of a pool, judged on images it was not made on."""
 
 import warnings
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.diagnosis.diagnosis import Diagnosis, diagnose_pool, find_choosable
+from secondlook.diagnosis.diagnosis import Diagnosis, count_views, diagnose_pool, find_choosable
 from secondlook.diagnosis.gains import (
+    THE_IMAGE,
     CurvePoint,
     Gain,
     compute_gain,
@@ -25,7 +28,7 @@ from secondlook.progress import Advance, ignore_progress, progress_bar
 from secondlook.views import PRESETS, ViewSet, ViewsLike, as_view_set_with_identity
 
 ENOUGH_ERRORS = 20
-THE_IMAGE = "the image alone"
+FOUND = "the found views"
 
 
 class SearchWarning(UserWarning):
@@ -60,6 +63,8 @@ def search_views(
     preset
         Preset or views to compare with; all of the views must be in the predictions. By default the first preset whose
         views are all there. It is kept if it fits the budget, has no harmful views, and no better views are found.
+        Views that are worse than the image alone are never returned: the next of the found views, the preset, all
+        usable views (within the budget) and the image alone takes their place.
     top_k
         A prediction is correct if the label is among the k most probable classes.
     folds
@@ -80,25 +85,28 @@ def search_views(
     _check_errors(pool.correct)
     name, reference = find_reference(preset, pool.views) or (None, None)
     diagnosis = diagnose_pool(pool)
-    _check_budget(budget, diagnosis)
+    budget = _limit_budget(budget, diagnosis)
     fold = assign_folds(pool.correct, folds, seed)
     n_folds = int(fold.max()) + 1
     with progress_bar(f"searching by {objective}", (n_folds + 1) * budget, "views", enabled=progress) as advance:
-        chosen = choose_views(pool, metric, budget + 1, advance)
+        chosen = choose_greedily(pool, metric, budget + 1, advance)
         means = compute_held_out_means(pool, metric, fold, budget + 1, advance)
-    others = {
-        f"the mean over all {len(diagnosis.usable)} usable views": diagnosis.usable,
-        THE_IMAGE: ViewSet("identity"),
-    }
-    if reference is not None:
-        others = {f"the preset {name!r}" if name in PRESETS else str(name): reference, **others}
-    confidences = [*means, *(pool.mean_confidence(views.texts) for views in others.values())]
+    sets = _name_sets(ViewSet([pool.views[position] for position in chosen]), name, reference, diagnosis.usable)
+    others = list(sets)[1:]
+    confidences = [*means, *(pool.mean_confidence(sets[other].texts) for other in others)]
     performances = measure_performances(metric, pool.correct, confidences, seed)
-    by_number, by_views = performances[: budget + 1], performances[budget + 1 :]
-    gains = tuple(compute_gain(metric, by_number[-1], one, over) for over, one in zip(others, by_views, strict=True))
+    by_number, by_name = performances[: budget + 1], dict(zip(sets, performances[budget:], strict=True))
+    gains = tuple(compute_gain(metric, by_name[FOUND], by_name[other], other) for other in others)
+    over_image = {one: compute_gain(metric, by_name[one], by_name[THE_IMAGE], THE_IMAGE) for one in sets}
+    order = _order_sets(sets, None if reference is None else gains[0], diagnosis, budget)
+    worse = list(takewhile(lambda one: over_image[one].verdict == "worse", order))
+    used = order[len(worse)]  # at least the image alone, which is not worse than itself
     return SearchResult(
-        found=ViewSet([pool.views[position] for position in chosen]),
-        kept=reference if _is_kept(reference, gains[0], diagnosis, budget) else None,
+        found=sets[FOUND],
+        kept=reference if sets[used] is reference else None,
+        used=used,
+        views=sets[used],
+        worse={one: over_image[one] for one in worse},
         objective=metric.text,
         value=by_number[-1].value,
         gains=gains,
@@ -116,14 +124,33 @@ def search_views(
     )
 
 
-def _is_kept(reference: ViewSet | None, gain: Gain, diagnosis: Diagnosis, budget: int) -> bool:
-    """Return whether the reference may be used and no better views were found."""
-    if reference is None or gain.verdict == "better":
-        return False
-    return len(reference) <= budget + 1 and diagnosis.harmful.keys().isdisjoint(reference.texts)
+def _name_sets(found: ViewSet, preset: str | None, reference: ViewSet | None, usable: ViewSet) -> dict[str, ViewSet]:
+    """Return the found views and the views to compare them with, by name; the image alone is the last."""
+    sets = {FOUND: found}
+    if reference is not None:
+        sets[f"the preset {preset!r}" if preset in PRESETS else str(preset)] = reference
+    if len(usable) > 1:
+        sets[f"the mean over all {len(usable)} usable views"] = usable
+    return {**sets, THE_IMAGE: ViewSet("identity")}
 
 
-def choose_views(pool: Pool, metric: BoundMetric, n_views: int, advance: Advance = ignore_progress) -> IntArray:
+def _order_sets(
+    sets: Mapping[str, ViewSet], over_reference: Gain | None, diagnosis: Diagnosis, budget: int
+) -> list[str]:
+    """Return the names of the sets that can be used, the preferred one first and the image alone last.
+
+    The reference goes before the found views unless they are better. It may have harmful views only where it is
+    nevertheless measured to be better than the found views.
+    """
+    fitting = [name for name, views in sets.items() if len(views) <= budget + 1]
+    harmless = [name for name in fitting if diagnosis.harmful.keys().isdisjoint(sets[name].texts)]
+    if over_reference is None or over_reference.verdict == "better":
+        return harmless
+    keepable = fitting if over_reference.verdict == "worse" else harmless
+    return list(dict.fromkeys([*(name for name in keepable if name == over_reference.over), *harmless]))
+
+
+def choose_greedily(pool: Pool, metric: BoundMetric, n_views: int, advance: Advance = ignore_progress) -> IntArray:
     """Return positions of views in the order of a greedy forward search that starts with the identity. -> int64 [v]
 
     Among equally good views the first is chosen, which is the mildest of candidate views.
@@ -165,7 +192,7 @@ def compute_held_out_means(
     means = np.empty((n_views, len(fold)))
     for number in range(int(fold.max()) + 1):
         held_out = np.flatnonzero(fold == number)
-        chosen = choose_views(pool.select(fold != number), metric, n_views, advance)
+        chosen = choose_greedily(pool.select(fold != number), metric, n_views, advance)
         last = np.minimum(np.arange(n_views), len(chosen) - 1)
         totals = np.cumsum(pool.class_mass[chosen][:, held_out], axis=0)
         means[:, held_out] = totals[last] / (last + 1)[:, None]
@@ -182,12 +209,12 @@ def find_reference(preset: ViewsLike | None, pool: ViewSet) -> tuple[str, ViewSe
         name, views = preset, _preset_views(preset)
     else:
         views = as_view_set_with_identity(preset)
-        name = str(preset) if isinstance(preset, str | Path) else f"the given {len(views)} views"
+        name = str(preset) if isinstance(preset, str | Path) else f"the given {count_views(len(views))}"
     missing = [text for text in views.texts if text not in pool.texts]
     if missing:
         raise DiagnosisError(
-            f"{len(missing)} of the {len(views)} views of {name!r} are not in the predictions, such as {missing[0]!r}; "
-            "collect them too, or pass another preset=."
+            f"the predictions lack {count_views(len(missing))} of {name!r}, such as {missing[0]!r}; collect all of "
+            "them, or pass another preset=."
         )
     return name, views
 
@@ -236,11 +263,12 @@ def _check_errors(correct: BoolArray) -> None:
         )
 
 
-def _check_budget(budget: int, diagnosis: Diagnosis) -> None:
-    n_harmful = len(diagnosis.harmful)
-    most = len(diagnosis) - n_harmful - 1
-    if budget > most:
+def _limit_budget(budget: int, diagnosis: Diagnosis) -> int:
+    """Return the number of views to choose, at most those that are not harmful."""
+    n_views, n_harmful = len(diagnosis) - 1, len(diagnosis.harmful)
+    if budget > n_views or n_harmful == n_views:
         raise DiagnosisError(
-            f"budget is {budget}; expected at most {most}, as {n_harmful} of the {len(diagnosis) - 1} views besides "
-            "the image itself are harmful; lower the budget, or collect more views."
+            f"budget is {budget}; expected at most {n_views - n_harmful}, as there are {count_views(n_views)} "
+            f"besides the image itself, {n_harmful} of them harmful; lower the budget, or collect more views."
         )
+    return min(budget, n_views - n_harmful)

@@ -3,16 +3,10 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from secondlook.diagnosis.diagnosis import Diagnosis
-from secondlook.diagnosis.gains import LEVEL, CurvePoint, Gain
+from secondlook.diagnosis.diagnosis import Diagnosis, count_views
+from secondlook.diagnosis.gains import LEVEL, THE_IMAGE, CurvePoint, Gain, format_gain, format_gain_interval
 from secondlook.errors import DiagnosisError
-from secondlook.tables import (
-    TextTable,
-    format_difference,
-    format_difference_interval,
-    format_html,
-    format_value,
-)
+from secondlook.tables import TextTable, format_difference, format_html, format_value
 from secondlook.views import ViewSet
 
 MAX_HARMFUL_LINES = 10
@@ -26,7 +20,13 @@ class SearchResult:
     found: ViewSet
     """The identity and the chosen views, in the order in which they were chosen: the most useful first."""
     kept: ViewSet | None
-    """The preset, if no better views were found and it can be used."""
+    """The preset, if it is used: no better views were found, or only worse ones than the image alone."""
+    used: str
+    """Name of the views to use: 'the found views', "the preset 'cifar10'", 'the image alone', ..."""
+    views: ViewSet
+    """The views to use."""
+    worse: dict[str, Gain]
+    """Views that would be preferred but are worse than the image alone, by name, with their gain over it."""
     objective: str
     value: float
     """Objective of the found views on images they were not chosen on."""
@@ -44,29 +44,34 @@ class SearchResult:
     seed: int
 
     @property
-    def views(self) -> ViewSet:
-        """The views to use: the preset if it is kept, else the found views."""
-        return self.found if self.kept is None else self.kept
-
-    @property
     def verdict(self) -> str:
-        """One sentence on whether better views were found."""
+        """One sentence on whether better views were found, and which views to use."""
+        sample = f"on {self.images:,} images with {self.errors:,} errors"
+        if self.worse:
+            gains = " and ".join(f"{name} ({self._describe(gain)})" for name, gain in self.worse.items())
+            return f"Worse than {THE_IMAGE} {sample}: {gains}; {self._advice()}."
         first = self.gains[0]
-        gain = _format_gain(first)
-        gain = f"the same {self.objective}" if gain == "same" else f"{self.objective} {gain}"
         if first.verdict == "better":
-            return f"The found views are better than {first.over}: {gain}."
+            return f"The found views are better than {first.over}: {self._describe(first)}."
         return (
-            f"The found views are not clearly better than {first.over}: {gain} on {self.images:,} images with "
-            f"{self.errors:,} errors; {self._advice(first)}."
+            f"The found views are not clearly better than {first.over}: {self._describe(first)} {sample}; "
+            f"{self._advice()}."
         )
 
-    def _advice(self, first: Gain) -> str:
+    def _describe(self, gain: Gain) -> str:
+        text = format_gain(gain)
+        return f"the same {self.objective}" if text == "same" else f"{self.objective} {text}"
+
+    def _advice(self) -> str:
         if self.kept is not None:
-            return f"{first.over} is kept"
+            return f"{self.used} is kept"
+        if self.worse:
+            return f"use {self.used}"
         if self.preset is not None:
-            return f"{first.over} exceeds the budget or has harmful views, so the found views are used"
-        return "the found views need fewer classifier calls"
+            return f"{self.gains[0].over} exceeds the budget or has harmful views, so the found views are used"
+        if len(self.views) < len(self.diagnosis.usable):
+            return "the found views need fewer classifier calls"
+        return "the found views are used"
 
     def write(self, path: str | Path) -> Path:
         """Write the views to use to a .txt file, which can be passed wherever views are expected."""
@@ -134,7 +139,7 @@ class SearchResult:
             f"On held-out images ({self.folds} folds, {100 * LEVEL:g} % intervals) {self.objective} is "
             f"{format_value(self.value)}:",
             *(f"  {_compare(gain)} {gain.over} ({format_value(gain.value)})" for gain in self.gains),
-            f"Suggested stop: {self.suggested_stop} views besides the image itself.",
+            f"Suggested stop: {count_views(self.suggested_stop)} besides the image itself.",
             self.verdict,
             *self.diagnosis.describe_harmful(MAX_HARMFUL_LINES),
         ]
@@ -148,26 +153,18 @@ class SearchResult:
     def _summary(self) -> str:
         chosen, candidates = len(self.found) - 1, len(self.diagnosis) - 1
         return (
-            f"{chosen} of {candidates} views ({len(self.diagnosis.harmful)} harmful) chosen by {self.objective} on "
-            f"{self.images:,} images with {self.errors:,} errors, seed {self.seed}"
+            f"{chosen} of {count_views(candidates)} ({len(self.diagnosis.harmful)} harmful) chosen by {self.objective} "
+            f"on {self.images:,} images with {self.errors:,} errors, seed {self.seed}"
         )
 
     def _tabulate_curve(self) -> TextTable:
         rows = [["view", "views", self.objective, "gain", "interval"]]
         for text, point in zip(self.found.texts, self.curve, strict=False):
             gain = format_difference(point.gain.gain)
-            rows.append([text, str(point.views), format_value(point.value), gain, _format_interval(point.gain)])
+            rows.append([text, str(point.views), format_value(point.value), gain, format_gain_interval(point.gain)])
         return TextTable(rows, numbers=True)
 
 
 def _compare(gain: Gain) -> str:
     word, link = ("", "as") if format_difference(gain.gain) == "same" else ("gain ", "over")
-    return f"{word}{_format_gain(gain)} {link}"
-
-
-def _format_gain(gain: Gain) -> str:
-    return f"{format_difference(gain.gain)} {_format_interval(gain)}".rstrip()
-
-
-def _format_interval(gain: Gain) -> str:
-    return "" if gain.interval is None else format_difference_interval(gain.interval.low, gain.interval.high)
+    return f"{word}{format_gain(gain)} {link}"

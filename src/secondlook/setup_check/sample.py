@@ -9,7 +9,7 @@ from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.predictions import BatchSize, Predictions, collect, read_first_image
 from secondlook.setup_check.readings import describe_input, propose_readings, read_as
-from secondlook.sources import ArraySource, Source, Subset
+from secondlook.sources import ArraySource, Source, spread_images
 
 IMAGES_AT_ONCE = 16
 """Number of images held at their original size."""
@@ -90,18 +90,6 @@ class Sample:
             for geometry, preprocessing in new.items():
                 parts[geometry].append(preprocessing.fit(batch.images))
         self._fitted |= {geometry: np.concatenate(arrays) for geometry, arrays in parts.items()}
-
-
-def spread_images(source: Source, count: int) -> Source:
-    """Return `count` images, one from each of as many equal parts of the source, in random order with a fixed seed.
-
-    Taking every n-th image instead could take one class only, where classes alternate.
-    """
-    rng = np.random.default_rng(0)
-    count = min(count, len(source))
-    edges = np.arange(count + 1) * len(source) // count
-    positions = rng.permutation(rng.integers(edges[:-1], edges[1:]))
-    return Subset(source, positions, source.spec, source.on_error)
 
 
 def _geometry_of(preprocessing: Preprocessing) -> tuple[object, ...]:

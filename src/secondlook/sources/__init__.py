@@ -19,7 +19,7 @@ from secondlook.sources.source import (
     UnreadableImageError,
     source_scheme,
 )
-from secondlook.sources.subset import Subset, SubsetName, read_indices
+from secondlook.sources.subset import Subset, SubsetName, read_indices, spread_images
 
 __all__ = [
     "SOURCES",
@@ -43,5 +43,6 @@ __all__ = [
     "read_image",
     "read_indices",
     "source_scheme",
+    "spread_images",
     "stack_images",
 ]

@@ -59,6 +59,18 @@ class Subset(Source):
         return self.whole.hash_content(int(self.positions[index]))
 
 
+def spread_images(source: Source, count: int) -> Source:
+    """Return `count` images, one from each of as many equal parts of the source, in random order with a fixed seed.
+
+    Taking every n-th image instead could take one class only, where classes alternate.
+    """
+    rng = np.random.default_rng(0)
+    count = min(count, len(source))
+    edges = np.arange(count + 1) * len(source) // count
+    positions = rng.permutation(rng.integers(edges[:-1], edges[1:]))
+    return Subset(source, positions, source.spec, source.on_error)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which images to select: a subset or a file of indices, then the first `limit` of them."""

@@ -7,6 +7,7 @@ from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Amount, Step, view_step
 from secondlook.views.view import BoundStep, View
 from secondlook.views.view_set import (
+    AUTO,
     ViewSet,
     ViewsLike,
     ViewWarning,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from secondlook.views.sheet import contact_sheet
 
 __all__ = [
+    "AUTO",
     "PRESETS",
     "STEPS",
     "Amount",

@@ -11,6 +11,9 @@ from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, shorten
 from secondlook.views.view import View
 
+AUTO = "auto"
+"""The text that asks for views chosen for a classifier and its images; only what has both can choose them."""
+
 
 class ViewWarning(UserWarning):
     """A set of views that was changed, or that may not be suitable."""
@@ -197,6 +200,11 @@ def _parse_item(position: int, item: View | str, n_items: int) -> View:
     try:
         return View.parse(item.strip())
     except ViewError as error:
+        if item.strip() == AUTO:
+            raise ViewError(
+                f"{AUTO!r} chooses views for a classifier and its images; use it to evaluate, in SelectiveClassifier "
+                "or auto_views, and name a preset here, such as 'natural'."
+            ) from None
         if item in PRESETS:
             raise ViewError(f"preset {item!r} is a whole set; it cannot be combined with other views.") from None
         if n_items > 1:
