@@ -49,11 +49,14 @@ def test_cells_are_read_as_they_were_written(cells: list[str | int]) -> None:
 def test_differences_keep_the_digits_that_matter() -> None:
     values = (0.0, 1e-17, -1e-17, 0.00003, -0.00003, 0.0123, 2e-9)
     assert [format_difference(value) for value in values] == [
-        *("same", "same", "same", "+0.00003", "-0.00003", "+0.0123", "+0.000000002")
+        *("same", "same", "same", "+3.0e-5", "-3.0e-5", "+0.0123", "+2.0e-9")
     ]
+    assert [format_difference(value) for value in (0.00123, -0.000512, 0.25)] == ["+0.0012", "-0.00051", "+0.2500"]
     assert [format_value(value) for value in (0.0, 1.0, 0.99997, 0.00002, 0.12345)] == [
-        *("0.0000", "1.0000", "0.99997", "0.00002", "0.1235")
+        *("0.0000", "1.0000", "0.99997", "2.00e-5", "0.1235")
     ]
+    small = (0.0123, 0.00123, 0.0099996, 0.000405, -0.0123)
+    assert [format_value(value) for value in small] == ["0.0123", "0.00123", "0.0100", "4.05e-4", "-0.0123"]
     assert format_difference_interval(-0.01, 0.0) == "[-0.0100, 0]"
     assert format_difference_interval(0.0, 1e-18) == ""
 
@@ -67,6 +70,14 @@ def test_no_difference_reads_as_zero(value: float) -> None:
         assert float(text) != 0
         assert (float(text) > 0) == (value > 0)
         assert abs(float(text) - value) <= 0.5e-4
+
+
+@given(st.floats(1e-9, 0.9999))
+def test_values_keep_three_digits_and_four_decimals(value: float) -> None:
+    text = format_value(value)
+    assert float(text) == float(f"{value:.2e}") or abs(float(text) - value) <= 0.5e-4
+    assert abs(float(text) - value) <= 0.006 * value
+    assert len(text) <= 7, "so that tables fit"
 
 
 def test_shares_have_no_more_digits_than_images() -> None:

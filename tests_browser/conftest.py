@@ -17,6 +17,8 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+METHODS = ("msr", "mean", "bootstrap", "bootstrap-lower")
+OPTIONS_METHOD = "entropy?on=views&temperature=1.5"
 CLASSES = ("cat", "dog", "bird", '<img src="x" onerror="alert(1)">')
 
 
@@ -43,6 +45,7 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
         preds,
         tmp_path_factory.mktemp("report") / "report.html",
         title="Cats, dogs and birds",
+        methods=METHODS,
         image=lambda index: np.roll(noise, index, axis=1),
         notes=["synthetic predictions"],
         command="secondlook report run/",
@@ -62,6 +65,21 @@ def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFacto
         risk=0.05,
         delta=0.05,
         calibrated=["mean"],
+        artifacts=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def tuned_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a report whose methods include one with options and one that is fitted on images set apart."""
+    return write_report(
+        preds,
+        tmp_path_factory.mktemp("tuned") / "report.html",
+        title="Images set apart",
+        methods=["msr", "mean", "blend", OPTIONS_METHOD, "view:hflip", "learned"],
+        image=lambda index: np.full((32, 32, 3), index % 256, dtype=np.uint8),
+        warnings=["view 'vflip' is <b>harmful</b>: it changes 40.0 % of the confident predictions; pass views='auto'."],
+        resamples=50,
         artifacts=False,
     )
 

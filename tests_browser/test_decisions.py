@@ -24,6 +24,7 @@ from secondlook.report.operating_points import (
 )
 from secondlook.report.study import Study, build_study
 from secondlook.selective import certify
+from tests_browser.conftest import METHODS
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
 SETTINGS = [("mean", "coverage", 600), ("mean", "coverage", 900), ("msr", "coverage", 700), ("mean", "tolerated", 3)]
@@ -32,7 +33,7 @@ DESKTOP, PHONE = 1280, 390
 
 @pytest.fixture(scope="module")
 def study(preds: Predictions) -> Study:
-    return build_study(preds)
+    return build_study(preds, METHODS)
 
 
 def risks_of(study: Study) -> list[float]:

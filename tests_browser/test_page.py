@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from secondlook.report.study import EXPLANATIONS
+from tests_browser.conftest import METHODS, OPTIONS_METHOD
 
 WIDTHS = (1280, 390)
 TEXTS = (
@@ -63,12 +64,40 @@ def test_curves_are_told_apart_without_colors(page: Page) -> None:
 
 
 def test_methods_are_explained_where_they_stand(page: Page) -> None:
-    for name, explanation in EXPLANATIONS.items():
+    for name in METHODS:
+        explanation = EXPLANATIONS[name]
         places = (f"#all-methods tr[data-method='{name}'] th", "#risk-plot .legend", "#methods .definitions")
         assert all(explanation in page.inner_text(place) for place in places)
         page.select_option("#method", name)
         assert explanation in page.inner_text("#method-explanation")
         assert name in page.inner_text("#setting")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_methods_with_options_and_images_set_apart(browser: Browser, tuned_report: Path, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto(tuned_report.as_uri())
+    assert page.input_value("#method") == "learned", "the second look is the default confidence"
+    for name in ("msr", OPTIONS_METHOD, "view:hflip"):
+        page.select_option("#method", name)
+        assert f"Decided by {name}, " in page.inner_text("#setting")
+        selected = page.locator("#all-methods tr.selected")
+        assert selected.get_attribute("data-method") == name
+        assert re.fullmatch(r"[\d,]+ \([\d.]+.%\)", selected.locator("td").nth(1).inner_text())
+    warning = page.locator(".warning")
+    assert warning.is_visible()
+    assert "view 'vflip' is <b>harmful</b>" in warning.inner_text()
+    assert page.locator("#recommendation").is_visible()
+    assert page.locator(".facts div", has_text="Images set apart").locator("dd").inner_text() == "500"
+    assert page.inner_text("#lead").startswith("Of 1,500 images")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"tuned-{width}.png", full_page=True)
+    page.close()
+    assert messages == []
 
 
 def test_image_opens_all_of_its_views_and_closes(page: Page) -> None:

@@ -17,7 +17,8 @@ from secondlook.report.operating_points import (
     point_at_risk,
     slider_risks,
 )
-from secondlook.report.study import MULTI_VIEW_METHODS, Study, build_study
+from secondlook.report.study import Study, build_study
+from tests_browser.conftest import METHODS
 
 SHARING = 3
 """Methods whose thresholds can be certified; they share delta."""
@@ -38,7 +39,7 @@ TIMES = """(id) => {
 
 @pytest.fixture(scope="module")
 def study(preds: Predictions) -> Study:
-    return build_study(preds)
+    return build_study(preds, METHODS)
 
 
 def read_count(page: Page, name: str) -> int:
@@ -59,7 +60,7 @@ def expected_numbers(study: Study, method: str, point: OperatingPoint) -> tuple[
     return text, point.accepted, study.n_images - point.accepted, point.errors
 
 
-@pytest.mark.parametrize("method", MULTI_VIEW_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_tolerated_risk_sets_the_threshold(page: Page, study: Study, method: str) -> None:
     page.select_option("#method", method)
     risks = slider_risks(study.error_rate, choose_headline_risk(study.error_rate))
@@ -70,7 +71,7 @@ def test_tolerated_risk_sets_the_threshold(page: Page, study: Study, method: str
         assert read_numbers(page) == expected_numbers(study, method, point), f"at {risks[index]}"
 
 
-@pytest.mark.parametrize("method", MULTI_VIEW_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_coverage_sets_the_threshold(page: Page, study: Study, method: str) -> None:
     page.select_option("#method", method)
     for thousandths in (1, 2, 333, 500, 871, 999, 1000):

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,14 +41,27 @@ def unescape_formula(text: str) -> str:
 
 
 MAX_DECIMALS = 9
+VALUE_DIGITS, DIFFERENCE_DIGITS = 3, 2
+"""Significant digits that a number keeps at least, however small it is."""
+MAX_FIXED_DECIMALS = 5
+"""Numbers that need more are written such as 4.05e-4, so that tables stay within 80 columns."""
 ROUNDING_ERROR = 1e-9
 """Two metrics that differ by less are the same."""
 
 
-def format_value(value: float, decimals: int = 4, *, sign: str = "") -> str:
-    """Return a number with more decimals where it would otherwise read as 0 or 1 without being it."""
+def format_value(value: float, decimals: int = 4, *, digits: int = VALUE_DIGITS, sign: str = "") -> str:
+    """Return a number with at least so many decimals and significant digits: '0.9123', '0.0123', '0.00123', '1.23e-4'.
+
+    A number that would read as 1 without being it has more decimals.
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:{sign}.{decimals}f}"
+    mantissa, exponent = f"{value:{sign}.{digits - 1}e}".split("e")
+    decimals = max(decimals, digits - 1 - int(exponent))
+    if decimals > MAX_FIXED_DECIMALS:
+        return f"{mantissa}e{int(exponent)}"
     text = f"{value:{sign}.{decimals}f}"
-    while decimals < MAX_DECIMALS and abs(float(text)) in (0, 1) and float(text) != value:
+    while decimals < MAX_DECIMALS and abs(float(text)) == 1 and float(text) != value:
         decimals += 1
         text = f"{value:{sign}.{decimals}f}"
     return text
@@ -55,7 +69,7 @@ def format_value(value: float, decimals: int = 4, *, sign: str = "") -> str:
 
 def format_difference(value: float, decimals: int = 4, *, none: str = "same") -> str:
     """Return a difference with its sign, or `none` where there is none: never '+0.0000'."""
-    return none if abs(value) < ROUNDING_ERROR else format_value(value, decimals, sign="+")
+    return none if abs(value) < ROUNDING_ERROR else format_value(value, decimals, digits=DIFFERENCE_DIGITS, sign="+")
 
 
 def format_difference_interval(low: float, high: float) -> str:
@@ -64,10 +78,10 @@ def format_difference_interval(low: float, high: float) -> str:
     return "" if ends == ("0", "0") else f"[{ends[0]}, {ends[1]}]"
 
 
-def format_image_share(share: float, n_images: int) -> str:
+def format_image_share(share: float, n_images: int, *, sign: str = "", unit: str = " %") -> str:
     """Return a share of images in percent, with no more decimals than one image is worth: '40 %', '11.2 %'."""
     decimals = 0 if n_images <= 100 else 1 if n_images <= 1000 else 2
-    return f"{100 * share:.{decimals}f} %"
+    return f"{100 * share:{sign}.{decimals}f}{unit}"
 
 
 @dataclass(frozen=True)

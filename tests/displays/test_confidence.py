@@ -1,6 +1,7 @@
 """Displays of a confidence draw the curves of the metrics, on the axes that they are given."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -102,6 +103,22 @@ def test_run_sets_how_classes_are_predicted(preds: Predictions, kind: type[Confi
     )
     assert (same, different) == (True, False)
     assert own.name == "mine"
+
+
+@pytest.mark.parametrize("kind", DISPLAYS)
+def test_images_set_apart_by_a_run_are_not_drawn(preds: Predictions, kind: type[ConfidenceDisplay]) -> None:
+    run = SimpleNamespace(predictions=preds, predict_from="image", top_k=1, tuning_positions=np.arange(30))
+    drawn: Any = kind.from_run(run, "msr")
+    expected: Any = kind.from_predictions(preds.select(images=np.arange(30, preds.n_images)), "msr")
+    for name, values in vars(curve(expected)).items():
+        np.testing.assert_array_equal(vars(curve(drawn))[name], values)
+
+
+def test_legend_has_three_digits_of_small_values() -> None:
+    correct = np.arange(5000) >= 4
+    display = sl.RiskCoverageDisplay.from_confidence(correct, np.arange(5000.0), name="own")
+    assert display.aurc is not None
+    assert display.line_.get_label() == f"own (AURC = {float(f'{display.aurc:.2e}'):.2e})".replace("e-0", "e-")
 
 
 def curve(display: Any) -> Any:

@@ -15,7 +15,7 @@ def result(preds: Predictions) -> Evaluation:
 
 
 def test_values_are_those_of_the_metrics(preds: Predictions, result: Evaluation) -> None:
-    assert result.methods == ("msr", "mean", "bootstrap")
+    assert result.methods == ("msr", "mean", "bootstrap", "blend")
     for method in result.methods:
         values = confidence(preds, method)
         assert result[method, "auroc"].value == metrics.auroc(preds.correct(), values)
@@ -163,7 +163,7 @@ def test_verdicts_on_equal_methods_are_as_rare_as_the_level_says() -> None:
 def test_equal_methods_are_the_same_in_the_table() -> None:
     preds, values = predictions_with(30, 70), np.random.default_rng(0).random(100)
     text = str(evaluate(preds, {"a": values, "b": values}, ["auroc", "aurc"], resamples=20))
-    rows = [line.split() for line in text.splitlines() if line.startswith("  b")]
+    rows = [line.split() for line in text.splitlines() if line.startswith(" b ")]
     assert [row[-1] for row in rows] == ["same", "same"], "no interval and no verdict"
     assert "+0.0000" not in text
 
@@ -174,5 +174,24 @@ def test_small_differences_are_not_rounded_away() -> None:
     swapped = values.copy()
     swapped[[19, 20]] = swapped[[20, 19]]
     text = str(evaluate(preds, {"a": values, "b": swapped}, ["auroc"], resamples=20))
-    (row,) = [line.split() for line in text.splitlines() if line.startswith("  b")]
-    assert (row[1], row[4]) == ("0.99999", "-0.00001")
+    (row,) = [line.split() for line in text.splitlines() if line.startswith(" b ")]
+    assert (row[1], row[4]) == ("0.99999", "-1.0e-5")
+
+
+def test_small_values_have_three_digits_within_80_columns() -> None:
+    """The AURC of a classifier that is wrong on 1 of 200 images."""
+    rng = np.random.default_rng(0)
+    preds = predictions_with(50, 9950)
+    noise = rng.normal(size=(2, 10_000))
+    values = {"msr": 3 * preds.correct() + noise[0], "bootstrap": 3 * preds.correct() + noise.mean(axis=0)}
+    result = evaluate(preds, values, ["auroc", "aurc", "eaurc", "augrc", "risk_at:0.8"], resamples=50)
+    text = str(result)
+    assert max(map(len, text.splitlines())) <= 80
+    blocks = {line.split()[0]: place for place, line in enumerate(text.splitlines()) if line and line[-1] in "↑↓"}
+    for metric in ("aurc", "eaurc", "augrc"):
+        for offset, method in enumerate(values, 1):
+            shown = text.splitlines()[blocks[metric] + offset].split()[1]
+            value = result[method, metric].value
+            assert value is not None
+            assert 0 < value < 0.01
+            assert float(shown) == float(f"{value:.2e}")

@@ -161,7 +161,7 @@ def test_pictures_tell_the_prediction_for_every_view(
     data = read_page_data(report)
     study = build_study(preds)
     assert (data["classes"], data["views"]) == (list(CLASSES), list(preds.views.texts))
-    assert [preds.ids.index(one["id"]) for one in data["pictures"]] == choose_images(study, "mean").tolist()
+    assert [preds.ids.index(one["id"]) for one in data["pictures"]] == choose_images(study, "blend").tolist()
     leading = preds.probabilities.argmax(axis=2)
     for one in data["pictures"]:
         index = preds.ids.index(one["id"])
@@ -190,7 +190,7 @@ def test_cells_of_any_operating_point_can_be_counted(
 
 def test_lead_describes_the_first_operating_point(preds: Predictions, report: Path) -> None:
     study = build_study(preds)
-    sentence = describe_decisions(600, study.n_errors, point_at_risk(study.rankings["mean"], 0.1))
+    sentence = describe_decisions(600, study.n_errors, point_at_risk(study.rankings["blend"], 0.1))
     text = report.read_text("utf-8")
     assert f'id="lead" role="status">{sentence}</p>' in text
     assert text.index('id="lead"') < text.index("AUROC"), "the lead comes before AUROC"

@@ -15,6 +15,7 @@ from secondlook.report.study import build_study
         (["mean", "msr"], "msr", "mean"),
         (["msr", "entropy", "bootstrap"], "msr", "bootstrap"),
         (["mean", "entropy"], "mean", "entropy"),
+        (["msr", "mean", "blend"], "msr", "blend"),
         (["msr"], "msr", None),
     ],
 )

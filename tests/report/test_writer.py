@@ -1,6 +1,7 @@
 """Writing a report: the files next to it, edge cases, invalid arguments and unwritable places."""
 
 import csv
+import html
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from secondlook.arrays import Array
 from secondlook.errors import ReportError
 from secondlook.evaluation import evaluate
 from secondlook.predictions import Predictions
-from secondlook.report import write_report
+from secondlook.report import write_report, writer
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import build_study
+from secondlook.selective import certify
 
 PredictionFactory = Callable[..., Predictions]
 ImageReader = Callable[[int], Array]
@@ -64,6 +66,102 @@ def test_files_are_complete_and_reproducible(preds: Predictions, read_image: Ima
         assert path.read_bytes() == (second.parent / path.relative_to(first.parent)).read_bytes(), path.name
     assert (first.parent / "r-files" / "views.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (first.parent / "r-files" / "views.svg").read_bytes()
+
+
+def test_report_is_about_judged_images(
+    preds: Predictions,
+    tmp_path: Path,
+    read_page_data: Callable[[Path], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All tables and all data of the page equal those of a report about the judged images alone, except the indices."""
+    monkeypatch.setattr(writer, "render_plots", lambda findings: ())  # drawing takes most of the time
+    reader = read_numbered_image
+    judged, tuning = np.arange(200, 600), np.arange(200)
+    options: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 10, "warnings": []}
+    path = write_report(preds, tmp_path / "a.html", tuning=tuning, image=reader, **options)
+    alone = write_report(
+        preds.select(images=judged), tmp_path / "b.html", image=lambda index: reader(index + 200), **options
+    )
+    data, expected = read_page_data(path), read_page_data(alone)
+    assert data["pictures"] == expected["pictures"], "with the same pixels"
+    assert str(data) == str(expected)
+    for table in (tmp_path / "b-files").glob("*.csv"):
+        if table.stem not in ("facts", "galleries"):
+            assert (tmp_path / "a-files" / table.name).read_bytes() == table.read_bytes(), table.name
+    indices, own = (
+        [int(row["index"]) for row in read_rows(tmp_path / f"{name}-files" / "galleries.csv")] for name in "ab"
+    )
+    assert indices == [index + 200 for index in own], "positions among all images, as image= takes them"
+    text = path.read_text("utf-8")
+    assert "<dt>Images set apart</dt><dd>200</dd>" in text
+    assert "about the other 400" in text
+    facts = {row["fact"]: row["value"] for row in read_rows(tmp_path / "a-files" / "facts.csv")}
+    assert "200 of 600 images were set apart" in facts["tuning"]
+    assert "set apart" not in alone.read_text("utf-8")
+
+
+def read_numbered_image(index: int) -> Array:
+    """Return one plain color for each index."""
+    return np.full((8, 8, 3), [index % 256, index // 256, 100], dtype=np.uint8)
+
+
+def test_methods_are_fitted_on_images_set_apart(
+    preds: Predictions, tmp_path: Path, read_page_data: Callable[[Path], dict[str, Any]]
+) -> None:
+    """The page has the thresholds that `certify` finds with the same images set apart."""
+    options: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "tuning": np.arange(0, 600, 2)}
+    shown: dict[str, Any] = {"title": "t", "calibrated": ["learned"], "artifacts": False, "resamples": 5}
+    path = write_report(preds, tmp_path / "r.html", **shown, **options)
+    data = read_page_data(path)
+    assert [method["name"] for method in data["methods"]] == ["msr", "mean", "bootstrap", "blend", "learned"]
+    assert (data["images"], data["method"], data["guaranteed"]) == (300, "learned", True)
+    rule = certify(preds, "learned", **options)
+    assert rule.calibration is not None
+    index = data["risks"].tolist().index(0.2)
+    learned = data["methods"][-1]["certified"]
+    assert learned["thresholds"][index] == rule.threshold
+    assert learned["accepted"][index] == rule.calibration.accepted
+    assert "learned: intercept=" in path.read_text("utf-8"), "what was fitted is told"
+
+
+def test_recommendation_and_warnings_are_at_the_top(preds: Predictions, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 20, "artifacts": False}
+    text = write_report(preds, tmp_path / "r.html", warnings=["view 'x' & more is harmful."], **options).read_text(
+        "utf-8"
+    )
+    assert text.index("view &#39;x&#39; &amp; more is harmful.") < text.index('id="operate"')
+    sentence = evaluate(preds, ["mean"], ["auroc"], resamples=20).recommendation
+    assert sentence is not None
+    shown = html.escape(sentence).replace("&#x27;", "&#39;").replace(" %", "\u00a0%")
+    assert shown in text
+    assert text.index(shown) < text.index('id="operate"')
+
+
+def test_harmful_views_are_warned_of_by_default(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    logits = rng.normal(size=(300, 2, 4))
+    logits[np.arange(300), 0, labels] += 6
+    logits[np.arange(300), 1, (labels + 1) % 4] += 6
+    harmed = Predictions(logits=logits, views="identity vflip", labels=labels)
+    options: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 5, "artifacts": False}
+    text = write_report(harmed, tmp_path / "r.html", **options).read_text("utf-8")
+    (warning,) = re.findall(r'<p class="warning".*?</p>', text)
+    assert "vflip" in warning
+    assert 'class="warning"' not in write_report(harmed, tmp_path / "r.html", warnings=[], **options).read_text("utf-8")
+
+
+def test_methods_with_options_are_reported(
+    preds: Predictions, tmp_path: Path, read_page_data: Callable[[Path], dict[str, Any]]
+) -> None:
+    texts = ["msr", "entropy?on=views&temperature=2", "view:hflip?temperature=1.5", "mean?temperature=fit"]
+    path = write_report(preds, tmp_path / "r.html", title="t", methods=texts, resamples=5)
+    assert [method["name"] for method in read_page_data(path)["methods"]] == texts
+    text = path.read_text("utf-8")
+    assert 'value="entropy?on=views&amp;temperature=2"' in text
+    assert 'data-method="entropy?on=views&amp;temperature=2"' in text
+    assert {row["method"] for row in read_rows(tmp_path / "r-files" / "methods.csv")} == set(texts)
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 30])

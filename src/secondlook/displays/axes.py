@@ -12,7 +12,10 @@ RISK_AXIS_FACTOR = 1.5
 
 
 class RunLike(Protocol):
-    """A run, or anything else with predictions and how classes are predicted from them."""
+    """A run, or anything else with predictions and how classes are predicted from them.
+
+    `tuning_positions` may name images that it has set apart.
+    """
 
     @property
     def predictions(self) -> Predictions: ...  # noqa: D102
@@ -20,6 +23,12 @@ class RunLike(Protocol):
     def predict_from(self) -> PredictFrom: ...  # noqa: D102
     @property
     def top_k(self) -> int: ...  # noqa: D102
+
+
+def find_tuning(run: RunLike) -> object:
+    """Return the positions of the images that a run has set apart, or None if there are none. int64 [n]"""
+    positions = getattr(run, "tuning_positions", ())
+    return positions if len(positions) else None
 
 
 def risk_axis_end(error_rate: float) -> float:

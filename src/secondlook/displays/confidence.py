@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import ArrayLike
 
-from secondlook.displays.axes import CORRECT, REFERENCE, WRONG, RunLike, find_axes, risk_axis_end
+from secondlook.displays.axes import CORRECT, REFERENCE, WRONG, RunLike, find_axes, find_tuning, risk_axis_end
 from secondlook.errors import MetricError
-from secondlook.estimators import METHODS, confidence, find_method
+from secondlook.estimators import METHODS, find_method
+from secondlook.evaluation import fit_methods
 from secondlook.metrics import (
     Histogram,
     ReliabilityCurve,
@@ -19,6 +20,7 @@ from secondlook.metrics import (
     risk_coverage,
 )
 from secondlook.predictions import PredictFrom, Predictions
+from secondlook.tables import format_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +62,7 @@ class ConfidenceDisplay(ABC):
         *,
         predict_from: PredictFrom = "image",
         top_k: int = 1,
+        tuning: object = None,
         name: str | None = None,
         ax: "Axes | None" = None,
         **plot_kw: Any,
@@ -75,6 +78,8 @@ class ConfidenceDisplay(ABC):
         predict_from, top_k
             Whether the class is predicted from the 'image' itself or from the mean over 'views', and how many leading
             classes count as the prediction.
+        tuning
+            Images that are not drawn, and on which the method is fitted, as in `evaluate`.
         name
             Name in the legend, by default the method.
         ax
@@ -86,8 +91,9 @@ class ConfidenceDisplay(ABC):
             raise MetricError(f"{cls.__name__} needs labels, and these predictions have none; pass labels= to them.")
         if cls.needs_probability:
             _check_probability(method, cls.__name__)
-        correct = preds.correct(predict_from=predict_from, top_k=top_k)
-        values = confidence(preds, method, predict_from=predict_from, top_k=top_k)
+        fitted = fit_methods(preds, [method], tuning=tuning, predict_from=predict_from, top_k=top_k)
+        judged = fitted.select_judged(preds)
+        correct, values = judged.correct(predict_from=predict_from, top_k=top_k), fitted.compute(judged, method)
         return cls.from_confidence(correct, values, name=method if name is None else name, ax=ax, **plot_kw)
 
     @classmethod
@@ -100,12 +106,13 @@ class ConfidenceDisplay(ABC):
         ax: "Axes | None" = None,
         **plot_kw: Any,
     ) -> Self:
-        """Draw a confidence of the predictions of a run, with classes predicted as in the run."""
+        """Draw a confidence of the judged images of a run, with classes predicted as in the run."""
         return cls.from_predictions(
             run.predictions,
             method,
             predict_from=run.predict_from,
             top_k=run.top_k,
+            tuning=find_tuning(run),
             name=name,
             ax=ax,
             **plot_kw,
@@ -296,7 +303,7 @@ def _check_probability(method: str, display: str) -> None:
 
 
 def _describe(name: str | None, metric: str, value: float | None) -> str:
-    known = None if value is None else f"{metric} = {value:.4f}"
+    known = None if value is None else f"{metric} = {format_value(value)}"
     if name is None:
         return known or "confidence"
     return name if known is None else f"{name} ({known})"

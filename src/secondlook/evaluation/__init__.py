@@ -3,7 +3,9 @@
 from secondlook.evaluation.comparison import Comparison, compare, compare_confidences
 from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
+from secondlook.evaluation.fitting import FittedMethods, choose_default, fit_methods
 from secondlook.evaluation.groups import Groups
+from secondlook.evaluation.image_or_views import PredictFromComparison
 
 __all__ = [
     "ARROWS",
@@ -11,10 +13,14 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Evaluation",
+    "FittedMethods",
     "Groups",
+    "PredictFromComparison",
     "check_resampling",
+    "choose_default",
     "compare",
     "compare_confidences",
     "describe_prediction",
     "evaluate",
+    "fit_methods",
 ]

@@ -6,16 +6,19 @@ from typing import Protocol
 
 import numpy as np
 
+from secondlook.arrays import IntArray
 from secondlook.errors import MetricError
-from secondlook.estimators import confidence, find_method
+from secondlook.estimators import find_method, needs_fitting
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
     EstimateTable,
+    check_resampling,
     describe_prediction,
     estimate_blocks,
     estimate_metrics,
 )
+from secondlook.evaluation.fitting import choose_positions, fit_methods
 from secondlook.evaluation.groups import ALL_IMAGES
 from secondlook.metrics import NamedConfidences, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions
@@ -23,7 +26,7 @@ from secondlook.progress import progress_bar
 
 
 class HasPredictions(Protocol):
-    """Anything with predictions, such as a run."""
+    """Anything with predictions, such as a run; `tuning_positions` may name images that it has set apart."""
 
     @property
     def predictions(self) -> Predictions:
@@ -41,16 +44,20 @@ class Comparison(EstimateTable):
     predict_from: PredictFrom | None = None
     """None where plain confidences were compared."""
     top_k: int | None = None
+    tuning_images: int = 0
+    """Number of images, of those that all have, that were set apart; `n_images` does not include them."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the comparison as plain values for JSON."""
-        names = ("baseline", "level", "n_images", "predict_from", "top_k")
+        names = ("baseline", "level", "n_images", "predict_from", "top_k", "tuning_images")
         return {**{name: getattr(self, name) for name in names}, "rows": [one.to_dict() for one in self.rows]}
 
     def _blocks(self) -> list[object]:
         title = f"{self.n_images:,} images"
         if self.predict_from is not None and self.top_k is not None:
             title += f", {describe_prediction(self.predict_from, self.top_k)}"
+        if self.tuning_images:
+            title += f"\n{self.tuning_images:,} images set apart for tuning, {self.n_images:,} judged"
         return [title, *estimate_blocks(self.rows, self.baseline, self.level)]
 
 
@@ -68,12 +75,16 @@ def compare(
 ) -> Comparison:
     """Compare methods of several classifiers on the images that all of them have, paired by id.
 
+    Images that one of the runs set apart are not judged. Methods that have to be fitted are fitted on them; if there
+    are none, on a quarter of the images, at most 1,000.
+
     Parameters
     ----------
     predictions
         Labeled predictions, or objects with `.predictions` such as runs, by name.
     methods
-        Names of methods. The first method of the first predictions is the baseline of all differences.
+        Names of methods, maybe with options such as 'max-logit-pnorm?on=views'. The first method of the first
+        predictions is the baseline of all differences.
     metrics
         Names such as 'auroc' or 'risk_at:0.8'.
     predict_from
@@ -89,21 +100,26 @@ def compare(
     progress
         Whether to show progress bars if standard error is a terminal.
     """
+    check_resampling(level, resamples, seed)
     paired = pair_predictions({name: _get_predictions(name, value) for name, value in predictions.items()})
     methods = [methods] if isinstance(methods, str) else list(methods)
+    first = next(iter(paired.values()))
+    tuning = _find_tuning(first, predictions.values())
+    if not len(tuning) and any(map(needs_fitting, methods)):
+        tuning = choose_positions(first)
     entries, scores = {}, []
     for name, shared in paired.items():
-        with shared.show_progress(name, len(methods) + 1, enabled=progress) as preds:
+        fitted = fit_methods(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)
+        with fitted.select_judged(shared).show_progress(name, len(methods) + 1, enabled=progress) as preds:
             correct = preds.correct(predict_from=predict_from, top_k=top_k)
             for method in methods:
-                values = confidence(preds, method, predict_from=predict_from, top_k=top_k)
-                entries[f"{name} {method}"] = correct, values
+                entries[f"{name} {method}"] = correct, fitted.compute(preds, method)
                 if not find_method(method).is_probability:
                     scores.append(f"{name} {method}")
     result = compare_confidences(
         entries, metrics, scores=scores, level=level, resamples=resamples, seed=seed, progress=progress
     )
-    return replace(result, predict_from=predict_from, top_k=top_k)
+    return replace(result, predict_from=predict_from, top_k=top_k, tuning_images=len(tuning))
 
 
 def compare_confidences(
@@ -164,6 +180,21 @@ def _check_same_labels(paired: Mapping[str, Predictions]) -> None:
                 f"{first!r} and {name!r} have different labels for {n_different:,} of {preds.n_images:,} shared ids; "
                 "compare predictions for the same images."
             )
+
+
+def _find_tuning(shared: Predictions, given: Iterable[Predictions | HasPredictions]) -> IntArray:
+    """Return the positions, among the shared images, of those that some run has set apart. int64 [n]"""
+    apart: set[str] = set()
+    for one in given:
+        if not isinstance(one, Predictions):
+            apart.update(one.predictions.ids[position] for position in getattr(one, "tuning_positions", ()))
+    positions = [position for position, id_ in enumerate(shared.ids) if id_ in apart]
+    if len(positions) == shared.n_images:
+        raise MetricError(
+            f"all {shared.n_images:,} images that the runs share were set apart for tuning, so that none can be "
+            "judged; compare runs that share other images."
+        )
+    return np.array(positions, dtype=np.int64)
 
 
 def _get_predictions(name: str, value: Predictions | HasPredictions) -> Predictions:

@@ -204,7 +204,7 @@ def _format_row(one: Estimate) -> list[str]:
             own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
         if one.difference_interval is not None:
             paired = format_difference_interval(one.difference_interval.low, one.difference_interval.high)
-    return [f"  {one.method}", value, own, difference, paired, (one.verdict or "") if paired else ""]
+    return [f" {one.method}", value, own, difference, paired, (one.verdict or "") if paired else ""]
 
 
 def describe_prediction(predict_from: str, top_k: int) -> str:

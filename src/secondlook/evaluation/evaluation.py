@@ -1,5 +1,6 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,17 +12,28 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError, PredictionsError
-from secondlook.estimators import confidence, find_method
+from secondlook.estimators import find_method
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
     EstimateTable,
+    check_resampling,
     describe_prediction,
     estimate_blocks,
     estimate_metrics,
 )
-from secondlook.evaluation.groups import ALL_IMAGES, IN_DISTRIBUTION, OOD_DETECTION, Group, Groups, make_groups
-from secondlook.files import PositiveCount, describe_invalid
+from secondlook.evaluation.fitting import FittedMethods, fit_methods
+from secondlook.evaluation.groups import (
+    ALL_IMAGES,
+    IN_DISTRIBUTION,
+    OOD_DETECTION,
+    Group,
+    Groups,
+    make_groups,
+    select_groups,
+)
+from secondlook.evaluation.image_or_views import PredictFromComparison, compare_image_and_views
+from secondlook.files import Count, PositiveCount, describe_invalid
 from secondlook.metrics import check_confidence, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions, concatenate
 from secondlook.progress import progress_bar
@@ -32,8 +44,11 @@ DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "co
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
+LINE_WIDTH = 80
+
 _SETTINGS = ("baseline", "predict_from", "top_k", "views", "level", "resamples", "seed")
 _ACCURACIES = ("accuracy_from_image", "accuracy_from_views")
+_OTHERS = ("tuning_images", "notes", "recommendation")
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,17 @@ class Evaluation(EstimateTable):
     """Fraction of the labeled images whose class is predicted correctly from the image itself; None if not recorded."""
     accuracy_from_views: Share | None = None
     """The same for the class predicted from the mean over views."""
+    tuning_images: Count = 0
+    """Number of images that were set apart to choose or fit something; all numbers are about the others."""
+    image_or_views: PredictFromComparison | None = None
+    """Both ways to predict the class compared; None with one view, or if not recorded."""
+    notes: tuple[str, ...] = ()
+    """Why a default method is left out."""
+
+    @property
+    def recommendation(self) -> str | None:
+        """One sentence about what to predict the class from; None with one view, or too few errors to judge."""
+        return None if self.image_or_views is None else self.image_or_views.describe(self.predict_from, self.top_k)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -76,8 +102,9 @@ class Evaluation(EstimateTable):
 
     def to_dict(self) -> dict[str, object]:
         """Return the evaluation as plain values for JSON."""
-        settings = {name: getattr(self, name) for name in (*_SETTINGS, *_ACCURACIES)}
-        return {**settings, "rows": [one.to_dict() for one in self.rows]}
+        settings = {name: getattr(self, name) for name in (*_SETTINGS, *_ACCURACIES, *_OTHERS)}
+        compared = None if self.image_or_views is None else self.image_or_views.to_dict()
+        return {**settings, "image_or_views": compared, "rows": [one.to_dict() for one in self.rows]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
@@ -91,7 +118,12 @@ class Evaluation(EstimateTable):
 
     def _blocks(self) -> list[object]:
         first, *others = (self._group_blocks(group) for group in self.groups)
-        return [*first, *(block for group in others for block in ("", *group))]
+        ends: list[object] = [
+            textwrap.fill(text, LINE_WIDTH, break_on_hyphens=False)
+            for text in (*self.notes, self.recommendation)
+            if text
+        ]
+        return [*first, *(block for group in [*others, ends] if group for block in ("", *group))]
 
     def _group_blocks(self, group: str) -> list[object]:
         rows = [one for one in self.rows if one.group == group]
@@ -102,6 +134,8 @@ class Evaluation(EstimateTable):
         return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, kind)]
 
     def _describe_settings(self) -> Iterator[str]:
+        if self.tuning_images:
+            yield f"{self.tuning_images:,} images set apart for tuning, {self._n_labeled:,} judged"
         if self.accuracy_from_image is not None and self.accuracy_from_views is not None:
             accuracies = self.accuracy_from_image, self.accuracy_from_views
             image, views = (format_image_share(accuracy, self._n_labeled) for accuracy in accuracies)
@@ -137,17 +171,21 @@ def evaluate(
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
+    tuning: object = None,
     progress: bool = True,
 ) -> Evaluation:
     """Evaluate methods by metrics, with intervals and the paired difference of each method to a baseline.
+
+    Methods that have to be fitted are fitted on images set apart; only the other images are judged.
 
     Parameters
     ----------
     preds
         Labeled predictions.
     methods
-        Names of methods, by default 'msr', 'mean' and, with at least two views, 'bootstrap'; or your own confidences by
-        name, float [N] each (with `ood`, the images of `preds` first).
+        Names of methods, maybe with options such as 'max-logit-pnorm?on=views'; or your own confidences by name, float
+        [N] each (with `ood`, the images of `preds` first). By default 'msr', with at least two views also 'mean',
+        'bootstrap' and 'blend', and 'learned' if there are enough labeled images to fit it.
     metrics
         Names such as 'auroc' or 'risk_at:0.8'.
     predict_from
@@ -167,32 +205,61 @@ def evaluate(
         Number of resamplings of the images that the intervals are percentiles of; all methods share them.
     seed
         Random seed of the resamplings.
+    tuning
+        Positions or a mask bool [N] of images that were used to choose or fit something, and on which methods are
+        fitted; they are not judged. By default, if a method has to be fitted, a quarter of the images, at most 1,000.
     progress
         Whether to show progress bars if standard error is a terminal.
     """
     if not preds.has_labels:
         raise MetricError("evaluate needs labels, and these predictions have none; pass labels= to them.")
-    everything = preds if ood is None else _concatenate(preds, ood)
-    confidences = _compute_confidences(everything, methods, predict_from, top_k, progress=progress)
-    named = () if isinstance(methods, Mapping) else confidences
+    check_resampling(level, resamples, seed)
+    own = methods if isinstance(methods, Mapping) else None
+    fitted = fit_methods(
+        preds, () if own is not None else methods, tuning=tuning, predict_from=predict_from, top_k=top_k
+    )
+    judged = fitted.select_judged(preds)
+    everything = judged if ood is None else _concatenate(judged, ood)
+    n_ood = everything.n_images - judged.n_images
+    if own is None:
+        confidences = _compute_confidences(everything, fitted, progress=progress)
+    else:
+        kept = np.append(fitted.judged, np.arange(preds.n_images, preds.n_images + n_ood))
+        confidences = {name: values[kept] for name, values in _check_own(own, preds.n_images + n_ood).items()}
     options = EstimateOptions(
         metrics=parse_metrics(metrics),
-        scores=frozenset(name for name in named if not find_method(name).is_probability),
+        scores=frozenset(name for name in fitted.options if not find_method(name).is_probability),
         baseline=_find_baseline(baseline, confidences),
         level=level,
         resamples=resamples,
         seed=seed,
     )
-    correct = preds.correct(predict_from=predict_from, top_k=top_k)
-    made = make_groups(preds, correct, groups, everything.n_images - preds.n_images)
+    correct = judged.correct(predict_from=predict_from, top_k=top_k)
+    made = make_groups(judged, correct, select_groups(preds, groups, fitted.judged), n_ood)
     with progress_bar("intervals", len(made) * resamples, "resamplings", enabled=progress) as advance:
         rows = tuple(
             row
             for group in made
             for row in estimate_metrics(group.name, _select_entries(group, confidences), options, advance)
         )
-    accuracies = (float(preds.correct(predict_from=one, top_k=top_k).mean()) for one in ("image", "views"))
-    return Evaluation(rows, options.baseline, predict_from, top_k, preds.n_views, level, resamples, seed, *accuracies)
+    compared = compare_image_and_views(
+        judged, top_k=top_k, level=level, resamples=resamples, seed=seed, progress=progress
+    )
+    return Evaluation(
+        rows,
+        options.baseline,
+        predict_from,
+        top_k,
+        preds.n_views,
+        level,
+        resamples,
+        seed,
+        accuracy_from_image=float(judged.correct(predict_from="image", top_k=top_k).mean()),
+        accuracy_from_views=float(judged.correct(predict_from="views", top_k=top_k).mean()),
+        tuning_images=len(fitted.tuning),
+        image_or_views=compared,
+        notes=fitted.notes,
+    )
 
 
 def _concatenate(preds: Predictions, ood: Predictions) -> Predictions:
@@ -202,31 +269,26 @@ def _concatenate(preds: Predictions, ood: Predictions) -> Predictions:
         raise MetricError(f"ood= does not match the predictions: {error}") from None
 
 
-def _compute_confidences(
-    preds: Predictions,
-    methods: Iterable[str] | Mapping[str, ArrayLike] | None,
-    predict_from: PredictFrom,
-    top_k: int,
-    *,
-    progress: bool,
-) -> dict[str, Float64Array]:
+def _compute_confidences(preds: Predictions, fitted: FittedMethods, *, progress: bool) -> dict[str, Float64Array]:
     """Return the confidence of each method. float64 [N] each"""
-    if isinstance(methods, Mapping):
-        confidences = {name: np.asarray(values, dtype=np.float64) for name, values in methods.items()}
-    else:
-        default = ("msr", "mean", "bootstrap") if preds.n_outputs > 1 else ("msr",)
-        names = dict.fromkeys(default if methods is None else [methods] if isinstance(methods, str) else methods)
-        with preds.show_progress("confidences", len(names) + 1, enabled=progress) as watched:
-            confidences = {name: confidence(watched, name, predict_from=predict_from, top_k=top_k) for name in names}
+    if not fitted.options:
+        raise MetricError("methods is empty; pass at least one method, such as 'mean'.")
+    with preds.show_progress("confidences", len(fitted.options) + 1, enabled=progress) as watched:
+        return {text: fitted.compute(watched, text) for text in fitted.options}
+
+
+def _check_own(confidences: Mapping[str, ArrayLike], n_images: int) -> dict[str, Float64Array]:
+    """Return confidences that were computed elsewhere. float64 [N] each"""
     if not confidences:
         raise MetricError("methods is empty; pass at least one method, such as 'mean'.")
-    for name, values in confidences.items():
-        if len(values) != preds.n_images:
+    checked = {name: np.asarray(values, dtype=np.float64) for name, values in confidences.items()}
+    for name, values in checked.items():
+        if len(values) != n_images:
             raise MetricError(
-                f"method {name!r} has {len(values)} values for {preds.n_images} images; expected one per image."
+                f"method {name!r} has {len(values)} values for {n_images} images; expected one per image."
             )
         check_confidence(np.ones(len(values), dtype=np.bool_), values)
-    return confidences
+    return checked
 
 
 def _find_baseline(baseline: str | None, confidences: Mapping[str, Float64Array]) -> str:

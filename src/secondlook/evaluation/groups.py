@@ -44,6 +44,13 @@ def make_groups(preds: Predictions, correct: BoolArray, groups: Groups, n_ood: i
     return made
 
 
+def select_groups(preds: Predictions, groups: Groups, images: IntArray) -> Groups:
+    """Return the groups of some of the images of `preds`, for predictions that hold only these. int64 [n]"""
+    if groups is None or (isinstance(groups, str) and groups == "class"):
+        return groups
+    return {name: labels[images] for name, labels in _check_groups(preds, groups)}
+
+
 def _list_members(preds: Predictions, groups: Groups) -> Iterator[tuple[str, IntArray]]:
     """Yield the name of each group and its images. int64 [n]"""
     if isinstance(groups, str) and groups == "class":

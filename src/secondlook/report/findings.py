@@ -65,7 +65,7 @@ class Findings:
     classes: list[ClassRisk]
     views: list[ViewContribution]
     images: IntArray
-    """The images of the galleries, by index."""
+    """The images of the galleries, by index among the judged images."""
 
     @property
     def sharing(self) -> tuple[str, ...]:

@@ -24,7 +24,10 @@ VIEW_SIDE, VIEW_QUALITY = 80, 75
 SHEET_COLUMNS = 16
 
 ImageReader = Callable[[int], Array]
-"""From the index of an image to its pixels at the classifier's input size, uint8 [H, W, 1 or 3]."""
+"""From the index of an image, among all that were given, to its pixels at the classifier's input size.
+
+uint8 [H, W, 1 or 3]
+"""
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,15 @@ def rank_changes(study: Study) -> IntArray:
 
 
 def read_images(study: Study, chosen: IntArray, image: ImageReader) -> dict[int, GalleryImage]:
-    """Return the pictures of the chosen images by index, the first ones if not all fit into a page."""
+    """Return the pictures of the chosen images by their index among those judged, the first ones if not all fit."""
     images: dict[int, GalleryImage] = {}
     if not len(chosen):
         return images
     outputs = study.preds.select(images=chosen).probabilities
     size = 0
     for row, index in enumerate(chosen.tolist()):
-        one = _draw_image(study, _check_pixels(image(index), index), outputs[row])
+        given = int(study.fitted.judged[index])
+        one = _draw_image(study, _check_pixels(image(given), given), outputs[row])
         size += len(one.picture) + len(one.sheet)
         if size > MAX_BYTES and images:
             break

@@ -11,6 +11,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
+from secondlook.estimators import split_method
 from secondlook.metrics import Ranking, count_for_coverage, rank
 from secondlook.report.study import Study
 from secondlook.selective import check_threshold_transfers, largest_certified_count
@@ -92,7 +93,7 @@ def certify_methods(
     As in `certify`, the methods share `delta`, so that the guarantee holds for whichever of them is chosen. Where some
     methods were calibrated, only these are certified: to certify another one would be another calibration.
     """
-    reasons = {name: _find_reason_against(name, calibrated) for name in study.confidences}
+    reasons = {name: _find_reason_against(study, name, calibrated) for name in study.confidences}
     sharing = max(1, sum(reason is None for reason in reasons.values()))
     return {name: reason or certify_points(study, name, risks, delta / sharing) for name, reason in reasons.items()}
 
@@ -148,11 +149,11 @@ def format_percent(fraction: float, decimals: int = 2) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
-def _find_reason_against(method: str, calibrated: Collection[str]) -> str | None:
+def _find_reason_against(study: Study, method: str, calibrated: Collection[str]) -> str | None:
     if calibrated and method not in calibrated:
         return f"the calibration was for {' and '.join(calibrated)}; calibrate {method} on other images."
     try:
-        check_threshold_transfers(method, {})
+        check_threshold_transfers(split_method(method)[0], study.fitted.options[method])
     except DecisionError as error:
         return str(error)
     return None

@@ -19,6 +19,7 @@ from secondlook.report.findings import Findings
 from secondlook.report.galleries import SHEET_COLUMNS, GalleryImage, rank_changes
 from secondlook.report.operating_points import describe_decisions, format_percent, thin_ranking
 from secondlook.report.study import Study, explain_method, method_symbol
+from secondlook.tables import format_difference, format_value
 
 SCRIPTS = (
     "arrays.js",
@@ -45,6 +46,7 @@ def render_page(
     title: str,
     images: Mapping[int, GalleryImage],
     facts: Mapping[str, str],
+    warnings: Sequence[str],
     notes: Sequence[str],
     command: str | None,
     artifacts: str | None,
@@ -64,6 +66,8 @@ def render_page(
         "percent": _format_percent,
         "scaled": _format_scaled,
         "ends": _format_ends,
+        "change": _format_change,
+        "change_ends": _format_change_ends,
         "count": _format_count,
         "unbroken": _use_unbroken_spaces,
     }
@@ -79,13 +83,12 @@ def render_page(
         findings=findings,
         study=study,
         lead=describe_decisions(study.n_images, study.n_errors, findings.point),
-        image_accuracy=study.preds.correct(predict_from="image", top_k=study.top_k).mean(),
-        views_accuracy=study.preds.correct(predict_from="views", top_k=study.top_k).mean(),
         metrics=_metric_columns(findings),
         method_symbol=method_symbol,
         explain_method=explain_method,
         images=images,
         facts=facts,
+        warnings=warnings,
         notes=notes,
         skipped=study.preds.skipped,
         max_skipped_rows=MAX_SKIPPED_ROWS,
@@ -229,14 +232,24 @@ def _use_unbroken_spaces(text: str) -> str:
     return text.replace(" %", "\u00a0%")
 
 
-def _format_scaled(value: float | None, scale: float = 100, spec: str = ".2f") -> str:
-    return "–" if value is None else format(scale * value, spec)
+def _format_scaled(value: float | None, scale: float = 100) -> str:
+    return "–" if value is None else format_value(scale * value, 2)
 
 
-def _format_ends(interval: Interval | None, scale: float = 100, spec: str = ".2f") -> str:
+def _format_change(value: float | None, scale: float = 100) -> str:
+    return "–" if value is None else format_difference(scale * value, 2, none="0")
+
+
+def _format_ends(interval: Interval | None, scale: float = 100) -> str:
     if interval is None:
         return ""
-    return f"{format(scale * interval.low, spec)} to {format(scale * interval.high, spec)}"
+    return f"{_format_scaled(interval.low, scale)} to {_format_scaled(interval.high, scale)}"
+
+
+def _format_change_ends(interval: Interval | None, scale: float = 100) -> str:
+    if interval is None:
+        return ""
+    return f"{_format_change(interval.low, scale)} to {_format_change(interval.high, scale)}"
 
 
 def _format_count(value: int) -> str:

@@ -7,21 +7,21 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ReportError
-from secondlook.estimators import METHODS, find_method
-from secondlook.estimators import confidence as compute_confidence
+from secondlook.estimators import find_method
+from secondlook.evaluation import FittedMethods, fit_methods
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions import PredictFrom, Predictions
 
 BASELINE = "msr"
-SECOND_LOOK_METHODS = ("mean", "bootstrap", "bootstrap-lower", "mean-logit")
+SECOND_LOOK_METHODS = ("learned", "blend", "mean", "bootstrap", "bootstrap-lower", "mean-logit")
 """The first of these that is reported is compared with the baseline, whichever has the best numbers."""
-SINGLE_VIEW_METHODS = ("msr",)
-MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "bootstrap-lower")
 EXPLANATIONS = {
     "msr": "the classifier's confidence in the image itself",
     "mean": "the classifier's confidence averaged over all views of the image",
     "bootstrap": "rank of the image when its views are resampled many times; it only orders these images",
     "bootstrap-lower": "a cautious confidence: the lower end of its interval over resampled views",
+    "blend": "the confidence averaged over all views, and by how much they prefer the predicted class to the next one",
+    "learned": "the probability of being correct, learned from how the views behave on images set apart",
 }
 """What the methods of a report mean, for readers who do not know machine learning."""
 
@@ -31,6 +31,9 @@ class Study:
     """Labeled predictions and the confidences to compare."""
 
     preds: Predictions
+    """The predictions for the judged images; those that were set apart are not among them."""
+    fitted: FittedMethods
+    """The methods with their options, and which of the given images are judged."""
     predict_from: PredictFrom
     top_k: int
     seed: int
@@ -54,6 +57,11 @@ class Study:
     def n_images(self) -> int:
         """Number of images."""
         return self.preds.n_images
+
+    @property
+    def n_tuning(self) -> int:
+        """Number of images that were set apart."""
+        return len(self.fitted.tuning)
 
     @property
     def n_errors(self) -> int:
@@ -80,39 +88,49 @@ def build_study(
     top_k: int = 1,
     seed: int = 0,
     duplicates: Collection[str] = (),
+    tuning: object = None,
     progress: bool = True,
 ) -> Study:
     """Compute correctness, confidences and rankings of labeled predictions.
 
-    `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others.
+    `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others. `tuning`
+    are the images that are not judged, as in `evaluate`.
     """
     if not preds.has_labels:
         raise ReportError("a report needs labels, and these predictions have none; pass labels= when collecting them.")
-    multiple_outputs = preds.n_outputs > 1
-    default = MULTI_VIEW_METHODS if multiple_outputs else SINGLE_VIEW_METHODS
-    names = tuple(dict.fromkeys([*(default if methods is None else methods), *calibrated]))
+    fitted = fit_methods(
+        preds,
+        methods,
+        added=calibrated,
+        tuning=tuning,
+        predict_from=predict_from,
+        top_k=top_k,
+        duplicates=duplicates,
+    )
+    names, judged = tuple(fitted.options), fitted.select_judged(preds)
     if not names:
         raise ReportError("methods= is empty; name at least one method, such as 'mean'.")
-    with preds.show_progress("confidences", len(names) + 1, enabled=progress) as table:
+    with judged.show_progress("confidences", len(names) + 1, enabled=progress) as table:
         correct = table.correct(predict_from=predict_from, top_k=top_k)
         leading = table.predicted(predict_from=predict_from, top_k=top_k).reshape(table.n_images, top_k)[:, 0]
-        confidences = {name: _compute_confidence(table, name, predict_from, top_k, seed) for name in names}
+        confidences = {name: fitted.compute(table, name, seed=seed) for name in names}
     copies = frozenset(duplicates)
     baseline = BASELINE if BASELINE in names else names[0]
     others = [name for name in (*SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
     return Study(
-        preds=preds,
+        preds=judged,
+        fitted=fitted,
         predict_from=predict_from,
         top_k=top_k,
         seed=seed,
         class_names=preds.class_names or tuple(f"class {index}" for index in range(preds.n_classes)),
         correct=correct,
         leading=leading,
-        distinct=np.array([id_ not in copies for id_ in preds.ids]),
+        distinct=np.array([id_ not in copies for id_ in judged.ids]),
         confidences=confidences,
         rankings={name: rank(correct, values) for name, values in confidences.items()},
         baseline=baseline,
-        second_look=others[0] if others and multiple_outputs else None,
+        second_look=others[0] if others and preds.n_outputs > 1 else None,
         progress=progress,
     )
 
@@ -124,16 +142,10 @@ def is_probability(method: str) -> bool:
 
 def method_symbol(method: str) -> str:
     """Return the symbol of a method, such as 'MSR(D)'."""
-    return METHODS[method.partition(":")[0]].symbol
+    return find_method(method).symbol
 
 
 def explain_method(method: str) -> str:
     """Return one line that explains a method to its reader."""
-    return EXPLANATIONS.get(method) or METHODS[method.partition(":")[0]].summary
-
-
-def _compute_confidence(
-    preds: Predictions, method: str, predict_from: PredictFrom, top_k: int, seed: int
-) -> Float64Array:
-    options = {"seed": seed} if "seed" in find_method(method).options else {}
-    return compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
+    found = find_method(method)
+    return EXPLANATIONS.get(found.name) or found.summary

@@ -142,4 +142,5 @@ def _gallery_rows(findings: Findings) -> Rows:
         label, predicted = (study.class_names[classes[index]] for classes in (study.preds.labels, study.leading))
         accepted = bool(study.confidences[findings.method][index] >= findings.point.threshold)
         confidences = (float(values[index]) for values in study.confidences.values())
-        yield study.preds.ids[index], index, label, predicted, bool(study.correct[index]), accepted, *confidences
+        given = int(study.fitted.judged[index])
+        yield study.preds.ids[index], given, label, predicted, bool(study.correct[index]), accepted, *confidences

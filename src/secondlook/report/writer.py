@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from secondlook.diagnosis import describe_harmful_views
 from secondlook.errors import ReportError
+from secondlook.estimators import needs_fitting
 from secondlook.evaluation import DEFAULT_METRICS
 from secondlook.files import write_bytes_atomically
 from secondlook.predictions import PredictFrom, Predictions
@@ -15,7 +17,7 @@ from secondlook.report.findings import Findings, compute_findings
 from secondlook.report.galleries import ImageReader, read_images
 from secondlook.report.page import render_page
 from secondlook.report.static_plots import N_PLOTS, render_plots
-from secondlook.report.study import build_study
+from secondlook.report.study import Study, build_study
 from secondlook.report.tables import render_tables
 from secondlook.selective import DEFAULT_DELTA
 
@@ -35,11 +37,13 @@ def write_report(
     delta: float = DEFAULT_DELTA,
     calibrated: Sequence[str] = (),
     duplicates: Collection[str] = (),
+    tuning: object = None,
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
     image: ImageReader | None = None,
     facts: Mapping[str, str] | None = None,
+    warnings: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
     artifacts: bool = True,
@@ -48,7 +52,8 @@ def write_report(
     """Write a self-contained HTML report about labeled predictions.
 
     The page compares the methods, lets the reader choose an operating point with sliders, and shows results per class
-    and per view. The same predictions, arguments and package versions produce the same bytes.
+    and per view. Images that are set apart to fit methods are not part of it, except for their number. The same
+    predictions, arguments and package versions produce the same bytes.
 
     Parameters
     ----------
@@ -59,8 +64,8 @@ def write_report(
     title : str
         Heading of the page.
     methods : sequence of str, optional
-        Names of the confidences to compare. By default `msr` and, if there is more than one view or ensemble member,
-        `mean`, `bootstrap` and `bootstrap-lower`.
+        Names of the confidences to compare, by default those of `evaluate`. The first of `learned`, `blend` and `mean`
+        among them is the second look that the headline compares with `msr`.
     metrics : sequence of str, optional
         Names of the metrics to compare them by, such as 'auroc' or 'risk_at:0.8'.
     predict_from : {"image", "views"}, default "image"
@@ -78,6 +83,8 @@ def write_report(
         the page selects the operating point that `certify` chooses from them.
     duplicates : collection of str, optional
         Ids of images that are copies of others: a guarantee counts them once.
+    tuning : positions or mask, optional
+        Images that were used to choose or fit something, and on which methods are fitted, as in `evaluate`.
     level : float, default 0.95
         Confidence level of the intervals.
     resamples : int, default 500
@@ -85,10 +92,12 @@ def write_report(
     seed : int, default 0
         Random seed.
     image : callable, optional
-        Function from the index of an image to its pixels at the classifier's input size, uint8 [H, W, 1 or 3]. By
-        default the page has no example images.
+        Function from the index of an image in `preds` to its pixels at the classifier's input size, uint8 [H, W, 1 or
+        3]. By default the page has no example images.
     facts : mapping of str to str, optional
         Further facts about how the results were made, listed at the end of the page.
+    warnings : sequence of str, optional
+        Warnings for the reader, shown at the top of the page. By default it warns of harmful views.
     notes : sequence of str, optional
         Remarks for the reader, listed at the end of the page.
     command : str, optional
@@ -119,6 +128,7 @@ def write_report(
         top_k=top_k,
         seed=seed,
         duplicates=duplicates,
+        tuning=tuning,
         progress=progress,
     )
     findings = compute_findings(
@@ -131,7 +141,8 @@ def write_report(
         title=title,
         images={} if image is None else read_images(study, findings.images, image),
         facts=all_facts,
-        notes=notes,
+        warnings=_find_warnings(study) if warnings is None else warnings,
+        notes=(*study.fitted.notes, *notes),
         command=command,
         artifacts=folder.name if artifacts else None,
     )
@@ -145,6 +156,11 @@ def write_report(
     return target
 
 
+def _find_warnings(study: Study) -> tuple[str, ...]:
+    warning = describe_harmful_views(study.preds, top_k=study.top_k)
+    return () if warning is None else (warning,)
+
+
 def _describe_settings(findings: Findings) -> dict[str, str]:
     """Return the settings and versions behind the numbers; no date, so that the same input gives the same bytes."""
     study, evaluation = findings.study, findings.evaluation
@@ -153,6 +169,7 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
     packages = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in REPORTED_PACKAGES)]
     return {
         "methods": ", ".join(study.confidences),
+        **_describe_tuning(study),
         "prediction": f"{classes} predicted from {origin}",
         "views": " ".join(study.preds.views.texts),
         "intervals": (
@@ -163,6 +180,24 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
         "guarantee": _describe_guarantee(findings),
         "versions": ", ".join(packages),
     }
+
+
+def _describe_tuning(study: Study) -> dict[str, str]:
+    """Return how many images were set apart, and what was fitted on them."""
+    if not study.n_tuning:
+        return {}
+    n_given = study.n_tuning + study.n_images
+    apart = f"{study.n_tuning:,} of {n_given:,} images were set apart; all results are about the others"
+    fitted = (
+        f"{name}: {', '.join(f'{option}={_format_option(value)}' for option, value in options.items())}"
+        for name, options in study.fitted.options.items()
+        if needs_fitting(name)
+    )
+    return {"tuning": "; ".join([apart, *fitted])}
+
+
+def _format_option(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _describe_guarantee(findings: Findings) -> str:

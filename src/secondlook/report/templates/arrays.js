@@ -43,6 +43,12 @@ function formatPercent(fraction, decimals = 2) {
   return `${Number((100 * fraction).toFixed(decimals))}\u00a0%`;
 }
 
+// A number with at least this many decimals, and three significant digits.
+function formatDigits(value, decimals) {
+  const exponent = value ? Math.floor(Math.log10(Math.abs(value))) : 0;
+  return value.toFixed(Math.max(decimals, 2 - exponent));
+}
+
 // A confidence to read, not to copy; values below 1 never appear as 1.
 function formatConfidence(value) {
   return value > 0.9999 && value < 1 ? ">0.9999" : value.toFixed(4);

@@ -4,11 +4,11 @@ const CLASS_COLUMNS = [
   { title: "Class", value: (one) => one.name, format: (text) => text },
   { title: "Images", value: (one) => one.images, format: formatCount },
   { title: "Errors", value: (one) => one.errors, format: formatCount },
-  { title: "Error rate %", value: (one) => one.errors / one.images, format: (share) => (100 * share).toFixed(2) },
+  { title: "Error rate %", value: (one) => one.errors / one.images, format: (share) => formatDigits(100 * share, 2) },
   { title: "Accepted %", value: (one) => one.accepted === null ? null : one.accepted / one.images, format: (share) => (100 * share).toFixed(1) },
   { title: "Errors accepted", value: (one) => one.errorsAccepted, format: formatCount },
   { title: "Errors caught", value: (one) => one.errorsAccepted === null ? null : one.errors - one.errorsAccepted, format: formatCount },
-  { title: "Risk %", value: (one) => (one.accepted ? one.errorsAccepted / one.accepted : null), format: (share) => (100 * share).toFixed(2) },
+  { title: "Risk %", value: (one) => (one.accepted ? one.errorsAccepted / one.accepted : null), format: (share) => formatDigits(100 * share, 2) },
   { title: "AUROC %", value: (one) => one.auroc, format: (share) => (100 * share).toFixed(2) },
 ];
 

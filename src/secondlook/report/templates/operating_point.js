@@ -1,6 +1,6 @@
 // The sliders: one sets the operating point, the other follows, and everything on the page that depends on it is updated.
 function formatRisk(point) {
-  return point.accepted ? formatPercent(point.errors / point.accepted, 3) : "–";
+  return point.accepted ? `${Number(formatDigits((100 * point.errors) / point.accepted, 3))}\u00a0%` : "–";
 }
 
 function joinNames(names) {

@@ -1,0 +1,155 @@
+"""Images that are set apart to fit methods, and the methods fitted on them; only the other images are judged."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from secondlook.arrays import Float64Array, IntArray
+from secondlook.errors import ConfidenceError, MetricError, PredictionsError
+from secondlook.estimators import (
+    confidence,
+    default_method,
+    find_method,
+    fit_method,
+    needs_fitting,
+    split_method,
+    tuning_positions,
+)
+from secondlook.predictions import PredictFrom, Predictions, resolve_positions
+
+SINGLE_VIEW_METHODS = ("msr",)
+MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "blend")
+LEARNED = "learned"
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMethods:
+    """Methods with their fitted options, and the split of the images into those set apart and those judged."""
+
+    options: Mapping[str, dict[str, object]]
+    """All options of each method, given and fitted, by its text."""
+    tuning: IntArray
+    """Positions of the images that are set apart. int64 [n]"""
+    judged: IntArray
+    """Positions of all other images. int64 [n]"""
+    predict_from: PredictFrom
+    top_k: int
+    notes: tuple[str, ...] = ()
+    """Why a default method is left out."""
+
+    def select_judged(self, preds: Predictions) -> Predictions:
+        """Return the predictions for the judged images; `preds` are those that the methods were fitted with."""
+        return preds.select(images=self.judged) if len(self.tuning) else preds
+
+    def compute(self, preds: Predictions, text: str, **defaults: object) -> Float64Array:
+        """Compute a confidence with the fitted options; `defaults` are options that the text may replace. [N]"""
+        known = find_method(text).options
+        used = {name: value for name, value in defaults.items() if name in known}
+        options = {**used, **self.options[text]}
+        return confidence(preds, split_method(text)[0], predict_from=self.predict_from, top_k=self.top_k, **options)
+
+
+def fit_methods(
+    preds: Predictions,
+    methods: Iterable[str] | None,
+    *,
+    added: Iterable[str] = (),
+    tuning: object = None,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    duplicates: Collection[str] = (),
+    options: Mapping[str, object] | None = None,
+) -> FittedMethods:
+    """Fit the methods that need it on images set apart.
+
+    Parameters
+    ----------
+    preds
+        Labeled predictions for N images.
+    methods
+        Texts of methods; None for the defaults, with 'learned' where there are enough images to fit it.
+    added
+        Texts of further methods.
+    tuning
+        Positions or a mask bool [N] of the images that are set apart already, maybe none. None sets images apart only
+        where a method is fitted.
+    predict_from, top_k
+        Which classes count as the prediction.
+    duplicates
+        Ids of images that are copies of others, which are not set apart by choice.
+    options
+        Options of all of the methods, besides those in their texts.
+    """
+    given = None if tuning is None else resolve_tuning(tuning, preds.n_images)
+    candidates = choose_positions(preds, duplicates) if given is None else given
+    apart = preds.select(images=candidates) if len(candidates) else None
+    notes: tuple[str, ...] = ()
+    names: Iterable[str]
+    if methods is not None:
+        names = [methods] if isinstance(methods, str) else methods
+    elif preds.n_outputs < 2:
+        names = SINGLE_VIEW_METHODS
+    elif apart is not None and default_method(apart, predict_from=predict_from, top_k=top_k) == LEARNED:
+        names = (*MULTI_VIEW_METHODS, LEARNED)
+    else:
+        names, notes = MULTI_VIEW_METHODS, (f"Left out: {_explain_missing(apart, predict_from, top_k)}.",)
+    shared = options or {}
+    fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
+    used = given is not None or any(needs_fitting(text, shared) for text in fitted)
+    positions = candidates if used else candidates[:0]
+    judged = np.delete(np.arange(preds.n_images), positions)
+    return FittedMethods(fitted, positions, judged, predict_from, top_k, notes)
+
+
+def choose_default(preds: Predictions, *, tuning: object = None, predict_from: PredictFrom, top_k: int) -> str:
+    """Return the default method: 'learned' if it can be fitted on the images that are, or would be, set apart."""
+    if preds.n_outputs < 2:
+        return SINGLE_VIEW_METHODS[0]
+    positions = choose_positions(preds) if tuning is None else resolve_tuning(tuning, preds.n_images)
+    apart = preds.select(images=positions) if preds.has_labels and len(positions) else None
+    return default_method(apart, predict_from=predict_from, top_k=top_k)
+
+
+def choose_positions(preds: Predictions, duplicates: Collection[str] = ()) -> IntArray:
+    """Return the positions of images to set apart, ascending, none of them a copy of another. int64 [n]"""
+    copies = frozenset(duplicates)
+    distinct = np.array([place for place, id_ in enumerate(preds.ids) if id_ not in copies], dtype=np.int64)
+    return distinct[tuning_positions(len(distinct))]
+
+
+def resolve_tuning(tuning: object, n_images: int) -> IntArray:
+    """Return the positions that `tuning` selects, ascending; at least one image must remain to be judged. int64 [n]"""
+    values = np.asarray(tuning)
+    if values.size == 0 or (values.dtype == np.bool_ and values.shape == (n_images,) and not values.any()):
+        return np.array([], dtype=np.int64)
+    try:
+        positions = np.sort(resolve_positions(tuning, n_images))
+    except PredictionsError as error:
+        raise MetricError(f"tuning= is invalid: {error}") from None
+    if len(positions) == n_images:
+        raise MetricError(f"tuning= sets all {n_images:,} images apart; leave some of them to be judged.")
+    return positions
+
+
+def _fit(
+    text: str, options: Mapping[str, object], tuning: Predictions | None, predict_from: PredictFrom, top_k: int
+) -> dict[str, object]:
+    name, given = split_method(text, options)
+    if not needs_fitting(name, given):
+        return given
+    if tuning is None:
+        raise MetricError(
+            f"method {text!r} has to be fitted, but no images are set apart for that; pass tuning= with some of them."
+        )
+    return fit_method(tuning, name, predict_from=predict_from, top_k=top_k, **given)
+
+
+def _explain_missing(tuning: Predictions | None, predict_from: PredictFrom, top_k: int) -> str:
+    """Return why the default methods do not include the one that is learned."""
+    if tuning is not None:
+        try:
+            fit_method(tuning, LEARNED, predict_from=predict_from, top_k=top_k)
+        except ConfidenceError as error:
+            return str(error).partition(";")[0]  # without the repair: the evaluation has the other method already
+    return f"method {LEARNED!r}, since no images are set apart to fit it"
