@@ -7,10 +7,10 @@ from secondlook.imports import lazy_attributes
 if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
-    from secondlook.diagnosis import candidate_views, diagnose_views, search_views
+    from secondlook.diagnosis import auto_views, candidate_views, diagnose_views, search_views
     from secondlook.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, ViewsDisplay
     from secondlook.errors import SecondLookError
-    from secondlook.estimators import confidence, confidence_interval, fit_temperature
+    from secondlook.estimators import confidence, confidence_interval, fit_method, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
     from secondlook.predictions import Predictions, collect
     from secondlook.report import write_report
@@ -46,6 +46,7 @@ _ROOMS = {
     "ViewWarning": "views",
     "ViewsDisplay": "displays",
     "apply_views": "views",
+    "auto_views": "diagnosis",
     "candidate_views": "diagnosis",
     "certify": "selective",
     "certify_confidence": "selective",
@@ -58,6 +59,7 @@ _ROOMS = {
     "create_run": "runs",
     "diagnose_views": "diagnosis",
     "evaluate": "evaluation",
+    "fit_method": "estimators",
     "fit_temperature": "estimators",
     "load_classifier": "classifiers",
     "load_policy": "scoring",
@@ -95,6 +97,7 @@ __all__ = [
     "ViewsDisplay",
     "__version__",
     "apply_views",
+    "auto_views",
     "candidate_views",
     "certify",
     "certify_confidence",
@@ -107,6 +110,7 @@ __all__ = [
     "create_run",
     "diagnose_views",
     "evaluate",
+    "fit_method",
     "fit_temperature",
     "load_classifier",
     "load_policy",

@@ -47,7 +47,7 @@ def test_evaluate_prints_the_numbers_of_the_library(here: Here) -> None:
 def test_evaluate_prints_a_table_and_the_next_command(here: Here) -> None:
     done = here(*EVALUATE, "--metric", "auroc", "--method", "msr", "--method", "mean")
     assert done.out.startswith("all images: 400 images")
-    assert "auroc ↑\n  msr" in done.out
+    assert "auroc ↑\n msr" in done.out
     assert "bootstrap" not in done.out
     assert "secondlook calibrate --run run" in done.out
 
@@ -93,7 +93,7 @@ def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) ->
     assert "5 % errors" in done.out
     policy = sl.Policy.load("policy.json")
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
-    assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05).threshold
+    assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05).threshold
     told = here("info", "policy.json", "--json").json
     assert told["what"] == "policy"
     assert told["classifier digest"] == policy.classifier.digest
@@ -132,7 +132,7 @@ def test_search_chooses_from_a_pool(here: Here) -> None:
     assert here(*pool, "--quiet").code == 0
     done = here("search", "--run", "run", "--budget", "4", "--out", "views.txt", "--no-progress")
     assert done.code == 0, done.err
-    assert len(sl.ViewSet("views.txt")) == 1 + 4, "the image itself and four views"
+    assert len(sl.ViewSet("views.txt")) == 1 + 3, "the image itself and the views that are not harmful"
     assert Path("views.png").stat().st_size > 1000
     assert "auroc" in done.out
     assert done.out.splitlines()[-2:] == ["Written: views.txt", "Written: views.png"]

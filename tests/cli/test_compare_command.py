@@ -76,3 +76,15 @@ def test_prediction_settings_are_those_of_the_first_run_by_default(here: Here, e
     given = here(*line.split(), "--predict-from", "image", "--top-k", "1", "--json")
     assert (given.json["predict_from"], given.json["top_k"]) == ("image", 1)
     assert given.json["rows"][0]["value"] == float(preds.correct().mean())
+
+
+def test_images_set_apart_by_a_run_are_not_compared(here: Here, evaluate: Evaluate) -> None:
+    write_archive("a.npz", PLACES[:80])
+    line = "evaluate --model onnx:model.onnx --data npz:a.npz --resamples 5 --no-check --quiet --out run-a"
+    assert here(*line.split()).code == 0
+    evaluate("a.npz", "run-b")
+    apart = len(sl.open_run("run-a").record.tuning)
+    assert apart == 20
+    done = here("compare", "run-a", "run-b", "--resamples", "5", "--metric", "accuracy")
+    assert done.code == 0, done.err
+    assert "20 images set apart for tuning, 60 judged" in done.out

@@ -34,6 +34,7 @@ PYTHON_ONLY = {
     "temperature": "options of a method",
     "threshold": "a rule without calibration",
     "ties": "an argument of a metric function",
+    "tuning": "a run knows its tuning images; reachable sentences are in PHRASES",
     "views": "Predictions(views=...), for predictions in memory",
     "zipmap": "an option of the exporter",
 }

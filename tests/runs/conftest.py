@@ -8,7 +8,7 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 
-VIEWS = "identity hflip shift:1,0"
+VIEWS = "identity hflip vflip"
 
 
 def classify(batch: Array) -> Array:

@@ -79,7 +79,7 @@ def test_given_delta_is_shared_by_all_methods(run: sl.Run) -> None:
     run.certify("mean", risk=0.1, delta=0.1, progress=False)
     data = read_data(run.report(delta=0.3, progress=False).path)
     assert (data["delta"], data["calibrated"]) == (0.3, [])
-    assert data["sharing"] == ["msr", "mean", "bootstrap-lower"]
+    assert data["sharing"] == ["msr", "mean", "blend"]
     with pytest.raises(ReportError, match="delta"):
         run.report(delta=0.0, progress=False)
 

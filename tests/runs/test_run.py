@@ -13,7 +13,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import DecisionError, PredictionsError, ReportError, SourceError
 
-VIEWS = "identity hflip shift:1,0"
+VIEWS = "identity hflip vflip"
 
 
 def test_created_run_equals_the_opened_one(run: sl.Run) -> None:
@@ -42,12 +42,17 @@ def test_evaluate_takes_other_methods_and_metrics(run: sl.Run) -> None:
 
 
 def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
-    policy = run.certify(risk=0.1, delta=0.1, progress=False)
+    policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
     rule = sl.certify(run.predictions, "mean", risk=0.1, delta=0.1)
     assert policy.rule == rule
     assert policy.views == run.record.views
     assert policy.classifier == run.record.classifier
     assert policy.class_names == ("dark", "bright")
+
+
+def test_default_method_is_label_free_where_there_are_too_few_labels_to_fit_one(run: sl.Run) -> None:
+    policy = run.certify(risk=0.1, delta=0.1, progress=False)
+    assert policy.rule == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
 
 
 def test_certify_raises_where_nothing_can_be_certified(run: sl.Run) -> None:
@@ -297,15 +302,70 @@ def test_bad_arguments_are_rejected_before_anything_is_computed(
     assert not (tmp_path / "run").exists()
 
 
-def test_harmful_views_are_warned_of_and_recorded(archive: str, tmp_path: Path) -> None:
-    def left_half(batch: Array) -> Array:
-        bright = batch[:, :, :3].mean(axis=(1, 2, 3)) > batch[:, :, 3:].mean(axis=(1, 2, 3))
-        return np.stack([~bright, bright], axis=1).astype(float)
+def classify_left_half(batch: Array) -> Array:
+    """Tell whether the left half is brighter than the right half. uint8 [N, 6, 6, 3] -> float64 [N, 2]"""
+    contrast = batch[:, :, :3].mean(axis=(1, 2, 3)) - batch[:, :, 3:].mean(axis=(1, 2, 3))
+    bright = 1 / (1 + np.exp(-contrast))
+    return np.stack([1 - bright, bright], axis=1)
 
-    model = sl.load_classifier(left_half, output="probabilities", name="left-half")
-    with pytest.warns(sl.ViewWarning, match="hflip"):
-        run = sl.create_run(model, archive, tmp_path / "run", views="identity hflip", resamples=5, progress=False)
+
+def make_left_half_images(tmp_path: Path, n_images: int = 1200) -> str:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n_images, 6, 6, 3), dtype=np.uint8)
+    labels = classify_left_half(images).argmax(axis=1)
+    wrong = rng.random(n_images) < 0.15
+    np.savez(tmp_path / "halves.npz", images=images, labels=np.where(wrong, 1 - labels, labels))
+    return f"npz:{tmp_path / 'halves.npz'}"
+
+
+def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path) -> None:
+    model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
+    data = make_left_half_images(tmp_path)
+    with pytest.warns(sl.ViewWarning, match=r"hflip.*views='auto'"):
+        run = sl.create_run(model, data, tmp_path / "run", views="identity hflip", resamples=5, progress=False)
     assert "hflip" in run.record.warnings[0]
+    with pytest.warns(sl.ViewWarning, match="hflip"):
+        run.threshold_for(coverage=0.8, progress=False)
+    with pytest.warns(sl.ViewWarning, match="hflip"):
+        run.certify("msr", risk=0.3, delta=0.1, progress=False)
+
+
+def test_views_are_chosen_on_images_that_nothing_is_judged_on(tmp_path: Path) -> None:
+    model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
+    run = sl.create_run(model, make_left_half_images(tmp_path), tmp_path / "run", resamples=5, progress=False)
+    assert run.settings["views"] == "auto"
+    choice = run.record.view_choice
+    assert choice is not None
+    assert run.record.views == choice.views
+    assert not any("hflip" in view for view in choice.views)
+    assert "hflip" in choice.set_aside
+    assert run.record.warnings == ()
+    assert len(run.record.tuning) == len(run.tuning_positions) == 300
+    assert run.evaluation.tuning_images == 300
+    assert all(one.images == 900 for one in run.evaluation.rows)
+    policy = run.certify(risk=0.3, delta=0.1, progress=False)
+    assert policy.method == "learned"
+    assert policy.calibration is not None
+    assert (policy.calibration.images, policy.calibration.tuning) == (900, 300)
+    assert run.evaluation == run.evaluate(progress=False)
+    assert sl.open_run(run.path) == run
+
+
+def test_automatic_choice_is_resumed_and_repeated(tmp_path: Path) -> None:
+    calls = []
+
+    def classify(batch: Array) -> Array:
+        calls.append(len(batch))
+        return classify_left_half(batch)
+
+    model = sl.load_classifier(classify, output="probabilities", name="left-half")
+    data = make_left_half_images(tmp_path, 400)
+    first = sl.create_run(model, data, tmp_path / "run", resamples=5, check_setup=False, progress=False)
+    record = (tmp_path / "run" / "run.json").read_bytes()
+    calls.clear()
+    assert sl.create_run(model, data, tmp_path / "run", resamples=5, check_setup=False, progress=False) == first
+    assert (tmp_path / "run" / "run.json").read_bytes() == record
+    assert sum(calls) <= 1, "the input is probed at most"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"format": "secondlook run", "version": 1}'])

@@ -213,7 +213,3 @@ def test_invalid_input_is_rejected(preds: Predictions, unlabeled: Predictions) -
 def test_confidence_that_depends_on_other_images_is_rejected(preds: Predictions) -> None:
     with pytest.raises(DecisionError, match=r"'bootstrap'.*'bootstrap-lower'"):
         certify(preds, "bootstrap", risk=0.1, delta=0.1)
-    with pytest.raises(DecisionError, match=r"'max-logit-pnorm'.* p="):
-        certify(preds, "max-logit-pnorm", risk=0.1, delta=0.1)
-    with pytest.raises(DecisionError, match=r"temperature='fit'.*fit_temperature"):
-        certify(preds, "entropy", risk=0.1, delta=0.1, temperature="fit")

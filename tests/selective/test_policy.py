@@ -91,7 +91,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
         *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "checksum"),
     ]
     assert content["format"] == "secondlook policy"
-    assert content["version"] == 3
+    assert content["version"] == 4
     assert content["classifier"]["name"] == "brightness"
     assert content["classifier"]["preprocessing"]["scale"] == 1 / 255
     assert content["views"] == ["identity", "hflip", "shift:1,0", "shift:0,1"]
@@ -111,7 +111,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
 def test_version_1_is_upgraded(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(VERSION_1)
     policy = Policy.load(tmp_path / "policy.json")
-    assert policy.version == 3
+    assert policy.version == 4
     assert policy.rule == Rule(
         0.8712345678901234,
         "bootstrap-lower",
@@ -137,7 +137,7 @@ def test_version_2_keeps_its_guarantee_without_a_checksum(tmp_path: Path) -> Non
     assert policy.rule.guarantee == Guarantee(0.1, 0.05)
     assert Policy.is_intact(tmp_path / "policy.json") is None
     policy.save(tmp_path / "upgraded.json")
-    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 3
+    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 4
     assert Policy.is_intact(tmp_path / "upgraded.json") is True
 
 
@@ -196,7 +196,7 @@ def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) 
 @pytest.mark.parametrize(
     ("edit", "where"),
     [
-        (lambda content: content.update(version=4), "version"),
+        (lambda content: content.update(version=5), "version"),
         (lambda content: content.update(color="red"), "color"),
         (lambda content: content.pop("threshold"), "threshold"),
         (lambda content: content.update(threshold="NaN"), "threshold"),

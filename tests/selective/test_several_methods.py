@@ -49,7 +49,7 @@ def test_best_of_several_methods_keeps_the_guarantee(
     monkeypatch: pytest.MonkeyPatch, n_methods: int, draws: int
 ) -> None:
     n_images, limit, rng = 500, smallest_good_threshold(), np.random.default_rng(0)
-    names = [f"method {number}" for number in range(n_methods)]
+    names = [f"view:shift:{number},0" for number in range(n_methods)]
     failures = {"shared": 0, "separate": 0}
     for _ in range(draws):
         correct, confidences = draw(rng, n_images, n_methods)
@@ -107,7 +107,7 @@ def test_suggested_delta_of_several_methods_is_the_one_that_they_share() -> None
 
 
 @pytest.mark.parametrize(
-    ("method", "offending"), [([], r"\[\]"), (["mean", "mean"], "'mean'"), (["mean", 3], "3"), (7, "7"), (None, "None")]
+    ("method", "offending"), [([], r"\[\]"), (["mean", "mean"], "'mean'"), (["mean", 3], "3"), (7, "7")]
 )
 def test_invalid_lists_of_methods_are_rejected(preds: Predictions, method: Any, offending: str) -> None:
     with pytest.raises(DecisionError, match=offending):

@@ -4,7 +4,7 @@ import re
 import warnings
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,13 +23,14 @@ def calibrate(
         float | None, typer.Option(help="Accept this share of the images instead, without a guarantee.")
     ] = None,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME[,NAME]",
             help="Confidence method to decide by, or several to choose from, which share delta. "
             f"Methods: {options.METHODS_HELP}.",
+            show_default="learned, or blend where there are too few labels to fit it",
         ),
-    ] = "mean",
+    ] = None,
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
     overwrite: options.Overwrite = False,
@@ -44,23 +45,25 @@ def calibrate(
     """
     from secondlook.evaluation import describe_prediction
     from secondlook.runs import CalibrationWarning, open_run
+    from secondlook.setup_check import SetupWarning
+    from secondlook.views import ViewWarning
 
-    opened, methods, progress = open_run(run), split_methods(method), not (quiet or no_progress)
-    if risk is not None and coverage is None:
-        with warnings.catch_warnings():
-            if quiet:  # the policy has it, too
-                warnings.simplefilter("ignore", CalibrationWarning)
-            policy = opened.certify(
-                methods, risk=risk, delta=delta, predict_from=predict_from, top_k=top_k, progress=progress
-            )
-    elif coverage is not None and risk is None:
-        if len(methods) > 1:
-            raise DecisionError(f"--coverage needs one --method, got {method!r}; the best of several needs --risk.")
-        policy = opened.threshold_for(
-            methods[0], coverage=coverage, predict_from=predict_from, top_k=top_k, progress=progress
-        )
-    else:
+    opened = open_run(run)
+    methods = None if method is None else split_methods(method)
+    if (risk is None) == (coverage is None):
         raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
+    if coverage is not None and methods is not None and len(methods) > 1:
+        raise DecisionError(f"--coverage needs one --method, got {method!r}; the best of several needs --risk.")
+    settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k, "progress": not (quiet or no_progress)}
+    with warnings.catch_warnings():
+        if quiet:  # the run and the policy have them, too
+            for category in (CalibrationWarning, SetupWarning, ViewWarning):
+                warnings.simplefilter("ignore", category)
+        if risk is not None:
+            policy = opened.certify(methods, risk=risk, delta=delta, **settings)
+        else:
+            assert coverage is not None, "one of the two was given"
+            policy = opened.threshold_for(methods[0] if methods else None, coverage=coverage, **settings)
     try:
         policy.save(out, overwrite=overwrite)
     except OSError as error:

@@ -22,7 +22,7 @@ TRAINING_IMAGES = 200
 CLOSING = """
 The same with your own model and images:
 
-  {command} evaluate --model onnx:model.onnx --data folder:val/ --views natural --out run/
+  {command} evaluate --model onnx:model.onnx --data folder:val/ --out run/
   {command} calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
   {command} score --policy policy.json --data folder:new/ --out scores.parquet
 """
@@ -72,7 +72,7 @@ def commands(out: Path) -> list[list[str]]:
     model = Path(__file__).parent / "demo_data" / "digits.onnx"
     run, policy = f"{out}/run", f"{out}/policy.json"
     return [
-        ["evaluate", *_flags(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", views="digits", out=run)],
+        ["evaluate", *_flags(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", out=run)],
         ["calibrate", *_flags(run=run, risk=RISK, delta=DELTA, out=policy)],
         [
             "score",

@@ -9,15 +9,18 @@ from typing import Annotated
 import typer
 
 from secondlook.cli import options
+from secondlook.cli.messages import list_flags, name_options
+from secondlook.views import AUTO
 
 
 def evaluate(
+    context: typer.Context,
     model: options.Models,
     data: options.Data,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the run; stored predictions in it are reused.")
     ],
-    views: options.Views = "natural",
+    views: options.Views = AUTO,
     output: options.OutputOption = None,
     mean: options.Mean = None,
     std: options.Std = None,
@@ -50,7 +53,7 @@ def evaluate(
 ) -> None:
     """Evaluate confidence methods on labeled images and write a run folder.
 
-    Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --views natural --out run/
+    Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --out run/
     """
     from secondlook.runs import EVALUATION, REPORT, Run, create_run
     from secondlook.setup_check import SetupWarning
@@ -93,7 +96,9 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(json.loads((run.path / EVALUATION).read_bytes()), ensure_ascii=False))
     elif not quiet:
-        typer.echo(run.evaluation)
+        if run.record.view_choice is not None:
+            typer.echo(f"{run.record.view_choice}\n")
+        typer.echo(name_options(str(run.evaluation), list_flags(context.command)))
         if had_report and not (out / REPORT).exists():
             typer.echo(f"\nRemoved {out / REPORT}, which showed the evaluation before this one.")
         _print_following(run.path, len(run.predictions.skipped))

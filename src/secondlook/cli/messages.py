@@ -25,6 +25,8 @@ PHRASES = {
     "collect from a classifier with output='logits'": "evaluate a model with ?output=logits",
     "collect from Ensemble([...]) or pass Predictions(members=...)": "evaluate with several --model",
     "collect with more views": "evaluate with more --views",
+    "pass views='auto'": "evaluate with --views auto",
+    "pass tuning= with some of them": "use more labeled images",
     "passes=; compute them with compute_mc_dropout_passes(classifier, images)": (
         "dropout passes, which are available in Python only"
     ),
@@ -32,7 +34,6 @@ PHRASES = {
     "compute them with compute_embeddings(classifier, images, layer=...)": (
         "embeddings, which are available in Python only"
     ),
-    "choose p on other images and pass p=": "choosing p on other images is available in Python only",
     "load_classifier(..., name='v1') or ?name=v1 in its spec, or omit store=": "?name=v1 behind the model",
     "expected a folder written by collect(store=...)": "expected a folder that secondlook evaluate wrote",
     ", or open other views with views=": "",

@@ -59,12 +59,18 @@ Data = Annotated[
     ),
 ]
 VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
+AUTO_HELP = f"'auto' chooses views that suit the classifier and the images. {VIEWS_HELP}"
 METHODS_HELP = ", ".join(method.form for method in METHODS.values())
 METRICS_HELP = ", ".join(metric.form for metric in METRICS.values())
-Views = Annotated[str, typer.Option("--views", metavar="SET", help=VIEWS_HELP)]
+Views = Annotated[str, typer.Option("--views", metavar="SET", help=AUTO_HELP)]
 Methods = Annotated[
     list[str] | None,
-    typer.Option("--method", metavar="NAME", help=f"Confidence method; may be repeated. Methods: {METHODS_HELP}."),
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
+        f"Methods: {METHODS_HELP}.",
+    ),
 ]
 Metrics = Annotated[
     list[str] | None,

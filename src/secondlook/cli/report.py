@@ -1,6 +1,7 @@
 """`secondlook report`: the HTML page of a run."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -34,10 +35,19 @@ def report(
     Example: secondlook report run/
     """
     from secondlook.runs import open_run
+    from secondlook.views import ViewWarning
 
-    written = open_run(run).report(out, delta=delta, galleries=galleries, progress=not (quiet or no_progress))
+    opened = open_run(run)
+    written = opened.report(out, delta=delta, galleries=galleries, progress=not (quiet or no_progress))
+    for message in () if quiet else opened.record.warnings:
+        warnings.warn(message, ViewWarning, stacklevel=1)
     if as_json:
-        content = {"report": str(written.path), "guarantees": written.terms, "notes": written.notes}
+        content = {
+            "report": str(written.path),
+            "guarantees": written.terms,
+            "notes": written.notes,
+            "warnings": opened.record.warnings,
+        }
         typer.echo(json.dumps(content, ensure_ascii=False))
     elif not quiet:
         for note in written.notes:

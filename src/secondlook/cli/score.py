@@ -98,8 +98,9 @@ def _require(given: Mapping[str, object], partner: str, partner_value: object) -
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:
-    from secondlook.diagnosis import harmful_view_warnings
+    from secondlook.diagnosis import describe_harmful_views
     from secondlook.views import ViewWarning
 
-    for message in harmful_view_warnings(preds):
+    message = describe_harmful_views(preds)
+    if message is not None:
         warnings.warn(message, ViewWarning, stacklevel=1)

@@ -6,13 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.diagnosis import harmful_view_warnings
+from secondlook.diagnosis import collect_views, describe_harmful_views
 from secondlook.errors import ReportError, SecondLookError, SourceError
-from secondlook.estimators import find_method
+from secondlook.estimators import default_method, find_method, needs_fitting, split_method
 from secondlook.evaluation import DEFAULT_METRICS, check_resampling, evaluate
 from secondlook.metrics import parse_metrics
-from secondlook.predictions import BatchSize, PredictFrom, check_predict_from, check_top_k, collect
+from secondlook.predictions import BatchSize, PredictFrom, Predictions, check_predict_from, check_top_k, collect
 from secondlook.runs.run import (
     OOD_PREDICTIONS,
     PREDICTIONS,
@@ -26,7 +27,7 @@ from secondlook.runs.run import (
 from secondlook.setup_check import LOOKS_WRONG, SetupWarning, find_setup_warnings
 from secondlook.sources import OnError, Source, open_labeled, open_source
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
-from secondlook.views import ViewSet, ViewsLike, ViewWarning, as_view_set
+from secondlook.views import AUTO, ViewSet, ViewsLike, ViewWarning, as_view_set
 
 
 def create_run(
@@ -34,7 +35,7 @@ def create_run(
     data: Any,
     path: str | Path,
     *,
-    views: ViewsLike = "natural",
+    views: ViewsLike = AUTO,
     labels: Any = None,
     methods: Iterable[str] | None = None,
     metrics: Iterable[str] | None = None,
@@ -55,6 +56,9 @@ def create_run(
     An interrupted call resumes where it stopped: predictions that are stored in the folder are not computed again. A
     report in the folder is removed if the run is another one than before.
 
+    If views are to be chosen or a method to be fitted, a quarter of the images, at most 1,000, is set apart for that;
+    the run knows them, and neither evaluates nor certifies anything on them.
+
     Parameters
     ----------
     classifier
@@ -65,7 +69,7 @@ def create_run(
     path
         The folder of the run; not one of the images.
     views
-        A preset, view texts or a `ViewSet`.
+        A preset, view texts or a `ViewSet`; "auto" chooses views that suit the classifier and the images.
     methods, metrics
         Names of the confidence methods and metrics to evaluate; None for the defaults of `evaluate`.
     predict_from, top_k
@@ -102,16 +106,30 @@ def create_run(
     # Whatever classes those images have, they are none of the classifier's.
     outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
     _check_apart(Path(path), [source] if outside is None else [source, outside])
-    view_set, folder = as_view_set(views), _make_folder(Path(path))
+    if not (isinstance(views, str) and views == AUTO):
+        views = as_view_set(views)  # rejected before a folder is made
+    folder = _make_folder(Path(path))
     wrong = _find_setup_warnings(folder, loaded, source, batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
-    preds = collect(loaded, source, view_set, store=folder / PREDICTIONS, batch_size=batch_size, progress=progress)
+    collected = collect_views(
+        loaded,
+        source,
+        views,
+        top_k=top_k,
+        store=folder / PREDICTIONS,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    preds, choice, tuning = collected.preds, collected.choice, collected.tuning
+    if choice is None and not _uses_tuning(preds, tuning, chosen_methods, predict_from, top_k):
+        tuning = tuning[:0]
     outside_preds = None
     if outside is not None:
         store = folder / OOD_PREDICTIONS
-        outside_preds = collect(loaded, outside, view_set, store=store, batch_size=batch_size, progress=progress)
-    harmful = tuple(harmful_view_warnings(preds))
+        outside_preds = collect(loaded, outside, preds.views, store=store, batch_size=batch_size, progress=progress)
+    warning = describe_harmful_views(preds, top_k=top_k) if choice is None else None
+    harmful = () if warning is None else (warning,)
     for message in harmful:
         warnings.warn(message, ViewWarning, stacklevel=2)
     result = evaluate(
@@ -125,13 +143,14 @@ def create_run(
         level=level,
         resamples=resamples,
         seed=seed,
+        tuning=tuning if len(tuning) else None,
         progress=progress,
     )
     settings = {
         "model": _model_specs(loaded),
         "data": source.spec,
         "out": str(path),
-        "views": _views_text(view_set),
+        "views": AUTO if choice else _views_text(preds.views),
         "method": chosen_methods,
         "metric": chosen_metrics,
         "predict_from": predict_from,
@@ -145,7 +164,15 @@ def create_run(
         "on_error": on_error,
         "no_check": not check_setup,
     }
-    record = RunRecord.create(_given(settings), loaded, source, view_set.texts, (*wrong, *harmful))
+    record = RunRecord.create(
+        _given(settings),
+        loaded,
+        source,
+        preds.views.texts,
+        (*wrong, *harmful),
+        tuning=tuple(preds.ids[position] for position in tuning),
+        view_choice=choice,
+    )
     skipped = [{"id": id_, "reason": reason} for id_, reason in preds.skipped]
     return write_run(folder, record, {**result.to_dict(), "skipped": skipped, "warnings": list(record.warnings)})
 
@@ -156,6 +183,17 @@ def _check_arguments(methods: list[str], metrics: list[str], predict_from: str) 
     for name in methods:
         find_method(name)
     check_predict_from(predict_from)
+
+
+def _uses_tuning(
+    preds: Predictions, tuning: IntArray, methods: list[str], predict_from: PredictFrom, top_k: int
+) -> bool:
+    """Whether a method has to be fitted, or could be and none was asked for."""
+    if methods:
+        return any(needs_fitting(*split_method(text)) for text in methods)
+    if len(tuning) == 0:
+        return False
+    return default_method(preds.select(images=tuning), predict_from=predict_from, top_k=top_k) == "learned"
 
 
 def _find_setup_warnings(

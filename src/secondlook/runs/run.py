@@ -9,13 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
+import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, Preprocessing
+from secondlook.diagnosis import ViewChoice
 from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
+from secondlook.estimators import split_method
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
 from secondlook.files import (
     FrozenRecord,
@@ -45,8 +48,10 @@ from secondlook.selective import (
     describe_classifier,
     threshold_for,
 )
+from secondlook.setup_check import LOOKS_WRONG, SetupWarning
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
+from secondlook.views import ViewWarning
 
 RECORD = "run.json"
 SETTINGS = "run.toml"
@@ -94,11 +99,11 @@ class RunRecord(SealedRecord):
     """How a run came about. It holds no times, so that the same run gives the same bytes.
 
     `predictions` is the key of the run's entry in the store of predictions beside the record, which may hold entries of
-    earlier evaluations. Records of version 2 can be read.
+    earlier evaluations. Records of versions 2 and 3 can be read.
     """
 
     format: Literal["secondlook run"] = "secondlook run"
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     secondlook: str
     settings: RunSettings
     classifier: PolicyClassifier
@@ -108,11 +113,15 @@ class RunRecord(SealedRecord):
     warnings: tuple[str, ...] = ()
     evaluation: str | None = None
     """Checksum of the evaluation; None for runs of version 2."""
+    tuning: tuple[str, ...] = ()
+    """Ids of the images that were set apart to choose views and fit methods; nothing is judged on them."""
+    view_choice: ViewChoice | None = None
+    """How the views were chosen; None if they were given."""
 
     @model_validator(mode="before")
     @classmethod
     def _upgrade(cls, content: object) -> object:
-        return {**content, "version": 3} if isinstance(content, dict) and content.get("version") == 2 else content
+        return {**content, "version": 4} if isinstance(content, dict) and content.get("version") in (2, 3) else content
 
     @classmethod
     def create(
@@ -122,6 +131,9 @@ class RunRecord(SealedRecord):
         source: Source,
         views: tuple[str, ...],
         warnings: tuple[str, ...],
+        *,
+        tuning: tuple[str, ...] = (),
+        view_choice: ViewChoice | None = None,
     ) -> Self:
         """Describe the evaluation of a classifier on a source."""
         import secondlook
@@ -140,6 +152,8 @@ class RunRecord(SealedRecord):
             views=views,
             predictions=store_key(classifier, source),
             warnings=warnings,
+            tuning=tuning,
+            view_choice=view_choice,
         )
 
 
@@ -190,8 +204,14 @@ class Run:
 
     @cached_property
     def predictions(self) -> Predictions:
-        """The stored predictions, read lazily."""
+        """The stored predictions for all images, read lazily."""
         return Predictions.open(self.path / PREDICTIONS, entry=self.record.predictions, views=list(self.record.views))
+
+    @cached_property
+    def tuning_positions(self) -> IntArray:
+        """Positions, in `predictions`, of the images that were set apart to choose views and fit methods. int64 [n]"""
+        apart = frozenset(self.record.tuning)
+        return np.array([place for place, id_ in enumerate(self.predictions.ids) if id_ in apart], dtype=np.int64)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -257,12 +277,17 @@ class Run:
             level=self.settings.get("level", 0.95) if level is None else level,
             resamples=self.settings.get("resamples", 500) if resamples is None else resamples,
             seed=self.settings.get("seed", 0) if seed is None else seed,
+            tuning=self._tuning,
             progress=progress,
         )
 
+    @property
+    def _tuning(self) -> IntArray | None:
+        return self.tuning_positions if len(self.tuning_positions) else None
+
     def certify(
         self,
-        method: str | Sequence[str] = "mean",
+        method: str | Sequence[str] | None = None,
         *,
         risk: float,
         delta: float = DEFAULT_DELTA,
@@ -274,13 +299,16 @@ class Run:
         """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
-        best of them. Duplicate images are counted once. Every calibration is recorded in the run: another one on the
-        same images warns how probable it is that one of their guarantees fails. Raises `DecisionError` where no
-        threshold can be certified; the message says what could be.
+        best of them. By default the method is 'learned' if there are enough labels to fit it, else 'blend'. Images that
+        the run set apart fit the method, and are not certified on. Duplicate images are counted once. Every calibration
+        is recorded in the run: another one on the same images warns how probable it is that one of their guarantees
+        fails. Warnings of the run are repeated. Raises `DecisionError` where no threshold can be certified; the message
+        says what could be.
         """
-        methods = as_methods(method)
+        methods = None if method is None else as_methods(method)
         self._warn_of_unknown_duplicates()
-        with self.predictions.show_progress("confidences", 1 + len(methods), enabled=progress) as preds:
+        self._repeat_warnings()
+        with self.predictions.show_progress("confidences", 1 + len(methods or ("",)), enabled=progress) as preds:
             rule = certify(
                 preds,
                 methods,
@@ -289,10 +317,11 @@ class Run:
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
                 duplicates=self.record.data.duplicates or (),
+                tuning=self._tuning,
                 **options,
             )
         # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
-        joint_delta = self._record(rule, methods, risk, delta)
+        joint_delta = self._record(rule, methods or (rule.method,), options, risk, delta)
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
         assert rule.calibration is not None, "a certified rule has one"
@@ -307,8 +336,16 @@ class Run:
                 stacklevel=3,
             )
 
-    def _record(self, rule: Rule, methods: tuple[str, ...], risk: float, delta: float) -> float | None:
+    def _repeat_warnings(self) -> None:
+        """Warn again of what the evaluation warned of: a threshold repairs neither the setup nor views that harm."""
+        for message in self.record.warnings:
+            warnings.warn(message, SetupWarning if message.startswith(LOOKS_WRONG) else ViewWarning, stacklevel=3)
+
+    def _record(
+        self, rule: Rule, methods: tuple[str, ...], options: Mapping[str, object], risk: float, delta: float
+    ) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
+        asked = [split_method(text) for text in methods]
         try:
             new = [
                 RecordedCalibration(
@@ -316,13 +353,14 @@ class Run:
                     predictions=self.record.predictions,
                     views=self.record.views,
                     method=method,
-                    options=rule.options,  # type: ignore[arg-type]  # validated
+                    # As asked for: fitted numbers follow from the images.
+                    options={**own, **options},  # type: ignore[dict-item]  # validated
                     predict_from=rule.predict_from,
                     top_k=rule.top_k,
                     risk=risk,
                     delta=delta / len(methods),
                 )
-                for method in methods
+                for method, own in asked
             ]
         except ValidationError as error:
             raise DecisionError(
@@ -343,7 +381,7 @@ class Run:
 
     def threshold_for(
         self,
-        method: str = "mean",
+        method: str | None = None,
         *,
         coverage: float,
         predict_from: PredictFrom | None = None,
@@ -352,6 +390,7 @@ class Run:
         **options: object,
     ) -> Policy:
         """Return the policy that accepts at least this share of the images, without a guarantee about errors."""
+        self._repeat_warnings()
         with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
             rule = threshold_for(
                 preds,
@@ -359,6 +398,7 @@ class Run:
                 coverage=coverage,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
+                tuning=self._tuning,
                 **options,
             )
         return self._policy(rule)
@@ -418,10 +458,12 @@ class Run:
             delta=DEFAULT_DELTA if delta is None else delta,
             calibrated=[one.method for one in calibration],
             duplicates=self.record.data.duplicates or (),
+            tuning=self._tuning,
             seed=settings.get("seed", 0),
             image=image,
             facts={**self._facts(), "risk and delta": terms},
-            notes=[*self.record.warnings, *notes],
+            warnings=self.record.warnings,
+            notes=notes,
             command=self.command,
             progress=progress,
         )

@@ -8,11 +8,9 @@ from typing import Self
 from pydantic import PrivateAttr
 
 from secondlook.arrays import Float32Array, default_ids
-from secondlook.estimators import confidence as compute_confidence
-from secondlook.estimators import confidence_interval
 from secondlook.predictions import HalvingBatches, Predictions, choose_batch_size, classify_views
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
-from secondlook.scoring.rows import Decisions
+from secondlook.scoring.rows import Decisions, compute_interval
 from secondlook.selective import Guarantee, Policy, Rule, check_threshold_transfers
 from secondlook.sources import read_image
 from secondlook.views import ViewSet
@@ -32,7 +30,7 @@ class ImageDecision:
     confidence: float
     accept: bool
     interval: tuple[float, float] | None
-    """Interval of the mean confidence over views; None with a single view."""
+    """Bootstrap interval of the confidence over the views; None with a single view."""
     guarantee: Guarantee | None
     """What the policy guarantees about accepted images; None if nothing."""
 
@@ -73,7 +71,7 @@ class LoadedPolicy(Policy):
         image
             A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
         level, seed
-            Confidence level and random seed of the interval of the mean confidence over views.
+            Confidence level and random seed of the interval of the confidence over the views.
         """
         return self.decider.decide(image, level=level, seed=seed)
 
@@ -132,10 +130,10 @@ class Decider:
 
 def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -> Decisions:
     """Decide about each image. `level` and `seed` are the confidence level and random seed of the interval."""
-    values = compute_confidence(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
+    values = rule.confidence(preds)
     interval = None
     if preds.n_outputs > 1:
-        interval = confidence_interval(preds, level, seed=seed, predict_from=rule.predict_from, top_k=rule.top_k)
+        interval = compute_interval(rule, preds, level=level, seed=seed)
     return Decisions(preds.ids, preds.predicted(rule.predict_from, rule.top_k), values, interval, rule.accept(values))
 
 

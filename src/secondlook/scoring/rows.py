@@ -8,7 +8,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
-from secondlook.estimators import confidence, confidence_interval
+from secondlook.estimators import confidence_interval, find_method
 from secondlook.predictions import Predictions
 from secondlook.selective import Rule
 from secondlook.tables import arrow_table, pandas_frame
@@ -126,9 +126,12 @@ def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> 
     import pyarrow as pa
 
     rule = options.rule
-    values = confidence(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
+    values = rule.confidence(preds)
     predicted = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
-    low, high = _compute_interval(options, preds)
+    low: Float64Array | list[None] = [None] * len(preds)
+    high = low
+    if preds.n_outputs > 1:
+        low, high = compute_interval(rule, preds, level=options.level, seed=options.seed)
     columns: dict[str, Any] = {
         INDEX: indices,
         "id": list(preds.ids),
@@ -146,15 +149,14 @@ def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> 
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def _compute_interval(
-    options: RowOptions, preds: Predictions
-) -> tuple[Float64Array | list[None], Float64Array | list[None]]:
-    """Return the ends of the mean confidence over views, or None for each image if there is nothing to resample."""
-    if preds.n_outputs < 2:
-        return [None] * len(preds), [None] * len(preds)
-    rule = options.rule
+def compute_interval(rule: Rule, preds: Predictions, *, level: float, seed: int) -> tuple[Float64Array, Float64Array]:
+    """Return the ends of the bootstrap interval of the rule's confidence over the views. float64 [N] each
+
+    For a method that is not a mean over views it is the interval of MSR(D).
+    """
+    options: dict[str, Any] = dict(rule.options) if find_method(rule.method).is_mean_over_views else {}
     return confidence_interval(
-        preds, options.level, seed=options.seed, predict_from=rule.predict_from, top_k=rule.top_k
+        preds, level, rule.method, seed=seed, predict_from=rule.predict_from, top_k=rule.top_k, **options
     )
 
 

@@ -12,15 +12,15 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
+from secondlook.diagnosis import ViewChoice, collect_views
 from secondlook.errors import DecisionError
-from secondlook.estimators import confidence as compute_confidence
 from secondlook.predictions import PredictFrom, Predictions, collect
 from secondlook.scoring.loaded_policy import make_decisions
 from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier
 from secondlook.scoring.rows import REJECTED_LABEL, Decisions
 from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, as_methods, certify
 from secondlook.sources import Source, Subset, open_labeled, open_source
-from secondlook.views import ViewSet, ViewsLike, as_view_set
+from secondlook.views import AUTO, ViewSet, ViewsLike
 
 BLOCK_IMAGES = 1024
 """Number of images that are predicted at once, so that memory does not grow with the number of images."""
@@ -38,6 +38,7 @@ class _Fitted:
     policy: Policy
     mismatch: str | None = None
     n_classes: int | None = None
+    view_choice: ViewChoice | None = None
 
 
 class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -56,8 +57,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from` and
         `top_k`, and its guarantee replaces `risk` and `delta`.
     views, method, method_options
-        Views, confidence method and its options. Of a list of methods, `fit` chooses the one with the largest coverage;
-        they share `delta`.
+        Views, confidence method and its options. "auto" chooses views that suit the classifier and the images; without
+        a method, `fit` takes 'learned' if there are enough labels to fit it, else 'blend'. Of a list of methods, it
+        chooses the one with the largest coverage; they share `delta`.
     risk, delta
         Largest error rate among accepted images, and failure probability of this guarantee.
     predict_from, top_k
@@ -75,6 +77,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The policy in force, and its rule.
     views_
         The views of the policy.
+    view_choice_
+        How `fit` chose the views; None if they were given.
     classes_, n_classes_
         The classes 0 .. C - 1, and their number C; known after the first prediction, or from the class names.
     """
@@ -84,8 +88,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier: object,
         policy: Policy | str | Path | None = None,
         *,
-        views: ViewsLike = "natural",
-        method: str | Sequence[str] = "mean",
+        views: ViewsLike = AUTO,
+        method: str | Sequence[str] | None = None,
         risk: float = 0.05,
         delta: float = DEFAULT_DELTA,
         predict_from: PredictFrom = "image",
@@ -128,6 +132,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return ViewSet(list(self.policy_.views))
 
     @property
+    def view_choice_(self) -> ViewChoice | None:
+        """How `fit` chose the views; None if they were given."""
+        return self._get_fitted().view_choice
+
+    @property
     def n_classes_(self) -> int:
         """The number of classes."""
         fitted = self._get_fitted()
@@ -144,44 +153,52 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
         """Choose the threshold on labeled images such that `risk` is guaranteed; the classifier stays unchanged.
 
-        Duplicate images are counted once, since a copy is not another independent draw.
+        Where views are to be chosen or a method is to be fitted, a quarter of the images, at most 1,000, is set apart
+        for that, and the threshold is chosen on the others. Duplicate images are counted once, since a copy is not
+        another independent draw.
 
         If a policy was given, its settings are calibrated again on these images. If the risk cannot be guaranteed,
         the message of the error has the smallest risk that can be.
         """
         policy = self._load_policy()
+        views: ViewsLike
         if policy is None:
-            classifier, views = load_classifier(self.classifier), as_view_set(self.views)
-            methods = as_methods(self.method)
-            requested = Rule(np.inf, methods[0], self.predict_from, self.top_k, self.method_options or {})
+            classifier = load_classifier(self.classifier)
+            views = self.views
+            methods = None if self.method is None else as_methods(self.method)
+            settings = self.predict_from, self.top_k, self.method_options or {}
+            guarantee = Guarantee(self.risk, self.delta)
         else:
             classifier, views = self._resolve_classifier(policy).classifier, ViewSet(list(policy.views))
-            requested = policy.rule
-            methods = (requested.method,)
-        guarantee = requested.guarantee or Guarantee(self.risk, self.delta)
+            methods = (policy.method,)
+            settings = policy.predict_from, policy.top_k, dict(policy.options)
+            guarantee = policy.rule.guarantee or Guarantee(self.risk, self.delta)
+        predict_from, top_k, options = settings
         source = open_labeled(images, labels, classifier.class_names)
-        preds = collect(classifier, source, views, progress=self.progress)
+        collected = collect_views(classifier, source, views, top_k=top_k, progress=self.progress)
+        preds, choice = collected.preds, collected.choice
         rule = certify(
             preds,
             methods,
             risk=guarantee.risk,
             delta=guarantee.delta,
-            predict_from=requested.predict_from,
-            top_k=requested.top_k,
+            predict_from=predict_from,
+            top_k=top_k,
             duplicates=[source.ids[index] for index in source.find_duplicates()],
-            **requested.options,
+            tuning=collected.tuning if choice and len(collected.tuning) else None,
+            **options,
         )
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
         fitted_policy = Policy.from_rule(
             rule,
             classifier=classifier,
-            views=views.texts,
+            views=preds.views.texts,
             data=source.spec,
             data_digest=source.digest,
             class_names=preds.class_names,
         )
-        self._fitted: _Fitted | None = _Fitted(classifier, fitted_policy, n_classes=preds.n_classes)
+        self._fitted: _Fitted | None = _Fitted(classifier, fitted_policy, n_classes=preds.n_classes, view_choice=choice)
         return self
 
     def predict(self, images: Any) -> IntArray:
@@ -199,7 +216,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def confidence(self, images: Any) -> Float64Array:
         """Return the confidence of each prediction, by the method of the rule. float64 [N]"""
         rule = self.rule_
-        return np.concatenate([_compute_confidence(rule, preds) for preds in self._predict_blocks(images)])
+        return np.concatenate([rule.confidence(preds) for preds in self._predict_blocks(images)])
 
     def decide(self, images: Any, *, level: float = 0.95, seed: int = 0) -> Decisions:
         """Return predicted class, confidence, interval and decision of each image.
@@ -230,7 +247,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if source.labels is None:
             raise DecisionError(f"score needs labeled images, but {source.spec!r} has no labels; pass labels=.")
         hits: list[BoolArray] = [
-            rule.accept(_compute_confidence(rule, preds)) & preds.correct(rule.predict_from, rule.top_k)
+            rule.accept(rule.confidence(preds)) & preds.correct(rule.predict_from, rule.top_k)
             for preds in self._predict_source(source)
         ]
         return float(np.concatenate(hits).mean())
@@ -283,12 +300,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield preds
 
 
-def _compute_confidence(rule: Rule, preds: Predictions) -> Float64Array:
-    return compute_confidence(preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options)
-
-
 def _predict_accepted(rule: Rule, preds: Predictions) -> IntArray:
     """Return the predicted classes, -1 where rejected. int64 [N], or [N, k] for top_k > 1"""
     predicted = preds.predicted(rule.predict_from, rule.top_k)
-    accepted = rule.accept(_compute_confidence(rule, preds))
+    accepted = rule.accept(rule.confidence(preds))
     return np.where(accepted.reshape((-1,) + (1,) * (predicted.ndim - 1)), predicted, REJECTED_LABEL)

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import is_number
+from secondlook.arrays import BoolArray, is_number
 from secondlook.errors import DecisionError, MetricError
-from secondlook.estimators import METHODS
+from secondlook.estimators import METHODS, needs_fitting, split_method
 from secondlook.estimators import confidence as compute_confidence
+from secondlook.evaluation import FittedMethods, choose_default, fit_methods
 from secondlook.metrics import Ranking, count_for_coverage, rank
-from secondlook.predictions import PredictFrom, Predictions
+from secondlook.predictions import PredictFrom, Predictions, resolve_positions
 from secondlook.selective.fixed_sequence import (
     estimate_prospect,
     find_certifiable_delta,
@@ -24,13 +25,14 @@ from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, Rul
 
 def certify(
     preds: Predictions,
-    method: str | Sequence[str] = "mean",
+    method: str | Sequence[str] | None = None,
     *,
     risk: float,
     delta: float = DEFAULT_DELTA,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
     duplicates: Collection[str] = (),
+    tuning: object = None,
     **options: object,
 ) -> Rule:
     """Return the rule with the largest coverage whose error rate among accepted images is at most `risk`.
@@ -42,13 +44,17 @@ def certify(
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
     To certify each with the whole `delta` and keep the best would break it.
 
+    A method that has to be fitted, such as 'learned', is fitted on images that are set apart (a quarter of the images,
+    at most 1,000, unless `tuning` says which) and certified on the others.
+
     Parameters
     ----------
     preds
         Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
         independent draw: a copy of another image counts as a second one unless it is among `duplicates`.
     method, options
-        A confidence method, or a list of methods to choose from, and the options of all of them.
+        A confidence method, or a list of methods to choose from, and the options of all of them. By default 'learned'
+        if there are enough labels to fit it, else 'blend'.
     risk
         Largest error rate among accepted images.
     delta
@@ -57,23 +63,28 @@ def certify(
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
     duplicates
         Ids of images that are copies of others, which are left out; `Source.find_duplicates` finds them.
+    tuning
+        Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one;
+        nothing is certified on them.
     """
     check_risk_and_delta(risk, delta)
     if not preds.has_labels:
         raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
-    methods = as_methods(method)
-    for name in methods:
-        check_threshold_transfers(name, options)
-    distinct = _exclude_images(preds, frozenset(duplicates))
-    correct = distinct.correct(predict_from=predict_from, top_k=top_k)
+    distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
+    fitted = _fit(distinct, None if method is None else as_methods(method), options, predict_from, top_k, apart)
+    judged = fitted.select_judged(distinct)
+    correct = judged.correct(predict_from=predict_from, top_k=top_k)
     rules = []
-    for name in methods:
-        confidence = compute_confidence(distinct, name, predict_from=predict_from, top_k=top_k, **options)
-        rule = certify_confidence(correct, confidence, risk=risk, delta=delta / len(methods))
-        rules.append(replace(rule, method=name, predict_from=predict_from, top_k=top_k, options=dict(options)))
+    for text, complete in fitted.options.items():
+        name = split_method(text)[0]
+        check_threshold_transfers(name, complete)
+        confidence = compute_confidence(judged, name, predict_from=predict_from, top_k=top_k, **complete)
+        rule = certify_confidence(correct, confidence, risk=risk, delta=delta / len(fitted.options))
+        rules.append(replace(rule, method=name, predict_from=predict_from, top_k=top_k, options=complete))
     rule = _choose_rule(rules, Guarantee(risk, delta))
     assert rule.calibration is not None, "certify_confidence counts images"
-    return replace(rule, calibration=replace(rule.calibration, duplicates=preds.n_images - distinct.n_images))
+    left_out = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
+    return replace(rule, calibration=replace(rule.calibration, **left_out))
 
 
 def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
@@ -105,30 +116,35 @@ def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float
 
 def threshold_for(
     preds: Predictions,
-    method: str = "mean",
+    method: str | None = None,
     *,
     coverage: float,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
+    tuning: object = None,
     **options: object,
 ) -> Rule:
     """Return the rule that accepts at least this fraction of the images, without a guarantee about errors.
 
-    Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed.
+    Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed, except to
+    fit a method. The default method and `tuning` are those of `certify`.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
         raise DecisionError(
             f"coverage={coverage!r} is not a fraction of images; expected a number in (0, 1], such as 0.8."
         )
-    check_threshold_transfers(method, options)
-    confidence = compute_confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
+    fitted = _fit(preds, None if method is None else as_methods(method), options, predict_from, top_k, tuning)
+    ((text, complete),), judged = fitted.options.items(), fitted.select_judged(preds)
+    name = split_method(text)[0]
+    check_threshold_transfers(name, complete)
+    confidence = compute_confidence(judged, name, predict_from=predict_from, top_k=top_k, **complete)
     threshold = float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
     accepted = confidence >= threshold
     errors = None
     if preds.has_labels:
-        errors = int(np.sum(accepted & ~preds.correct(predict_from=predict_from, top_k=top_k)))
-    calibration = Calibration(len(confidence), int(np.sum(accepted)), errors)
-    return Rule(threshold, method, predict_from, top_k, dict(options), calibration=calibration)
+        errors = int(np.sum(accepted & ~judged.correct(predict_from=predict_from, top_k=top_k)))
+    calibration = Calibration(len(confidence), int(np.sum(accepted)), errors, tuning=len(fitted.tuning))
+    return Rule(threshold, name, predict_from, top_k, complete, calibration=calibration)
 
 
 def check_risk_and_delta(risk: float, delta: float) -> None:
@@ -161,21 +177,35 @@ def check_threshold_transfers(method: str, options: Mapping[str, object]) -> Non
             f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
             "images; use 'bootstrap-lower' or 'mean'."
         )
-    if name == "max-logit-pnorm" and options.get("p") is None:
+    if needs_fitting(method, options):
         raise DecisionError(
-            "confidence 'max-logit-pnorm' chooses p on the given images, so a threshold on it does not transfer to new "
-            "images; choose p on other images and pass p=."
-        )
-    if options.get("temperature") == "fit":
-        raise DecisionError(
-            "temperature='fit' is fitted to the given images, so a threshold does not transfer to new images; fit it "
-            "on other images with fit_temperature and pass the number."
+            f"confidence {name!r} has to be fitted, and its options lack the fitted numbers, so a threshold on it does "
+            "not transfer to new images; calibrate again, or fit them on other images with fit_method."
         )
 
 
-def _exclude_images(preds: Predictions, ids: frozenset[str]) -> Predictions:
-    kept = [place for place, id_ in enumerate(preds.ids) if id_ not in ids]
-    return preds if len(kept) == preds.n_images else preds.select(images=kept)
+def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
+    """Return the predictions without some images, and which of the others are set apart, bool [N] or None."""
+    kept = np.array([id_ not in ids for id_ in preds.ids], dtype=np.bool_)
+    apart = None
+    if tuning is not None:
+        apart = np.zeros(preds.n_images, dtype=np.bool_)
+        apart[resolve_positions(tuning, preds.n_images)] = True
+        apart = apart[kept]
+    return (preds if kept.all() else preds.select(images=kept)), apart
+
+
+def _fit(
+    preds: Predictions,
+    methods: tuple[str, ...] | None,
+    options: Mapping[str, object],
+    predict_from: PredictFrom,
+    top_k: int,
+    tuning: object,
+) -> FittedMethods:
+    """Fit methods, or the default one, on images set apart."""
+    names = methods or (choose_default(preds, tuning=tuning, predict_from=predict_from, top_k=top_k),)
+    return fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
 
 
 def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:

@@ -39,6 +39,7 @@ VERSION_1_KEYS = {"by": "predict_from", "k": "top_k", "promise": "guarantee"}
 """Keys of version 1 files that were renamed in version 2."""
 VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
 
+OLDER_VERSIONS = (1, 2, 3)
 VERSIONS_WITHOUT_CHECKSUM = (1, 2)
 
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
@@ -103,17 +104,18 @@ class PolicyCalibration(FrozenRecord):
     errors: int | None = Field(default=None, ge=0)
     duplicates: int = Field(default=0, ge=0)
     joint_delta: float | None = Field(default=None, gt=0, le=1)
+    tuning: int = Field(default=0, ge=0)
 
 
 class Policy(FrozenRecord):
     """A rule together with the classifier, the views and the calibration images it belongs to.
 
-    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 and 2 can be
+    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 to 3 can be
     read. A stored policy has a checksum; one that was changed since has no guarantee.
     """
 
     format: Literal["secondlook policy"] = "secondlook policy"
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     made: str
     secondlook: str
     classifier: PolicyClassifier
@@ -394,8 +396,8 @@ def _upgrade(content: Mapping[str, object]) -> dict[str, object]:
     upgraded = {key: value for key, value in content.items() if key != "checksum"}
     if content.get("version") == 1:
         upgraded = _upgrade_version_1(upgraded)
-    if content.get("version") in VERSIONS_WITHOUT_CHECKSUM:
-        upgraded["version"] = 3
+    if content.get("version") in OLDER_VERSIONS:
+        upgraded["version"] = 4
     return upgraded
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import BoolArray, as_array, is_number
+from secondlook.arrays import BoolArray, Float64Array, as_array, is_number
 from secondlook.errors import DecisionError
-from secondlook.predictions import PredictFrom
+from secondlook.estimators import confidence as compute_confidence
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.tables import format_html
 
 DEFAULT_DELTA = 0.001
@@ -42,6 +43,8 @@ class Calibration:
     """Copies of other images that were left out; `images` does not include them."""
     joint_delta: float | None = None
     """Probability that any guarantee calibrated on these images fails; None if there is no other, or it is unknown."""
+    tuning: int = 0
+    """Images set apart to choose views or to fit the method; `images` does not include them."""
 
     @property
     def coverage(self) -> float:
@@ -149,6 +152,10 @@ class Rule:
             )
         return self.calibration.coverage
 
+    def confidence(self, preds: Predictions) -> Float64Array:
+        """Compute the confidence that the threshold applies to. -> float64 [N]"""
+        return compute_confidence(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)
+
     def accept(self, confidence: ArrayLike) -> BoolArray:
         """Return whether each prediction is accepted. float [N] -> bool [N]"""
         values = as_array(confidence, "confidence", DecisionError)
@@ -183,6 +190,8 @@ def _format_calibration(calibration: Calibration) -> list[str]:
     )
     errors = "no labels" if calibration.errors is None else f"{calibration.errors:,} of them wrong"
     lines = [f"calibration: {accepted}, {errors}"]
+    if calibration.tuning:
+        lines.append(f"tuning: {calibration.tuning:,} other images were set apart to choose views or fit the method")
     if calibration.duplicates:
         copies = "image was" if calibration.duplicates == 1 else "images were"
         lines.append(f"{calibration.duplicates:,} duplicate {copies} counted once")
