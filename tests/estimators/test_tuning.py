@@ -12,6 +12,7 @@ from secondlook.estimators import (
     METHODS,
     confidence,
     default_method,
+    describe_shortage,
     fit_method,
     fit_temperature,
     needs_fitting,
@@ -118,12 +119,13 @@ def make_tuning(n_images: int, n_errors: int, n_views: int = 2) -> Predictions:
     return Predictions(logits=logits, views=["identity", "hflip"][:n_views], labels=labels)
 
 
-def test_the_default_method_is_learned_where_the_tuning_images_suffice(predictions: Maker) -> None:
-    assert default_method(None) == "blend"
+def test_the_default_method_needs_no_labels(predictions: Maker) -> None:
     assert default_method(predictions(labels=False, n=400)) == "blend"
-    assert default_method(make_tuning(400, 60)) == "learned"
-    assert default_method(make_tuning(400, 10)) == "blend"
-    assert default_method(make_tuning(150, 60)) == "blend"
-    assert default_method(make_tuning(400, 60), top_k=3) == "blend"  # nothing is wrong among all three classes
+    assert default_method(make_tuning(400, 60)) == "blend"
     assert default_method(make_tuning(400, 60, n_views=1)) == "msr"
-    assert default_method(make_tuning(150, 10, n_views=1)) == "msr"
+
+
+def test_shortage_of_labels_is_told() -> None:
+    assert describe_shortage(make_tuning(400, 60), "image", 1) is None
+    for tuning, top_k in ((make_tuning(400, 10), 1), (make_tuning(150, 60), 1), (make_tuning(400, 60), 3)):
+        assert "at least 200 labeled images" in str(describe_shortage(tuning, "image", top_k))

@@ -69,12 +69,16 @@ def test_everything_is_judged_if_nothing_is_fitted(many: Predictions) -> None:
 
 
 def test_defaults_include_the_learned_method_if_it_can_be_fitted(many: Predictions, preds: Predictions) -> None:
-    result = evaluate(many, metrics="auroc", resamples=2)
+    apart = tuning_positions(1200)
+    result = evaluate(many, metrics="auroc", tuning=apart, resamples=2)
     assert result.methods == ("msr", "mean", "bootstrap", "blend", "learned")
     assert (result.tuning_images, result.notes) == (300, ())
-    few = evaluate(preds, metrics="auroc", resamples=2)
+    unasked = evaluate(many, metrics="auroc", resamples=2)
+    assert unasked.methods == ("msr", "mean", "bootstrap", "blend"), "no labels are spent unasked"
+    assert (unasked.tuning_images, unasked.notes) == (0, ())
+    few = evaluate(preds, metrics="auroc", tuning=range(150), resamples=2)
     assert few.methods == ("msr", "mean", "bootstrap", "blend")
-    assert (few.tuning_images, few.rows[0].images) == (0, 600)
+    assert (few.tuning_images, few.rows[0].images) == (150, 450)
     (note,) = few.notes
     assert "learned" in note
     assert "150" in note, "how many images there are"

@@ -50,7 +50,7 @@ def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
     assert policy.class_names == ("dark", "bright")
 
 
-def test_default_method_is_label_free_where_there_are_too_few_labels_to_fit_one(run: sl.Run) -> None:
+def test_default_method_needs_no_labels(run: sl.Run) -> None:
     policy = run.certify(risk=0.1, delta=0.1, progress=False)
     assert policy.rule == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
 
@@ -344,7 +344,7 @@ def test_views_are_chosen_on_images_that_nothing_is_judged_on(tmp_path: Path) ->
     assert run.evaluation.tuning_images == 300
     assert all(one.images == 900 for one in run.evaluation.rows)
     policy = run.certify(risk=0.3, delta=0.1, progress=False)
-    assert policy.method == "learned"
+    assert policy.method == "blend"
     assert policy.calibration is not None
     assert (policy.calibration.images, policy.calibration.tuning) == (900, 300)
     assert run.evaluation == run.evaluate(progress=False)

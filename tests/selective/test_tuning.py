@@ -28,10 +28,9 @@ def other_positions(n_images: int, apart: np.ndarray) -> np.ndarray:
     return np.setdiff1d(np.arange(n_images), apart)
 
 
-@pytest.mark.parametrize("method", [None, "learned"])
-def test_fitted_method_is_certified_on_the_other_images(method: str | None) -> None:
+def test_fitted_method_is_certified_on_the_other_images() -> None:
     preds = make_predictions()
-    rule = certify(preds, method, risk=RISK, delta=DELTA)
+    rule = certify(preds, "learned", risk=RISK, delta=DELTA)
     apart = tuning_positions(preds.n_images)
     judged = preds.select(images=other_positions(preds.n_images, apart))
     weights = fit_method(preds.select(images=apart), "learned")
@@ -51,15 +50,14 @@ def test_labels_of_judged_images_do_not_change_the_fit() -> None:
     others = other_positions(preds.n_images, apart)
     labels[others] = (labels[others] + 1) % 5
     relabeled = Predictions(logits=preds.logits, labels=labels, views=preds.views)
-    assert certify(preds, risk=RISK).options == certify(relabeled, "learned", risk=0.999).options
+    assert certify(preds, "learned", risk=RISK).options == certify(relabeled, "learned", risk=0.999).options
 
 
-def test_default_is_blend_on_all_images_where_learned_cannot_be_fitted() -> None:
-    preds = make_predictions(400)  # 100 tuning images are too few
-    rule = certify(preds, risk=RISK, delta=DELTA)
+def test_default_is_blend_on_all_images() -> None:
+    rule = certify(make_predictions(), risk=RISK, delta=DELTA)
     assert rule.method == "blend"
     assert rule.calibration is not None
-    assert (rule.calibration.images, rule.calibration.tuning) == (400, 0)
+    assert (rule.calibration.images, rule.calibration.tuning) == (1200, 0)
 
 
 def test_default_of_a_single_view_is_the_softmax_response() -> None:
@@ -86,9 +84,9 @@ def test_given_tuning_images_are_never_certified_on() -> None:
 def test_duplicates_are_neither_fitted_nor_certified_on() -> None:
     preds = make_predictions()
     copies = preds.ids[100:400]
-    rule = certify(preds, risk=RISK, delta=DELTA, duplicates=copies)
+    rule = certify(preds, "learned", risk=RISK, delta=DELTA, duplicates=copies)
     kept = preds.select(images=[*range(100), *range(400, 1200)])
-    expected = certify(kept, risk=RISK, delta=DELTA)
+    expected = certify(kept, "learned", risk=RISK, delta=DELTA)
     assert rule.threshold == expected.threshold
     assert rule.options == expected.options
     assert rule.calibration is not None
@@ -116,8 +114,7 @@ def test_numbers_that_have_to_be_fitted_are_fitted_on_images_set_apart(method: s
 
 def test_threshold_for_a_coverage_is_chosen_on_the_other_images() -> None:
     preds = make_predictions()
-    rule = threshold_for(preds, coverage=0.8)
-    assert rule.method == "learned"
+    rule = threshold_for(preds, "learned", coverage=0.8)
     assert rule.calibration is not None
     assert (rule.calibration.images, rule.calibration.accepted, rule.calibration.tuning) == (900, 720, 300)
     unlabeled = Predictions(logits=preds.logits, views=preds.views)

@@ -28,7 +28,7 @@ def calibrate(
             metavar="NAME[,NAME]",
             help="Confidence method to decide by, or several to choose from, which share delta. "
             f"Methods: {options.METHODS_HELP}.",
-            show_default="learned, or blend where there are too few labels to fit it",
+            show_default="blend",
         ),
     ] = None,
     predict_from: options.PredictFromOfRun = None,

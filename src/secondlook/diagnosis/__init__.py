@@ -1,6 +1,6 @@
 """Diagnosis of views: candidates, which of them harm a classifier, and which to choose."""
 
-from secondlook.diagnosis.auto import AUTO_POOL, ViewChoice, auto_views, choose_views
+from secondlook.diagnosis.auto import AUTO_POOL, ViewChoice, auto_views, choose_views, refine_choice
 from secondlook.diagnosis.candidates import CANDIDATE_KINDS, CandidateKind, candidate_kind, candidate_views
 from secondlook.diagnosis.collection import CollectedViews, choose_tuning_images, collect_views
 from secondlook.diagnosis.diagnosis import (
@@ -37,5 +37,6 @@ __all__ = [
     "collect_views",
     "describe_harmful_views",
     "diagnose_views",
+    "refine_choice",
     "search_views",
 ]

@@ -18,6 +18,9 @@ from secondlook.sources import OnError, open_labeled, spread_images
 MAX_IMAGES = 256
 """Images that the pool is collected for: enough to tell views that break a classifier from the others."""
 DEFAULT_BUDGET = 12
+MAX_STRAIN, MAX_STRAIN_AGAIN = 0.3, 0.2
+"""Growth of the doubt above which a view is set aside although nothing shows that it is harmful: at first, and when the
+chosen views are checked on more images, where a smaller growth is told from chance."""
 
 _DIAGONAL = ("shift:3.125%,3.125%", "shift:-3.125%,-3.125%", "shift:3.125%,-3.125%", "shift:-3.125%,3.125%")
 _STRAIGHT = ("shift:3.125%,0", "shift:-3.125%,0", "shift:0,3.125%", "shift:0,-3.125%")
@@ -125,9 +128,13 @@ def choose_views(preds: Predictions, budget: int = DEFAULT_BUDGET, *, top_k: int
     top_k
         A prediction is correct if the label is among the k most probable classes.
     """
+    return _choose(preds, budget, top_k, MAX_STRAIN)
+
+
+def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> ViewChoice:
     _check_budget(budget)
     pool = read_pool(preds, top_k)
-    reasons = {text: _find_reason(pool, position) for position, text in enumerate(pool.views.texts)}
+    reasons = {text: _find_reason(pool, position, max_strain) for position, text in enumerate(pool.views.texts)}
     set_aside = {text: reason for text, reason in reasons.items() if reason is not None}
     chosen = tuple(text for text in reasons if text not in set_aside)[: budget + 1]
     gain = _compare_with_image(pool, chosen)
@@ -148,7 +155,8 @@ def refine_choice(choice: ViewChoice, preds: Predictions, *, top_k: int = 1) -> 
 
     `preds` are the predictions for the chosen views on all tuning images. Nothing new is classified.
     """
-    again = choose_views(preds.select(views=list(choice.views)), max(1, len(choice.views) - 1), top_k=top_k)
+    chosen = preds.select(views=list(choice.views))
+    again = _choose(chosen, max(1, len(choice.views) - 1), top_k, MAX_STRAIN_AGAIN)
     return ViewChoice(
         views=again.views,
         set_aside={**choice.set_aside, **again.set_aside},
@@ -158,10 +166,10 @@ def refine_choice(choice: ViewChoice, preds: Predictions, *, top_k: int = 1) -> 
     )
 
 
-def _find_reason(pool: Pool, position: int) -> str | None:
+def _find_reason(pool: Pool, position: int, max_strain: float) -> str | None:
     """Return why a view is set aside, or None."""
     status, reason, _ = assess_view(pool, position)
-    return reason if status == "harmful" else find_strain(pool, position)
+    return reason if status == "harmful" else find_strain(pool, position, max_strain)
 
 
 def _compare_with_image(pool: Pool, views: Sequence[str]) -> Gain | None:

@@ -26,8 +26,6 @@ MAX_ACCURACY_DROP = 0.25
 """Relative drop of the accuracy above which a view is harmful: the errors of a poor classifier cannot grow by much."""
 CLEAR = 2.0
 """Standard errors beyond which a difference of means counts."""
-MAX_STRAIN = 0.3
-"""Growth of the doubt above which a view is not chosen by itself although nothing shows that it is harmful."""
 MIN_IMAGES = 30
 """With fewer images a standard error says little, and only changed predictions count."""
 MAX_IMAGES_FOR_WARNINGS = 10_000
@@ -229,16 +227,17 @@ def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
     return "usable", None, drop
 
 
-def find_strain(pool: Pool, position: int) -> str | None:
+def find_strain(pool: Pool, position: int, limit: float) -> str | None:
     """Return why a view that is not shown to be harmful is likely to be, or None: a growth of the doubt.
 
+    `limit` is a fraction of the doubt on the image itself.
     One standard error is enough, since a view that is not chosen costs little where others take its place. Labels that
     show the view to be harmless overrule it.
     """
     before, after = 1 - pool.top_mass[0], 1 - pool.top_mass[position]
     margin = float((after - before).std()) / len(before) ** 0.5
-    limit = MAX_STRAIN * max(before.mean(), 1 / len(before))
-    if len(before) < MIN_IMAGES or float((after - before).mean()) - margin <= limit:
+    largest = limit * max(before.mean(), 1 / len(before))
+    if len(before) < MIN_IMAGES or float((after - before).mean()) - margin <= largest:
         return None
     correct = pool.view_correct
     if correct is not None and _measure_error_growth(correct[0], correct[position]).is_below:

@@ -18,6 +18,7 @@ from secondlook.estimators.probability_mass import (
 )
 from secondlook.estimators.temperature import fit_temperature
 from secondlook.estimators.tuning import default_method, fit_method, needs_fitting, tuning_positions
+from secondlook.estimators.view_means import describe_shortage
 from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropout_passes
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "confidence_interval",
     "default_method",
     "default_resamplings",
+    "describe_shortage",
     "find_method",
     "fit_method",
     "fit_temperature",

@@ -9,7 +9,6 @@ from secondlook.arrays import IntArray
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.methods import TO_FIT, check_arguments, check_needs, check_options, find_method, split_method
 from secondlook.estimators.temperature import fit_temperature
-from secondlook.estimators.view_means import describe_shortage
 from secondlook.predictions import PredictFrom, Predictions
 
 MAX_TUNING_IMAGES = 1000
@@ -68,10 +67,9 @@ def fit_method(
     return merged
 
 
-def default_method(tuning: Predictions | None, *, predict_from: PredictFrom = "image", top_k: int = 1) -> str:
-    """Return 'learned' if the tuning images suffice to fit it, and else 'blend'; 'msr' if they have only one view."""
-    if tuning is None:
-        return "blend"
-    if tuning.n_outputs < 2:
-        return "msr"
-    return "learned" if describe_shortage(tuning, predict_from, top_k) is None else "blend"
+def default_method(preds: Predictions) -> str:
+    """Return the method to use where none is asked for: 'blend', or 'msr' if there is only one view.
+
+    By certified coverage it beats 'mean' and 'learned' on average (docs/results.md), and it spends no labels.
+    """
+    return "msr" if preds.n_outputs < 2 else "blend"

@@ -3,7 +3,7 @@
 from secondlook.evaluation.comparison import Comparison, compare, compare_confidences
 from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
-from secondlook.evaluation.fitting import FittedMethods, choose_default, fit_methods
+from secondlook.evaluation.fitting import FittedMethods, fit_methods
 from secondlook.evaluation.groups import Groups
 from secondlook.evaluation.image_or_views import PredictFromComparison
 
@@ -17,7 +17,6 @@ __all__ = [
     "Groups",
     "PredictFromComparison",
     "check_resampling",
-    "choose_default",
     "compare",
     "compare_confidences",
     "describe_prediction",

@@ -185,7 +185,7 @@ def evaluate(
     methods
         Names of methods, maybe with options such as 'max-logit-pnorm?on=views'; or your own confidences by name, float
         [N] each (with `ood`, the images of `preds` first). By default 'msr', with at least two views also 'mean',
-        'bootstrap' and 'blend', and 'learned' if there are enough labeled images to fit it.
+        'bootstrap' and 'blend', and 'learned' if it can be fitted on images that are set apart already.
     metrics
         Names such as 'auroc' or 'risk_at:0.8'.
     predict_from

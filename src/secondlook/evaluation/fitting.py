@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.errors import ConfidenceError, MetricError, PredictionsError
+from secondlook.errors import MetricError, PredictionsError
 from secondlook.estimators import (
     confidence,
-    default_method,
+    describe_shortage,
     find_method,
     fit_method,
     needs_fitting,
@@ -68,7 +68,7 @@ def fit_methods(
     preds
         Labeled predictions for N images.
     methods
-        Texts of methods; None for the defaults, with 'learned' where there are enough images to fit it.
+        Texts of methods; None for the defaults, with 'learned' if it can be fitted on images set apart already.
     added
         Texts of further methods.
     tuning
@@ -90,25 +90,18 @@ def fit_methods(
         names = [methods] if isinstance(methods, str) else methods
     elif preds.n_outputs < 2:
         names = SINGLE_VIEW_METHODS
-    elif apart is not None and default_method(apart, predict_from=predict_from, top_k=top_k) == LEARNED:
-        names = (*MULTI_VIEW_METHODS, LEARNED)
     else:
-        names, notes = MULTI_VIEW_METHODS, (f"Left out: {_explain_missing(apart, predict_from, top_k)}.",)
+        names, notes = MULTI_VIEW_METHODS, ()
+        # Labels are not spent on it unasked, but those that are set apart already are free.
+        if given is not None and apart is not None:
+            shortage = describe_shortage(apart, predict_from, top_k)
+            names, notes = ((*names, LEARNED), ()) if shortage is None else (names, (_shorten(shortage),))
     shared = options or {}
     fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
     used = given is not None or any(needs_fitting(text, shared) for text in fitted)
     positions = candidates if used else candidates[:0]
     judged = np.delete(np.arange(preds.n_images), positions)
     return FittedMethods(fitted, positions, judged, predict_from, top_k, notes)
-
-
-def choose_default(preds: Predictions, *, tuning: object = None, predict_from: PredictFrom, top_k: int) -> str:
-    """Return the default method: 'learned' if it can be fitted on the images that are, or would be, set apart."""
-    if preds.n_outputs < 2:
-        return SINGLE_VIEW_METHODS[0]
-    positions = choose_positions(preds) if tuning is None else resolve_tuning(tuning, preds.n_images)
-    apart = preds.select(images=positions) if preds.has_labels and len(positions) else None
-    return default_method(apart, predict_from=predict_from, top_k=top_k)
 
 
 def choose_positions(preds: Predictions, duplicates: Collection[str] = ()) -> IntArray:
@@ -145,11 +138,6 @@ def _fit(
     return fit_method(tuning, name, predict_from=predict_from, top_k=top_k, **given)
 
 
-def _explain_missing(tuning: Predictions | None, predict_from: PredictFrom, top_k: int) -> str:
-    """Return why the default methods do not include the one that is learned."""
-    if tuning is not None:
-        try:
-            fit_method(tuning, LEARNED, predict_from=predict_from, top_k=top_k)
-        except ConfidenceError as error:
-            return str(error).partition(";")[0]  # without the repair: the evaluation has the other method already
-    return f"method {LEARNED!r}, since no images are set apart to fit it"
+def _shorten(shortage: str) -> str:
+    """Return why a default method is left out, without the repair: the evaluation has the other method already."""
+    return f"Left out: {shortage.partition(';')[0]}."

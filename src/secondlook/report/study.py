@@ -13,7 +13,7 @@ from secondlook.metrics import Ranking, rank
 from secondlook.predictions import PredictFrom, Predictions
 
 BASELINE = "msr"
-SECOND_LOOK_METHODS = ("learned", "blend", "mean", "bootstrap", "bootstrap-lower", "mean-logit")
+SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap", "bootstrap-lower", "mean-logit")
 """The first of these that is reported is compared with the baseline, whichever has the best numbers."""
 EXPLANATIONS = {
     "msr": "the classifier's confidence in the image itself",

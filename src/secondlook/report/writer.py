@@ -64,7 +64,7 @@ def write_report(
     title : str
         Heading of the page.
     methods : sequence of str, optional
-        Names of the confidences to compare, by default those of `evaluate`. The first of `learned`, `blend` and `mean`
+        Names of the confidences to compare, by default those of `evaluate`. The first of `blend`, `learned` and `mean`
         among them is the second look that the headline compares with `msr`.
     metrics : sequence of str, optional
         Names of the metrics to compare them by, such as 'auroc' or 'risk_at:0.8'.

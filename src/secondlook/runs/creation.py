@@ -6,14 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.diagnosis import collect_views, describe_harmful_views
 from secondlook.errors import ReportError, SecondLookError, SourceError
-from secondlook.estimators import default_method, find_method, needs_fitting, split_method
+from secondlook.estimators import find_method, needs_fitting
 from secondlook.evaluation import DEFAULT_METRICS, check_resampling, evaluate
 from secondlook.metrics import parse_metrics
-from secondlook.predictions import BatchSize, PredictFrom, Predictions, check_predict_from, check_top_k, collect
+from secondlook.predictions import BatchSize, PredictFrom, check_predict_from, check_top_k, collect
 from secondlook.runs.run import (
     OOD_PREDICTIONS,
     PREDICTIONS,
@@ -122,7 +121,7 @@ def create_run(
         progress=progress,
     )
     preds, choice, tuning = collected.preds, collected.choice, collected.tuning
-    if choice is None and not _uses_tuning(preds, tuning, chosen_methods, predict_from, top_k):
+    if choice is None and not any(map(needs_fitting, chosen_methods)):
         tuning = tuning[:0]
     outside_preds = None
     if outside is not None:
@@ -183,17 +182,6 @@ def _check_arguments(methods: list[str], metrics: list[str], predict_from: str) 
     for name in methods:
         find_method(name)
     check_predict_from(predict_from)
-
-
-def _uses_tuning(
-    preds: Predictions, tuning: IntArray, methods: list[str], predict_from: PredictFrom, top_k: int
-) -> bool:
-    """Whether a method has to be fitted, or could be and none was asked for."""
-    if methods:
-        return any(needs_fitting(*split_method(text)) for text in methods)
-    if len(tuning) == 0:
-        return False
-    return default_method(preds.select(images=tuning), predict_from=predict_from, top_k=top_k) == "learned"
 
 
 def _find_setup_warnings(

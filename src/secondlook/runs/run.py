@@ -299,8 +299,8 @@ class Run:
         """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
-        best of them. By default the method is 'learned' if there are enough labels to fit it, else 'blend'. Images that
-        the run set apart fit the method, and are not certified on. Duplicate images are counted once. Every calibration
+        best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs that,
+        and are not certified on. Duplicate images are counted once. Every calibration
         is recorded in the run: another one on the same images warns how probable it is that one of their guarantees
         fails. Warnings of the run are repeated. Raises `DecisionError` where no threshold can be certified; the message
         says what could be.

@@ -57,9 +57,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from` and
         `top_k`, and its guarantee replaces `risk` and `delta`.
     views, method, method_options
-        Views, confidence method and its options. "auto" chooses views that suit the classifier and the images; without
-        a method, `fit` takes 'learned' if there are enough labels to fit it, else 'blend'. Of a list of methods, it
-        chooses the one with the largest coverage; they share `delta`.
+        Views, confidence method and its options. "auto" chooses views that suit the classifier and the images; the
+        default method is 'blend'. Of a list of methods, `fit` chooses the one with the largest coverage; they share
+        `delta`.
     risk, delta
         Largest error rate among accepted images, and failure probability of this guarantee.
     predict_from, top_k

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import BoolArray, is_number
 from secondlook.errors import DecisionError, MetricError
-from secondlook.estimators import METHODS, needs_fitting, split_method
+from secondlook.estimators import METHODS, default_method, needs_fitting, split_method
 from secondlook.estimators import confidence as compute_confidence
-from secondlook.evaluation import FittedMethods, choose_default, fit_methods
+from secondlook.evaluation import FittedMethods, fit_methods
 from secondlook.metrics import Ranking, count_for_coverage, rank
 from secondlook.predictions import PredictFrom, Predictions, resolve_positions
 from secondlook.selective.fixed_sequence import (
@@ -53,8 +53,8 @@ def certify(
         Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
         independent draw: a copy of another image counts as a second one unless it is among `duplicates`.
     method, options
-        A confidence method, or a list of methods to choose from, and the options of all of them. By default 'learned'
-        if there are enough labels to fit it, else 'blend'.
+        A confidence method, or a list of methods to choose from, and the options of all of them. By default 'blend',
+        or 'msr' if there is only one view.
     risk
         Largest error rate among accepted images.
     delta
@@ -204,7 +204,7 @@ def _fit(
     tuning: object,
 ) -> FittedMethods:
     """Fit methods, or the default one, on images set apart."""
-    names = methods or (choose_default(preds, tuning=tuning, predict_from=predict_from, top_k=top_k),)
+    names = methods or (default_method(preds),)
     return fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
 
 
