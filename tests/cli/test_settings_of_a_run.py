@@ -52,7 +52,7 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
     policy = sl.Policy.load("policy.json")
     preds = sl.Predictions.open("run/predictions")
     assert (policy.predict_from, policy.top_k) == ("views", 2)
-    assert policy.threshold == sl.certify(preds, "mean", risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
+    assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
     done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1", "--force")
     policy = sl.Policy.load("policy.json")
     assert (policy.predict_from, policy.top_k) == ("image", 1)

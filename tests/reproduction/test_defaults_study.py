@@ -238,6 +238,16 @@ def test_logits_of_a_network_belong_to_its_probabilities() -> None:
     np.testing.assert_allclose(logits.probabilities(digits.images[60:90]), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_kept_results_are_complete() -> None:
+    rows = study.read_rows(study.RESULTS / "defaults.csv")
+    names = {row["set"] for row in rows}
+    flipped = {f"{name}, {how}" for name in study.ALSO_FLIPPED for how in ("mirrored", "upside down")}
+    assert {*study.RESNETS, *study.WIDE_RESNETS, *study.ENSEMBLES, *flipped} < names
+    assert len(names) == 26  # with the six networks on what scikit-learn ships, label smoothing included
+    assert {row["splits"] for row in rows} == {str(study.SPLITS)}
+    assert not {row["set"] for row in rows if row["views"] == study.IMAGE and float(row["difference"]) < -0.1}
+
+
 def test_documentation_shows_the_kept_results() -> None:
     documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     confidences, defaults = (study.read_rows(study.RESULTS / f"{name}.csv") for name in ("confidences", "defaults"))
