@@ -80,7 +80,7 @@ def test_methods_with_options_and_images_set_apart(browser: Browser, tuned_repor
     page.on("console", lambda message: messages.append(message.text))
     page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto(tuned_report.as_uri())
-    assert page.input_value("#method") == "learned", "the second look is the default confidence"
+    assert page.input_value("#method") == "blend", "the second look is the default confidence"
     for name in ("msr", OPTIONS_METHOD, "view:hflip"):
         page.select_option("#method", name)
         assert f"Decided by {name}, " in page.inner_text("#setting")
