@@ -57,7 +57,7 @@ VIEWS_CHOSEN_ON = (
         "patches of photographs",
     ),
 )
-"""The order of the pool and the limits of `auto_views` were chosen on these, by other splits of the same images."""
+"""The order of the pool and the limits of `auto_views` were chosen on these, from earlier runs of this study."""
 
 SIDE = 32
 NORMALIZATION = {
@@ -65,11 +65,11 @@ NORMALIZATION = {
     "cifar10-jpeg": ((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.262)),
 }
 FURTHER_VIEWS = (
-    *("hflip+gamma:1.15", "rotate:5", "rotate:-5"),
+    *("hflip+gamma:0.85", "rotate:5", "rotate:-5"),
     *("hflip+shift:-6.25%,3.125%", "hflip+shift:3.125%,6.25%", "hflip+shift:6.25%,0"),
     *("shift:-9.375%,0", "shift:-9.375%,-3.125%"),
 )
-"""The views of the presets that are not in the pool."""
+"""The views of the presets that are not in the pool, and the flipped `gamma:0.85` that mirrored images need."""
 VIEWS = tuple(dict.fromkeys(("identity", *AUTO_POOL, *FURTHER_VIEWS)))
 PRESETS = ("natural", "digits", "cifar10")
 
