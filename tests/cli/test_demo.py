@@ -94,6 +94,20 @@ def test_numbers_of_the_demo_are_correct(here: Here) -> None:
     assert all((float(row["confidence"]) >= threshold) == (row["accept"].lower() == "true") for row in scores)
 
 
+def test_demo_of_an_earlier_version_is_replaced(here: Here) -> None:
+    assert here("demo", "--quiet").code == 0
+    policy, scores = Path("demo/policy.json"), Path("demo/scores.csv")
+    intended = scores.read_bytes()
+    other = here(
+        "calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", str(policy), "--force"
+    )
+    assert other.code == 0
+    scores.write_text("id,accept\n")
+    done = here("demo", "--quiet")
+    assert done.code == 0, done.err
+    assert scores.read_bytes() == intended
+
+
 def test_training_and_evaluation_images_are_disjoint() -> None:
     seen, unseen = split_digits()
     assert len(seen) == TRAINING_IMAGES
