@@ -77,7 +77,7 @@ def measure_latency(model: Path, rounds: int) -> list[Row]:
 
 def make_policy(classifier: Classifier) -> LoadedPolicy:
     """Write a policy for a classifier and load it."""
-    policy = Policy.from_rule(Rule(0.9), classifier=classifier, views=ViewSet(VIEWS).texts)
+    policy = Policy.from_rule(Rule(0.9, "blend"), classifier=classifier, views=ViewSet(VIEWS).texts)
     with tempfile.TemporaryDirectory() as folder:
         policy.save(Path(folder) / "policy.json")
         return load_policy(Path(folder) / "policy.json", classifier=classifier)
