@@ -10,8 +10,9 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from secondlook.errors import ConfidenceError, DecisionError
+from secondlook.evaluation import FittedMethods
 from secondlook.predictions import Predictions
-from secondlook.selective import Guarantee, certification, certify, certify_confidence
+from secondlook.selective import Guarantee, certify, certify_confidence
 
 RISK, DELTA = 0.05, 0.1
 CORRELATION = 0.7
@@ -54,7 +55,7 @@ def test_best_of_several_methods_keeps_the_guarantee(
     for _ in range(draws):
         correct, confidences = draw(rng, n_images, n_methods)
         by_name = dict(zip(names, confidences, strict=True))
-        monkeypatch.setattr(certification, "compute_confidence", lambda _, name, by_name=by_name, **__: by_name[name])
+        monkeypatch.setattr(FittedMethods, "compute", lambda _, __, name, by_name=by_name: by_name[name])
         # Class 0 is predicted for every image, and the label of wrong predictions is 1.
         preds = Predictions(
             probabilities=np.tile([1.0, 0.0], (n_images, 1, 1)), views="identity", labels=(~correct).astype(int)

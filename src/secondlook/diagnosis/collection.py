@@ -11,7 +11,7 @@ from secondlook.diagnosis.auto import ViewChoice, auto_views, refine_choice
 from secondlook.estimators import tuning_positions
 from secondlook.predictions import BatchSize, Predictions, collect
 from secondlook.sources import Source, Subset
-from secondlook.views import AUTO, ViewSet, ViewsLike, as_view_set
+from secondlook.views import AUTO, ViewsLike, as_view_set
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +40,13 @@ def collect_views(
     Views are chosen in two steps: the pool is classified for a few hundred of the tuning images, and the views that
     pass are checked again on all tuning images.
     """
-    given = None if isinstance(views, str) and views == AUTO else as_view_set(views)
-    indices = choose_tuning_images(source)
-    choice = None
-    if given is None:
+    indices, choice = choose_tuning_images(source), None
+    if isinstance(views, str) and views == AUTO:
         # Fewer than four images are too few to set one apart, and to certify anything.
         sample = Subset(source, indices, source.spec, source.on_error) if len(indices) else source
         choice = auto_views(classifier, sample, top_k=top_k, store=store, batch_size=batch_size, progress=progress)
-    wanted = given or ViewSet(list(choice.views if choice else ()))
-    preds = collect(classifier, source, wanted, store=store, batch_size=batch_size, progress=progress)
+        views = choice.views
+    preds = collect(classifier, source, as_view_set(views), store=store, batch_size=batch_size, progress=progress)
     # Images that could not be read are not in the predictions.
     ids = frozenset(source.ids[index] for index in indices)
     tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)

@@ -68,7 +68,7 @@ def fit_method(
 
 
 def default_method(preds: Predictions) -> str:
-    """Return the method to use where none is asked for: 'blend', or 'msr' if there is only one view.
+    """Return the default method: 'blend', or 'msr' if there is only one view.
 
     By certified coverage it beats 'mean' and 'learned' on average (docs/results.md), and it spends no labels.
     """

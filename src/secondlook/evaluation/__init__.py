@@ -3,7 +3,7 @@
 from secondlook.evaluation.comparison import Comparison, compare, compare_confidences
 from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
-from secondlook.evaluation.fitting import FittedMethods, fit_methods
+from secondlook.evaluation.fitting import FittedMethods, fit_methods, resolve_tuning
 from secondlook.evaluation.groups import Groups
 from secondlook.evaluation.image_or_views import PredictFromComparison
 
@@ -22,4 +22,5 @@ __all__ = [
     "describe_prediction",
     "evaluate",
     "fit_methods",
+    "resolve_tuning",
 ]

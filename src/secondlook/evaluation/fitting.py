@@ -91,7 +91,7 @@ def fit_methods(
     elif preds.n_outputs < 2:
         names = SINGLE_VIEW_METHODS
     else:
-        names, notes = MULTI_VIEW_METHODS, ()
+        names = MULTI_VIEW_METHODS
         # Labels are not spent on it unasked, but those that are set apart already are free.
         if given is not None and apart is not None:
             shortage = describe_shortage(apart, predict_from, top_k)

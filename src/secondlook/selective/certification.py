@@ -10,10 +10,9 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import BoolArray, is_number
 from secondlook.errors import DecisionError, MetricError
 from secondlook.estimators import METHODS, default_method, needs_fitting, split_method
-from secondlook.estimators import confidence as compute_confidence
-from secondlook.evaluation import FittedMethods, fit_methods
+from secondlook.evaluation import FittedMethods, fit_methods, resolve_tuning
 from secondlook.metrics import Ranking, count_for_coverage, rank
-from secondlook.predictions import PredictFrom, Predictions, resolve_positions
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.selective.fixed_sequence import (
     estimate_prospect,
     find_certifiable_delta,
@@ -78,7 +77,7 @@ def certify(
     for text, complete in fitted.options.items():
         name = split_method(text)[0]
         check_threshold_transfers(name, complete)
-        confidence = compute_confidence(judged, name, predict_from=predict_from, top_k=top_k, **complete)
+        confidence = fitted.compute(judged, text)
         rule = certify_confidence(correct, confidence, risk=risk, delta=delta / len(fitted.options))
         rules.append(replace(rule, method=name, predict_from=predict_from, top_k=top_k, options=complete))
     rule = _choose_rule(rules, Guarantee(risk, delta))
@@ -137,7 +136,7 @@ def threshold_for(
     ((text, complete),), judged = fitted.options.items(), fitted.select_judged(preds)
     name = split_method(text)[0]
     check_threshold_transfers(name, complete)
-    confidence = compute_confidence(judged, name, predict_from=predict_from, top_k=top_k, **complete)
+    confidence = fitted.compute(judged, text)
     threshold = float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
     accepted = confidence >= threshold
     errors = None
@@ -190,7 +189,7 @@ def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> 
     apart = None
     if tuning is not None:
         apart = np.zeros(preds.n_images, dtype=np.bool_)
-        apart[resolve_positions(tuning, preds.n_images)] = True
+        apart[resolve_tuning(tuning, preds.n_images)] = True
         apart = apart[kept]
     return (preds if kept.all() else preds.select(images=kept)), apart
 
