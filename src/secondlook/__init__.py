@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
     from secondlook.diagnosis import auto_views, candidate_views, diagnose_views, search_views
-    from secondlook.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, ViewsDisplay
+    from secondlook.displays import (
+        ConfidenceHistogramDisplay,
+        ReliabilityDisplay,
+        RiskCoverageDisplay,
+        ScheduleDisplay,
+        ViewsDisplay,
+    )
     from secondlook.errors import SecondLookError
     from secondlook.estimators import confidence, confidence_interval, fit_method, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
@@ -16,7 +22,15 @@ if TYPE_CHECKING:
     from secondlook.report import write_report
     from secondlook.runs import Run, create_run, open_run
     from secondlook.scoring import Decisions, SelectiveClassifier, load_policy, score
-    from secondlook.selective import Policy, Rule, certify, certify_confidence, threshold_for
+    from secondlook.selective import (
+        Policy,
+        Rule,
+        Schedule,
+        certify,
+        certify_confidence,
+        fit_schedule,
+        threshold_for,
+    )
     from secondlook.setup_check import SetupCheck, SetupWarning, check_setup
     from secondlook.sources import Source, open_source
     from secondlook.views import View, ViewSet, ViewWarning, apply_views, contact_sheet, view_step
@@ -36,6 +50,8 @@ _ROOMS = {
     "RiskCoverageDisplay": "displays",
     "Rule": "selective",
     "Run": "runs",
+    "Schedule": "selective",
+    "ScheduleDisplay": "displays",
     "SecondLookError": "errors",
     "SelectiveClassifier": "scoring",
     "SetupCheck": "setup_check",
@@ -60,6 +76,7 @@ _ROOMS = {
     "diagnose_views": "diagnosis",
     "evaluate": "evaluation",
     "fit_method": "estimators",
+    "fit_schedule": "selective",
     "fit_temperature": "estimators",
     "load_classifier": "classifiers",
     "load_policy": "scoring",
@@ -86,6 +103,8 @@ __all__ = [
     "RiskCoverageDisplay",
     "Rule",
     "Run",
+    "Schedule",
+    "ScheduleDisplay",
     "SecondLookError",
     "SelectiveClassifier",
     "SetupCheck",
@@ -111,6 +130,7 @@ __all__ = [
     "diagnose_views",
     "evaluate",
     "fit_method",
+    "fit_schedule",
     "fit_temperature",
     "load_classifier",
     "load_policy",

@@ -12,6 +12,7 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import DecisionError
+from secondlook.files import compute_checksum
 from secondlook.runs import CalibrationWarning, ledger
 
 VIEWS = "identity hflip vflip"
@@ -29,7 +30,7 @@ def joint_delta(policy: sl.Policy) -> float | None:
 
 def recorded(run: sl.Run) -> list[dict[str, Any]]:
     content = json.loads((run.path / "calibrations.json").read_text())
-    assert content["version"] == 1
+    assert content["version"] == 2
     calibrations: list[dict[str, Any]] = content["calibrations"]
     return calibrations
 
@@ -48,6 +49,8 @@ def test_first_calibration_is_recorded_without_a_warning(run: sl.Run) -> None:
             "top_k": 1,
             "risk": 0.1,
             "delta": 0.1,
+            "tolerance": None,
+            "max_looks": None,
         }
     ]
 
@@ -66,6 +69,7 @@ def test_same_calibration_adds_nothing(run: sl.Run) -> None:
         {"risk": 0.2},
         {"predict_from": "views"},
         {"method": "bootstrap-lower", "seed": 3},
+        {"adaptive": True},
     ],
 )
 def test_second_calibration_warns_of_the_joint_failure_probability(run: sl.Run, other: dict[str, Any]) -> None:
@@ -145,6 +149,24 @@ def test_another_classifier_on_the_same_images_is_another_calibration(run: sl.Ru
     replaced = sl.create_run(other, archive, run.path, views=VIEWS, resamples=5, progress=False)
     with pytest.warns(CalibrationWarning, match="20 %"):
         certify(replaced)
+
+
+def test_ledger_of_version_1_is_read(run: sl.Run) -> None:
+    certify(run)
+    path = run.path / "calibrations.json"
+    content = json.loads(path.read_text())
+    older = {
+        "format": content["format"],
+        "version": 1,
+        "calibrations": [
+            {name: value for name, value in one.items() if name not in ("tolerance", "max_looks")}
+            for one in content["calibrations"]
+        ],
+    }
+    path.write_text(json.dumps({**older, "checksum": compute_checksum(older)}))
+    assert joint_delta(certify(run)) is None
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(run, risk=0.2)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}x", b'{"calibrations": [{"delta": 2}]}', b'{"version": 9}'])

@@ -13,6 +13,7 @@ import pytest
 
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
+from secondlook.files import compute_checksum
 from secondlook.predictions import Predictions
 from secondlook.selective import Calibration, Guarantee, Policy, PolicyWarning, Rule, certify, certify_confidence
 from secondlook.selective.policy import PolicyGuarantee
@@ -88,10 +89,10 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "policy.json").read_text())
     assert list(content) == [
         *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
-        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "checksum"),
+        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "schedule", "checksum"),
     ]
     assert content["format"] == "secondlook policy"
-    assert content["version"] == 4
+    assert content["version"] == 5
     assert content["classifier"]["name"] == "brightness"
     assert content["classifier"]["preprocessing"]["scale"] == 1 / 255
     assert content["views"] == ["identity", "hflip", "shift:1,0", "shift:0,1"]
@@ -111,7 +112,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
 def test_version_1_is_upgraded(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(VERSION_1)
     policy = Policy.load(tmp_path / "policy.json")
-    assert policy.version == 4
+    assert policy.version == 5
     assert policy.rule == Rule(
         0.8712345678901234,
         "bootstrap-lower",
@@ -137,8 +138,19 @@ def test_version_2_keeps_its_guarantee_without_a_checksum(tmp_path: Path) -> Non
     assert policy.rule.guarantee == Guarantee(0.1, 0.05)
     assert Policy.is_intact(tmp_path / "policy.json") is None
     policy.save(tmp_path / "upgraded.json")
-    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 4
+    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 5
     assert Policy.is_intact(tmp_path / "upgraded.json") is True
+
+
+def test_version_4_keeps_its_guarantee(policy: Policy, tmp_path: Path) -> None:
+    content = json.loads(policy.model_dump_json(exclude={"checksum", "schedule"}))
+    looks = ("mean_looks", "differing", "differing_bound", "differing_delta")
+    content |= {
+        "version": 4,
+        "calibration": {name: value for name, value in content["calibration"].items() if name not in looks},
+    }
+    (tmp_path / "policy.json").write_text(json.dumps({**content, "checksum": compute_checksum(content)}))
+    assert Policy.load(tmp_path / "policy.json") == policy
 
 
 @pytest.mark.parametrize(("by", "expected"), [("x", "image"), ("D", "views"), (None, "image")])
@@ -196,7 +208,7 @@ def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) 
 @pytest.mark.parametrize(
     ("edit", "where"),
     [
-        (lambda content: content.update(version=5), "version"),
+        (lambda content: content.update(version=6), "version"),
         (lambda content: content.update(color="red"), "color"),
         (lambda content: content.pop("threshold"), "threshold"),
         (lambda content: content.update(threshold="NaN"), "threshold"),

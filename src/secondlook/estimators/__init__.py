@@ -16,6 +16,7 @@ from secondlook.estimators.probability_mass import (
     predicted_classes,
     top_class_mass,
 )
+from secondlook.estimators.running import compute_view_statistics, find_mean_over_views, running_confidence
 from secondlook.estimators.temperature import fit_temperature
 from secondlook.estimators.tuning import default_method, fit_method, needs_fitting, tuning_positions
 from secondlook.estimators.view_means import describe_shortage
@@ -28,11 +29,13 @@ __all__ = [
     "class_mass",
     "compute_embeddings",
     "compute_mc_dropout_passes",
+    "compute_view_statistics",
     "confidence",
     "confidence_interval",
     "default_method",
     "default_resamplings",
     "describe_shortage",
+    "find_mean_over_views",
     "find_method",
     "fit_method",
     "fit_temperature",
@@ -43,6 +46,7 @@ __all__ = [
     "plurality_order",
     "predicted_class_mass",
     "predicted_classes",
+    "running_confidence",
     "split_method",
     "top_class_mass",
     "tuning_positions",

@@ -35,13 +35,26 @@ class RecordedCalibration(FrozenRecord):
     top_k: int = Field(gt=0)
     risk: float = Field(gt=0, lt=1)
     delta: float = Field(gt=0, lt=1)
+    tolerance: float | None = Field(default=None, gt=0, lt=1)
+    """Of adaptive looking; None if every image has all looks."""
+    max_looks: int | None = Field(default=None, gt=0)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether images are looked at again only while their decision is open."""
+        return self.tolerance is not None
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What the methods of one calibration share."""
+        return self.risk, self.delta, self.tolerance, self.max_looks
 
 
 class Ledger(SealedRecord):
     """The calibrations of a run in the order in which they were first made, also those on other images."""
 
     format: Literal["secondlook calibrations"] = "secondlook calibrations"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     calibrations: tuple[RecordedCalibration, ...] = ()
 
     @classmethod
@@ -84,11 +97,9 @@ def record_calibrations(folder: Path, new: Sequence[RecordedCalibration]) -> tup
 
 
 def latest_calibration(calibrations: Sequence[RecordedCalibration]) -> tuple[RecordedCalibration, ...]:
-    """Return the last records with the same risk and delta: one for each method of a calibration of several."""
+    """Return the last records with the same terms: one for each method of a calibration of several."""
     last = tuple(calibrations[-1:])
-    group = tuple(
-        itertools.takewhile(lambda one: (one.risk, one.delta) == (last[0].risk, last[0].delta), reversed(calibrations))
-    )[::-1]
+    group = tuple(itertools.takewhile(lambda one: one.terms == last[0].terms, reversed(calibrations)))[::-1]
     return group if joint_failure_probability(group) < 1 else last
 
 

@@ -40,6 +40,7 @@ from secondlook.runs.ledger import (
 )
 from secondlook.selective import (
     DEFAULT_DELTA,
+    DEFAULT_TOLERANCE,
     Policy,
     PolicyClassifier,
     Rule,
@@ -60,6 +61,11 @@ OOD_PREDICTIONS = "ood"
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
 REPORT_FILES = "report-files"
+
+ADAPTIVE_NOTE = (
+    "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of this "
+    "page are with all looks, at the same risk and delta."
+)
 
 
 class RunData(FrozenRecord):
@@ -293,17 +299,20 @@ class Run:
         delta: float = DEFAULT_DELTA,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
+        adaptive: bool = False,
+        tolerance: float = DEFAULT_TOLERANCE,
+        max_looks: int | None = None,
         progress: bool = True,
-        **options: object,
+        **options: Any,
     ) -> Policy:
         """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
         best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs that,
-        and are not certified on. Duplicate images are counted once. Every calibration
-        is recorded in the run: another one on the same images warns how probable it is that one of their guarantees
-        fails. Warnings of the run are repeated. Raises `DecisionError` where no threshold can be certified; the message
-        says what could be.
+        and the schedule of an adaptive policy, and are not certified on. `adaptive`, `tolerance` and `max_looks` are
+        those of `certify`. Duplicate images are counted once. Every calibration is recorded in the run: another one on
+        the same images warns how probable it is that one of their guarantees fails. Warnings of the run are repeated.
+        Raises `DecisionError` where no threshold can be certified; the message says what could be.
         """
         methods = None if method is None else as_methods(method)
         self._warn_of_unknown_duplicates()
@@ -318,10 +327,14 @@ class Run:
                 top_k=top_k or self.top_k,
                 duplicates=self.record.data.duplicates or (),
                 tuning=self._tuning,
+                adaptive=adaptive,
+                tolerance=tolerance,
+                max_looks=max_looks,
                 **options,
             )
         # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
-        joint_delta = self._record(rule, methods or (rule.method,), options, risk, delta)
+        looking = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
+        joint_delta = self._record(rule, methods or (rule.method,), options, risk, delta, looking)
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
         assert rule.calibration is not None, "a certified rule has one"
@@ -342,7 +355,13 @@ class Run:
             warnings.warn(message, SetupWarning if message.startswith(LOOKS_WRONG) else ViewWarning, stacklevel=3)
 
     def _record(
-        self, rule: Rule, methods: tuple[str, ...], options: Mapping[str, object], risk: float, delta: float
+        self,
+        rule: Rule,
+        methods: tuple[str, ...],
+        options: Mapping[str, object],
+        risk: float,
+        delta: float,
+        looking: Mapping[str, Any],
     ) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
         asked = [split_method(text) for text in methods]
@@ -359,6 +378,7 @@ class Run:
                     top_k=rule.top_k,
                     risk=risk,
                     delta=delta / len(methods),
+                    **looking,
                 )
                 for method, own in asked
             ]
@@ -386,8 +406,11 @@ class Run:
         coverage: float,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
+        adaptive: bool = False,
+        tolerance: float = DEFAULT_TOLERANCE,
+        max_looks: int | None = None,
         progress: bool = True,
-        **options: object,
+        **options: Any,
     ) -> Policy:
         """Return the policy that accepts at least this share of the images, without a guarantee about errors."""
         self._repeat_warnings()
@@ -399,6 +422,9 @@ class Run:
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
                 tuning=self._tuning,
+                adaptive=adaptive,
+                tolerance=tolerance,
+                max_looks=max_looks,
                 **options,
             )
         return self._policy(rule)
@@ -407,7 +433,7 @@ class Run:
         return Policy.from_rule(
             rule,
             classifier=self.record.classifier,
-            views=self.record.views,
+            views=self.record.views if rule.schedule is None else rule.schedule.views,
             data=self.record.data.spec,
             data_digest=self.record.data.digest,
             class_names=self.predictions.class_names,
@@ -434,6 +460,8 @@ class Run:
         notes = [_ood_note(settings["ood"])] if "ood" in settings else []
         if len(calibrations) > len(calibration) > 0:
             notes.append(_joint_note(calibrations))
+        if calibration and calibration[0].is_adaptive:
+            notes.append(ADAPTIVE_NOTE)
         image = None
         if galleries:
             try:
@@ -456,7 +484,7 @@ class Run:
             top_k=self.top_k,
             risk=calibration[0].risk if calibration else None,
             delta=DEFAULT_DELTA if delta is None else delta,
-            calibrated=[one.method for one in calibration],
+            calibrated=[one.method for one in calibration if not one.is_adaptive],
             duplicates=self.record.data.duplicates or (),
             tuning=self._tuning,
             seed=settings.get("seed", 0),
@@ -495,6 +523,7 @@ def _describe_terms(calibration: Sequence[RecordedCalibration], delta: float | N
     """Return where the risk and the delta of a report come from."""
     if calibration:
         methods = " and ".join(one.method for one in calibration)
+        methods += ", adaptive" if calibration[0].is_adaptive else ""
         delta = joint_failure_probability(calibration)
         return f"risk {calibration[0].risk:g} and delta {delta:g} of the latest calibration of the run, for {methods}"
     if delta is not None:

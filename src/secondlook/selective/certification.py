@@ -1,17 +1,15 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import BoolArray, is_number
+from secondlook.arrays import is_number
 from secondlook.errors import DecisionError, MetricError
-from secondlook.estimators import METHODS, default_method, needs_fitting, split_method
-from secondlook.evaluation import FittedMethods, fit_methods, resolve_tuning
-from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.metrics import Ranking, rank
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.selective.fixed_sequence import (
     estimate_prospect,
@@ -20,6 +18,16 @@ from secondlook.selective.fixed_sequence import (
     smallest_certifiable_risk,
 )
 from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, Rule, Shortfall
+from secondlook.selective.schedule_fit import DEFAULT_TOLERANCE
+from secondlook.selective.scored_images import (
+    Adaptive,
+    Looking,
+    exclude_images,
+    find_threshold,
+    fit_on_tuning_images,
+    plan_for_risk,
+    score_judged_images,
+)
 
 
 def certify(
@@ -32,6 +40,9 @@ def certify(
     top_k: int = 1,
     duplicates: Collection[str] = (),
     tuning: object = None,
+    adaptive: Adaptive = False,
+    tolerance: float = DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
     **options: object,
 ) -> Rule:
     """Return the rule with the largest coverage whose error rate among accepted images is at most `risk`.
@@ -44,7 +55,8 @@ def certify(
     To certify each with the whole `delta` and keep the best would break it.
 
     A method that has to be fitted, such as 'learned', is fitted on images that are set apart (a quarter of the images,
-    at most 1,000, unless `tuning` says which) and certified on the others.
+    at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive rule; what
+    is certified are the adaptive decisions themselves.
 
     Parameters
     ----------
@@ -63,23 +75,27 @@ def certify(
     duplicates
         Ids of images that are copies of others, which are left out; `Source.find_duplicates` finds them.
     tuning
-        Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one;
-        nothing is certified on them.
+        Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one or
+        a schedule; nothing is certified on them.
+    adaptive
+        Whether to look at an image again only while its decision is open. True fits a schedule on images set apart; a
+        given one (`fit_schedule`) must have been fitted to other images than those it is certified on.
+    tolerance, max_looks
+        For `adaptive=True`: fraction of images whose decision may differ from that with all looks, and the largest
+        number of looks, by default all views.
     """
     check_risk_and_delta(risk, delta)
     if not preds.has_labels:
         raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
-    distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
-    fitted = _fit(distinct, None if method is None else as_methods(method), options, predict_from, top_k, apart)
-    judged = fitted.select_judged(distinct)
-    correct = judged.correct(predict_from=predict_from, top_k=top_k)
+    looking = Looking(adaptive, tolerance, max_looks)
+    distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
+    fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
     rules = []
-    for text, complete in fitted.options.items():
-        name = split_method(text)[0]
-        check_threshold_transfers(name, complete)
-        confidence = fitted.compute(judged, text)
-        rule = certify_confidence(correct, confidence, risk=risk, delta=delta / len(fitted.options))
-        rules.append(replace(rule, method=name, predict_from=predict_from, top_k=top_k, options=complete))
+    for text in fitted.options:
+        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
+        share = delta / len(fitted.options)
+        rule = certify_confidence(scored.correct(), scored.confidence, risk=risk, delta=share)
+        rules.append(scored.complete(rule, share))
     rule = _choose_rule(rules, Guarantee(risk, delta))
     assert rule.calibration is not None, "certify_confidence counts images"
     left_out = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
@@ -121,29 +137,29 @@ def threshold_for(
     predict_from: PredictFrom = "image",
     top_k: int = 1,
     tuning: object = None,
+    adaptive: Adaptive = False,
+    tolerance: float = DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
     **options: object,
 ) -> Rule:
     """Return the rule that accepts at least this fraction of the images, without a guarantee about errors.
 
     Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed, except to
-    fit a method. The default method and `tuning` are those of `certify`.
+    fit a method. The default method and the other arguments are those of `certify`.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
         raise DecisionError(
             f"coverage={coverage!r} is not a fraction of images; expected a number in (0, 1], such as 0.8."
         )
-    fitted = _fit(preds, None if method is None else as_methods(method), options, predict_from, top_k, tuning)
-    ((text, complete),), judged = fitted.options.items(), fitted.select_judged(preds)
-    name = split_method(text)[0]
-    check_threshold_transfers(name, complete)
-    confidence = fitted.compute(judged, text)
-    threshold = float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
-    accepted = confidence >= threshold
-    errors = None
-    if preds.has_labels:
-        errors = int(np.sum(accepted & ~judged.correct(predict_from=predict_from, top_k=top_k)))
-    calibration = Calibration(len(confidence), int(np.sum(accepted)), errors, tuning=len(fitted.tuning))
-    return Rule(threshold, name, predict_from, top_k, complete, calibration=calibration)
+    looking = Looking(adaptive, tolerance, max_looks)
+    fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
+    (text,) = fitted.options
+    scored = score_judged_images(preds, fitted, text, looking, lambda one: find_threshold(one.confidence, coverage))
+    threshold = find_threshold(scored.confidence, coverage)
+    accepted = scored.confidence >= threshold
+    errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
+    calibration = Calibration(len(accepted), int(np.sum(accepted)), errors, tuning=len(fitted.tuning))
+    return scored.complete(Rule(threshold, calibration=calibration), DEFAULT_DELTA)
 
 
 def check_risk_and_delta(risk: float, delta: float) -> None:
@@ -154,57 +170,6 @@ def check_risk_and_delta(risk: float, delta: float) -> None:
     ):
         if not is_number(value) or not 0 < value < 1:
             raise DecisionError(f"{name}={value!r}; expected a number between 0 and 1, such as {example}.")
-
-
-def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one or more names of methods as a tuple, or raise an error if there is none, or one twice."""
-    given: object = method  # whatever callers without a type checker pass
-    methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
-    if not methods or not all(isinstance(name, str) for name in methods):
-        raise DecisionError(f"method={method!r}; expected the name of a confidence method, such as 'mean', or a list.")
-    for name in methods:
-        if methods.count(name) > 1:
-            raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")
-    return methods
-
-
-def check_threshold_transfers(method: str, options: Mapping[str, object]) -> None:
-    """Raise an error for a confidence that depends on the other images: a threshold on it is invalid for new ones."""
-    name = method.partition(":")[0]
-    if name in METHODS and METHODS[name].is_rank:
-        raise DecisionError(
-            f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
-            "images; use 'bootstrap-lower' or 'mean'."
-        )
-    if needs_fitting(method, options):
-        raise DecisionError(
-            f"confidence {name!r} has to be fitted, and its options lack the fitted numbers, so a threshold on it does "
-            "not transfer to new images; calibrate again, or fit them on other images with fit_method."
-        )
-
-
-def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
-    """Return the predictions without some images, and which of the others are set apart, bool [N] or None."""
-    kept = np.array([id_ not in ids for id_ in preds.ids], dtype=np.bool_)
-    apart = None
-    if tuning is not None:
-        apart = np.zeros(preds.n_images, dtype=np.bool_)
-        apart[resolve_tuning(tuning, preds.n_images)] = True
-        apart = apart[kept]
-    return (preds if kept.all() else preds.select(images=kept)), apart
-
-
-def _fit(
-    preds: Predictions,
-    methods: tuple[str, ...] | None,
-    options: Mapping[str, object],
-    predict_from: PredictFrom,
-    top_k: int,
-    tuning: object,
-) -> FittedMethods:
-    """Fit methods, or the default one, on images set apart."""
-    names = methods or (default_method(preds),)
-    return fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
 
 
 def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:

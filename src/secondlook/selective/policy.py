@@ -30,6 +30,8 @@ from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, w
 from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
 from secondlook.selective.rule import Calibration, Guarantee, Rule
+from secondlook.selective.schedule import Schedule
+from secondlook.selective.schedule_fit import check_adaptive_method
 from secondlook.tables import format_html
 from secondlook.views import View, ViewSet
 
@@ -39,7 +41,7 @@ VERSION_1_KEYS = {"by": "predict_from", "k": "top_k", "promise": "guarantee"}
 """Keys of version 1 files that were renamed in version 2."""
 VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
 
-OLDER_VERSIONS = (1, 2, 3)
+OLDER_VERSIONS = (1, 2, 3, 4)
 VERSIONS_WITHOUT_CHECKSUM = (1, 2)
 
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
@@ -105,17 +107,21 @@ class PolicyCalibration(FrozenRecord):
     duplicates: int = Field(default=0, ge=0)
     joint_delta: float | None = Field(default=None, gt=0, le=1)
     tuning: int = Field(default=0, ge=0)
+    mean_looks: float | None = Field(default=None, ge=1)
+    differing: int | None = Field(default=None, ge=0)
+    differing_bound: float | None = Field(default=None, ge=0, le=1)
+    differing_delta: float | None = Field(default=None, gt=0, lt=1)
 
 
 class Policy(FrozenRecord):
     """A rule together with the classifier, the views and the calibration images it belongs to.
 
-    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 to 3 can be
+    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 to 4 can be
     read. A stored policy has a checksum; one that was changed since has no guarantee.
     """
 
     format: Literal["secondlook policy"] = "secondlook policy"
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     made: str
     secondlook: str
     classifier: PolicyClassifier
@@ -129,6 +135,8 @@ class Policy(FrozenRecord):
     calibration: PolicyCalibration | None = None
     class_names: tuple[str, ...] | None = None
     """Names of the classes in the order of the classifier's outputs; None if unknown."""
+    schedule: Schedule | None = None
+    """When to stop looking; `views` are in the order of looks then. None if every image has all looks."""
 
     # mypy does not support decorators above a property.
     @computed_field(repr=False)  # type: ignore[prop-decorator]
@@ -190,6 +198,24 @@ class Policy(FrozenRecord):
                 )
         return options
 
+    @field_validator("schedule")
+    @classmethod
+    def _check_schedule(cls, schedule: Schedule | None, info: ValidationInfo) -> Schedule | None:
+        if schedule is None or not {"views", "method", "options"} <= info.data.keys():
+            return schedule
+        if schedule.views != info.data["views"]:
+            raise ValueError(
+                f"expected the views of the policy in the order of looks, got {list(schedule.views)} for a policy with "
+                f"{list(info.data['views'])}"
+            )
+        if schedule.method != info.data["method"]:
+            raise ValueError(f"expected method {info.data['method']!r}, got {schedule.method!r}")
+        try:
+            check_adaptive_method(schedule.method, info.data["options"])
+        except SecondLookError as error:
+            raise ValueError(str(error)) from None
+        return schedule
+
     @classmethod
     def from_rule(
         cls,
@@ -202,7 +228,7 @@ class Policy(FrozenRecord):
         class_names: tuple[str, ...] | None = None,
         made: str | None = None,
     ) -> Self:
-        """Return the policy of a rule.
+        """Return the policy of a rule; with a schedule, `views` are those of the schedule.
 
         Parameters
         ----------
@@ -232,6 +258,7 @@ class Policy(FrozenRecord):
                 guarantee=_describe_guarantee(rule.guarantee),
                 calibration=_describe_calibration(rule.calibration, data, data_digest),
                 class_names=class_names,
+                schedule=rule.schedule,
             )
         except ValidationError as error:
             raise DecisionError(f"invalid policy, {describe_invalid(error)}; correct the rule or its views.") from None
@@ -243,7 +270,14 @@ class Policy(FrozenRecord):
         guarantee = Guarantee(stated.risk, stated.delta) if stated.risk and stated.delta else None
         calibration = Calibration(**counts.model_dump(exclude={"data", "digest"})) if counts else None
         return Rule(
-            self.threshold, self.method, self.predict_from, self.top_k, dict(self.options), guarantee, calibration
+            self.threshold,
+            self.method,
+            self.predict_from,
+            self.top_k,
+            dict(self.options),
+            guarantee,
+            calibration,
+            schedule=self.schedule,
         )
 
     @property
@@ -397,7 +431,7 @@ def _upgrade(content: Mapping[str, object]) -> dict[str, object]:
     if content.get("version") == 1:
         upgraded = _upgrade_version_1(upgraded)
     if content.get("version") in OLDER_VERSIONS:
-        upgraded["version"] = 4
+        upgraded["version"] = 5
     return upgraded
 
 
