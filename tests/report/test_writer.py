@@ -58,8 +58,8 @@ def test_files_are_complete_and_reproducible(preds: Predictions, read_image: Ima
         for name in "ab"
     )
     tables = "facts methods risk-coverage risk-coverage-bands operating-points histograms reliability classes views"
-    plots = "risk-coverage histograms reliability classes views"
-    expected = {f"{name}.csv" for name in [*tables.split(), "confusions", "galleries", "skipped"]}
+    plots = "risk-coverage adaptive-looking histograms reliability classes views"
+    expected = {f"{name}.csv" for name in [*tables.split(), "adaptive-looking", "confusions", "galleries", "skipped"]}
     expected |= {f"{name}.{suffix}" for name in plots.split() for suffix in ("png", "svg")}
     assert {path.name for path in (first.parent / "r-files").iterdir()} == expected
     for path in [first, *(first.parent / "r-files").iterdir()]:

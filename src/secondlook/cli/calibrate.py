@@ -10,7 +10,7 @@ import typer
 
 from secondlook.cli import options
 from secondlook.errors import DecisionError
-from secondlook.selective import DEFAULT_DELTA, Policy
+from secondlook.selective import DEFAULT_DELTA, DEFAULT_TOLERANCE, Policy
 from secondlook.specs import MEMBER_SEPARATOR
 
 
@@ -29,6 +29,27 @@ def calibrate(
             help="Confidence method to decide by, or several to choose from, which share delta. "
             f"Methods: {options.METHODS_HELP}.",
             show_default="blend",
+        ),
+    ] = None,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive",
+            help="Look at an image again only while its decision is open: most are decided after one or two looks.",
+        ),
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="T",
+            help="With --adaptive: share of decisions that may differ from those with all looks.",
+            show_default=f"{DEFAULT_TOLERANCE:g}",
+        ),
+    ] = None,
+    max_looks: Annotated[
+        int | None,
+        typer.Option(
+            "--max-looks", metavar="N", help="With --adaptive: looks per image at most.", show_default="all views"
         ),
     ] = None,
     predict_from: options.PredictFromOfRun = None,
@@ -54,7 +75,11 @@ def calibrate(
         raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
     if coverage is not None and methods is not None and len(methods) > 1:
         raise DecisionError(f"--coverage needs one --method, got {method!r}; the best of several needs --risk.")
+    options.require_partner({"--tolerance": tolerance, "--max-looks": max_looks}, "--adaptive", adaptive)
     settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k, "progress": not (quiet or no_progress)}
+    if adaptive:
+        given = {"tolerance": tolerance, "max_looks": max_looks}
+        settings |= {"adaptive": True} | {name: value for name, value in given.items() if value is not None}
     with warnings.catch_warnings():
         if quiet:  # the run and the policy have them, too
             for category in (CalibrationWarning, SetupWarning, ViewWarning):

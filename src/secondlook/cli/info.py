@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.table import Table
 
 from secondlook.cli import options
 from secondlook.errors import SecondLookError
+
+if TYPE_CHECKING:
+    from secondlook.selective import Policy
 
 Facts = Mapping[str, object]
 
@@ -104,12 +107,33 @@ def _describe_policy(path: Path) -> Facts:
         "classifier digest": policy.classifier.digest,
         "preprocessing": str(Preprocessing.from_dict(policy.classifier.preprocessing)),
         "views": list(policy.views),
+        **_describe_looks(policy),
         "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
         "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.errors} of them wrong",
         "tuning images": calibration.tuning if calibration else 0,
         "joint delta": calibration.joint_delta if calibration and calibration.joint_delta else "only this calibration",
         "created": policy.made,
         "secondlook": policy.secondlook,
+    }
+
+
+def _describe_looks(policy: "Policy") -> Facts:
+    """Return how often a policy looks at an image, and when it stops."""
+    schedule, calibration = policy.schedule, policy.calibration
+    if schedule is None:
+        return {"looks": f"all {len(policy.views)} views of every image"}
+    looks = f"at most {schedule.max_looks} of {schedule.full_looks}"
+    facts = {"schedule": [schedule.describe_fit(), *str(schedule.make_table(policy.threshold)).splitlines()]}
+    if calibration is None or calibration.mean_looks is None:
+        return {"looks": looks, **facts}
+    differing = f"{calibration.differing:,} of {calibration.images:,} from those with all looks"
+    if calibration.differing_bound is not None and calibration.differing_delta is not None:
+        level = f"{100 * (1 - calibration.differing_delta):g} % confidence"
+        differing += f", at most {100 * calibration.differing_bound:.2g} % of new images with {level}"
+    return {
+        "looks": f"{calibration.mean_looks:.2f} on average on the calibration images, {looks}",
+        "differing decisions": differing,
+        **facts,
     }
 
 

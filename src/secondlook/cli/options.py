@@ -10,7 +10,7 @@ import typer
 
 from secondlook.arrays import Output
 from secondlook.classifiers import MODELS
-from secondlook.errors import ClassifierError, SecondLookError
+from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
 from secondlook.predictions import PredictFrom
@@ -115,6 +115,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def choose_on_error(on_error: OnError) -> OnError | None:
     """Return what to pass on: the spec of a source may set it as well, so only a choice other than the default."""
     return None if on_error == "fail" else on_error
+
+
+def require_partner(given: Mapping[str, object], partner: str, partner_value: object) -> None:
+    """Raise an error for an option that was given (neither None nor False) without the one that it belongs to."""
+    for option, value in given.items():
+        if value is not None and value is not False and not partner_value:
+            raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
 
 
 def _hide_bars(wanted: bool) -> bool:

@@ -2,14 +2,12 @@
 
 import json
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secondlook.cli import options
-from secondlook.errors import DecisionError
 
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
@@ -61,9 +59,9 @@ def score(
     """
     from secondlook.scoring import score as score_images
 
-    _require({"--header-from-env": header_from_env}, "--model", model)
-    _require({"--link": link}, "--rejected", rejected)
-    _require({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
+    options.require_partner({"--header-from-env": header_from_env}, "--model", model)
+    options.require_partner({"--link": link}, "--rejected", rejected)
+    options.require_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
     specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()]
     summary = score_images(
         policy,
@@ -89,12 +87,6 @@ def score(
         typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:
         typer.echo(str(summary))
-
-
-def _require(given: Mapping[str, object], partner: str, partner_value: object) -> None:
-    for option, value in given.items():
-        if value and not partner_value:
-            raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:

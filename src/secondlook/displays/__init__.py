@@ -1,7 +1,8 @@
 """Displays: plots of results on matplotlib axes, in the manner of scikit-learn."""
 
-from secondlook.displays.axes import CORRECT, REFERENCE, WRONG, risk_axis_end
+from secondlook.displays.axes import CORRECT, REFERENCE, WRONG, looks_ticks, risk_axis_end
 from secondlook.displays.confidence import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
+from secondlook.displays.schedule import ScheduleDisplay
 from secondlook.displays.views import ViewsDisplay
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "ConfidenceHistogramDisplay",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",
+    "ScheduleDisplay",
     "ViewsDisplay",
+    "looks_ticks",
     "risk_axis_end",
 ]

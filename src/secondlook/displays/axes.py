@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 CORRECT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
 RISK_AXIS_FACTOR = 1.5
+MAX_LOOKS_STEPS = 6
 
 
 class RunLike(Protocol):
@@ -34,6 +35,12 @@ def find_tuning(run: RunLike) -> object:
 def risk_axis_end(error_rate: float) -> float:
     """Return the end of a risk axis: a few errors among the first images must not squash the rest of the plot."""
     return min(1.0, max(RISK_AXIS_FACTOR * error_rate, 0.01))
+
+
+def looks_ticks(full_looks: int) -> list[int]:
+    """Return the ticks of an axis of looks: one look, all looks, and some between them."""
+    steps = max(1, min(full_looks - 1, MAX_LOOKS_STEPS))
+    return [round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)]
 
 
 def find_axes(ax: "Axes | None", height: float = 4.8) -> "Axes":

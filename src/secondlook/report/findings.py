@@ -8,6 +8,7 @@ from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ReportError
 from secondlook.evaluation import DEFAULT_METRICS, Estimate, Evaluation, evaluate
 from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram
+from secondlook.report.adaptive_looking import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.breakdowns import ClassRisk, ViewContribution, class_risks, view_contributions
 from secondlook.report.confusions import ConfusionCells, find_cells
 from secondlook.report.curves import RiskBand, reliability_curve, risk_bands
@@ -17,13 +18,12 @@ from secondlook.report.operating_points import (
     OperatingPoint,
     certify_methods,
     choose_headline_risk,
+    format_pair,
     format_percent,
     point_at_risk,
     slider_risks,
 )
 from secondlook.report.study import Study
-
-MAX_DECIMALS = 4
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Findings:
     """The tolerated risks of the slider. float64 [R]"""
     certified: Mapping[str, CertifiedPoints | str]
     """By method: the certified point for each tolerated risk, or the reason why there is none."""
+    adaptive: AdaptiveLooking | str
+    """What adaptive looking certifies at this risk and delta, or the reason why that cannot be told."""
     curves: Mapping[str, RiskBand]
     histograms: Mapping[str, Histogram]
     reliability: Mapping[str, ReliabilityCurve]
@@ -101,6 +103,7 @@ def compute_findings(
     method = _choose_method(study, calibrated, certified_points)
     guaranteed = method in certified_points
     point = certified_points[method] if guaranteed else point_at_risk(study.rankings[method], headline_risk)
+    adaptive = study_adaptive_looking(study, method, headline_risk, delta)
     return Findings(
         study=study,
         evaluation=evaluation,
@@ -113,13 +116,14 @@ def compute_findings(
         calibrated=tuple(calibrated),
         risks=risks,
         certified=certified,
+        adaptive=adaptive,
         curves=risk_bands(study, level),
         histograms={name: confidence_histogram(study.correct, one) for name, one in study.confidences.items()},
         reliability={name: curve for name, curve in curves.items() if curve is not None},
         cells=find_cells(study),
         classes=class_risks(study, method, point),
         views=view_contributions(study, level),
-        images=choose_images(study, method),
+        images=choose_images(study, method, None if isinstance(adaptive, str) else adaptive.ranked),
     )
 
 
@@ -139,7 +143,7 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
         return Headline(_describe_baseline(study, evaluation, risk), "none")
     auroc = evaluation[study.second_look, "auroc"]
     before = evaluation[study.baseline, "auroc"]
-    pair = _format_pair(auroc.value or 0.0, before.value or 0.0, 1)
+    pair = format_pair(auroc.value or 0.0, before.value or 0.0, 1)
     detects = f"it detects errors with AUROC {pair}"
     end = f"{_describe_coverage(study, study.second_look, risk, auroc)}."
     match auroc.verdict:
@@ -205,7 +209,7 @@ def _describe_coverage(study: Study, second_look: str, risk: float, auroc: Estim
     if after == before:
         return f"at {format_percent(risk, 4)} risk both accept {format_percent(after, 1)} of the images"
     opposed = (auroc.difference or 0.0) * (after - before) < 0
-    accepts = f"at {format_percent(risk, 4)} risk it accepts {_format_pair(after, before, 0, ' %')} of the images"
+    accepts = f"at {format_percent(risk, 4)} risk it accepts {format_pair(after, before, 0, ' %')} of the images"
     return f"but {accepts}" if opposed else accepts
 
 
@@ -223,22 +227,6 @@ def _describe_rarer(study: Study) -> str:
 
 def _pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _format_pair(after: float, before: float, decimals: int, unit: str = "") -> str:
-    """Return 'a instead of b' in percent, with enough decimals to tell the two apart and from 0 and 100."""
-    values = [100 * after, 100 * before]
-    if values[0] == values[1]:
-        return f"{values[0]:.{decimals}f}{unit}, as before"
-    while decimals < MAX_DECIMALS and _is_ambiguous(values, decimals):
-        decimals += 1
-    return f"{values[0]:.{decimals}f}{unit} instead of {values[1]:.{decimals}f}{unit}"
-
-
-def _is_ambiguous(values: list[float], decimals: int) -> bool:
-    rounded = [round(value, decimals) for value in values]
-    at_an_end = any(short in (0, 100) and short != value for short, value in zip(rounded, values, strict=True))
-    return rounded[0] == rounded[1] or at_an_end
 
 
 def _format_difference(estimate: Estimate, level: float) -> str:

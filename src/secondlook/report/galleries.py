@@ -44,12 +44,12 @@ class GalleryImage:
     """The probability of that class."""
 
 
-def choose_images(study: Study, method: str) -> IntArray:
+def choose_images(study: Study, method: str, most_looks: IntArray | None = None) -> IntArray:
     """Return the images of the galleries, the most interesting first; equal confidences keep the order of the images.
 
-    Four of six are errors, from both ends of the ranking, since wherever the threshold is, either end is of interest.
-    The others are the correct predictions that are rejected first, and the images whose rank the second look changes
-    most.
+    Four of seven are errors, from both ends of the ranking, since wherever the threshold is, either end is of interest.
+    The others are the correct predictions that are rejected first, the images whose rank the second look changes most,
+    and those that need most looks, as far as these are known.
     """
     confidence = study.confidences[method]
     rising = np.argsort(confidence, kind="stable")
@@ -59,7 +59,8 @@ def choose_images(study: Study, method: str) -> IntArray:
         iter(chosen.tolist())
         for chosen in (falling[~study.correct[falling]], rising[~study.correct[rising]], rising[study.correct[rising]])
     ]
-    errors_first = [*lists[:2], *lists, iter(changed.tolist())]
+    looked_at = iter(() if most_looks is None else most_looks.tolist())
+    errors_first = [*lists[:2], *lists, iter(changed.tolist()), looked_at]
     return np.array(list(itertools.islice(_take_in_turn(errors_first), MAX_IMAGES)), dtype=np.int64)
 
 

@@ -17,6 +17,7 @@ from secondlook.report.study import Study
 from secondlook.selective import check_threshold_transfers, largest_certified_count
 
 MAX_RISK_STEPS = 100
+MAX_DECIMALS = 4
 ROUNDING = 1e-12
 """A risk that exceeds the tolerated risk by less than this fraction of it does so because of rounding."""
 
@@ -149,6 +150,16 @@ def format_percent(fraction: float, decimals: int = 2) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
+def format_pair(after: float, before: float, decimals: int, unit: str = "") -> str:
+    """Return 'a instead of b' in percent, with enough decimals to tell the two apart and from 0 and 100."""
+    values = [100 * after, 100 * before]
+    if values[0] == values[1]:
+        return f"{values[0]:.{decimals}f}{unit}, as before"
+    while decimals < MAX_DECIMALS and _is_ambiguous(values, decimals):
+        decimals += 1
+    return f"{values[0]:.{decimals}f}{unit} instead of {values[1]:.{decimals}f}{unit}"
+
+
 def _find_reason_against(study: Study, method: str, calibrated: Collection[str]) -> str | None:
     if calibrated and method not in calibrated:
         return f"the calibration was for {' and '.join(calibrated)}; calibrate {method} on other images."
@@ -157,6 +168,12 @@ def _find_reason_against(study: Study, method: str, calibrated: Collection[str])
     except DecisionError as error:
         return str(error)
     return None
+
+
+def _is_ambiguous(values: list[float], decimals: int) -> bool:
+    rounded = [round(value, decimals) for value in values]
+    at_an_end = any(short in (0, 100) and short != value for short, value in zip(rounded, values, strict=True))
+    return rounded[0] == rounded[1] or at_an_end
 
 
 def _point_of_block(ranking: Ranking, block: int) -> OperatingPoint:

@@ -12,6 +12,7 @@ import numpy as np
 from secondlook.arrays import Array, Float32Array
 from secondlook.evaluation import ARROWS
 from secondlook.metrics import Interval, parse_metric
+from secondlook.report.adaptive_looking import AdaptiveLooking
 from secondlook.report.breakdowns import class_aurocs
 from secondlook.report.confusions import rank_cells
 from secondlook.report.curves import RiskBand
@@ -31,11 +32,13 @@ SCRIPTS = (
     "confusions.js",
     "class_table.js",
     "galleries.js",
+    "adaptive_looking.js",
     "operating_point.js",
     "page.js",
 )
 """Concatenated in this order; the last one starts the others."""
 MAX_SKIPPED_ROWS = 200
+MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
 
@@ -118,6 +121,7 @@ def encode_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> 
         "views": study.preds.views.texts,
         "cells": _pack_fields(findings.cells, "labels", "predicted", "correct", "images"),
         "methods": [_method_data(findings, name, ranked_cells.get(name)) for name in study.confidences],
+        "adaptive": None if isinstance(findings.adaptive, str) else _adaptive_data(findings.adaptive, images),
         "sheet_columns": SHEET_COLUMNS,
         "pictures": _picture_data(study, images),
     }
@@ -177,6 +181,22 @@ def _aurocs_of_classes(study: Study, method: str) -> Float32Array:
         if value is not None:
             aurocs[index] = value
     return aurocs
+
+
+def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, GalleryImage]) -> dict[str, object]:
+    """Return the curve, and the images that need most looks by their place among the pictures."""
+    ends = {"chosen": adaptive.chosen, "all_looks": adaptive.frontier.all_looks}
+    places = {index: place for place, index in enumerate(images)}
+    shown = [index for index in adaptive.ranked.tolist() if index in places][:MAX_MOST_LOOKS]
+    return {
+        "looks": [point.looks for point in adaptive.points],
+        "coverage": [point.coverage for point in adaptive.points],
+        **{name: {"looks": point.looks, "coverage": point.coverage} for name, point in ends.items()},
+        "most_looks": [
+            {"picture": places[index], "looks": int(adaptive.looks[index]), "accepted": bool(adaptive.accepted[index])}
+            for index in shown
+        ],
+    }
 
 
 def _picture_data(study: Study, images: Mapping[int, GalleryImage]) -> list[dict[str, object]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.displays import CORRECT, REFERENCE, WRONG, risk_axis_end
+from secondlook.displays import CORRECT, REFERENCE, WRONG, looks_ticks, risk_axis_end
 from secondlook.report.findings import Findings
 
 if TYPE_CHECKING:
@@ -59,6 +59,25 @@ def draw_risk_coverage(findings: Findings) -> "Figure":
         axes.plot(100 * coverage, 100 * risk, color=REFERENCE, lw=1.2, ls=dashes, label=label)
     axes.set(xlabel="coverage (%)", ylabel="risk: error rate among accepted (%)", xlim=(0, 100))
     axes.set_ylim(0, 100 * risk_axis_end(study.error_rate))
+    axes.legend(frameon=False)
+    return figure
+
+
+def draw_adaptive_looking(findings: Findings) -> "Figure":
+    """Draw the certified coverage over the mean number of looks, with the default tolerance and all looks marked."""
+    adaptive = findings.adaptive
+    figure, (axes,) = _new_figure(7.2, 4.0)
+    axes.set(xlabel="looks per image, on average", ylabel="certified coverage (%)")
+    if isinstance(adaptive, str):
+        axes.set_title(f"not shown: {adaptive}", loc="left", wrap=True)
+        return figure
+    full, chosen = adaptive.frontier.all_looks, adaptive.chosen
+    looks, coverage = zip(*((point.looks, 100 * point.coverage) for point in adaptive.points), strict=True)
+    axes.axhline(100 * full.coverage, color=REFERENCE, lw=1.2, ls=":", label="all looks")
+    axes.plot(looks, coverage, color=COLORS[1], marker="s", ms=4, lw=1.6, label=adaptive.method)
+    axes.plot(chosen.looks, 100 * chosen.coverage, "o", color=COLORS[0], ms=9, label="default tolerance")
+    axes.set_xlim(1, full.looks)
+    axes.set_xticks(looks_ticks(findings.study.preds.n_views))
     axes.legend(frameon=False)
     return figure
 
@@ -132,6 +151,7 @@ def draw_views(findings: Findings) -> "Figure":
 
 PLOTS: "dict[str, Callable[[Findings], Figure]]" = {
     "risk-coverage": draw_risk_coverage,
+    "adaptive-looking": draw_adaptive_looking,
     "histograms": draw_histograms,
     "reliability": draw_reliability,
     "classes": draw_classes,

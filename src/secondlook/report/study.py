@@ -32,6 +32,8 @@ class Study:
 
     preds: Predictions
     """The predictions for the judged images; those that were set apart are not among them."""
+    given: Predictions
+    """The predictions for all images."""
     fitted: FittedMethods
     """The methods with their options, and which of the given images are judged."""
     predict_from: PredictFrom
@@ -42,8 +44,10 @@ class Study:
     """Whether each prediction is correct. bool [N]"""
     leading: IntArray
     """The most probable class of each image. int64 [N]"""
+    duplicates: frozenset[str]
+    """Ids of images that are copies of others: a guarantee counts them once."""
     distinct: BoolArray
-    """Whether each image is the first one with its pixels: a guarantee counts copies once. bool [N]"""
+    """Whether each image is the first one with its pixels. bool [N]"""
     confidences: Mapping[str, Float64Array]
     """Confidence per image, by method. float64 [N] each"""
     rankings: Mapping[str, Ranking]
@@ -119,6 +123,7 @@ def build_study(
     others = [name for name in (*SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
     return Study(
         preds=judged,
+        given=preds,
         fitted=fitted,
         predict_from=predict_from,
         top_k=top_k,
@@ -126,6 +131,7 @@ def build_study(
         class_names=preds.class_names or tuple(f"class {index}" for index in range(preds.n_classes)),
         correct=correct,
         leading=leading,
+        duplicates=copies,
         distinct=np.array([id_ not in copies for id_ in judged.ids]),
         confidences=confidences,
         rankings={name: rank(correct, values) for name, values in confidences.items()},

@@ -38,7 +38,8 @@ OPERATING_POINT_COLUMNS = (
 )
 CLASS_COLUMNS = ("class", "images", "errors", "error_rate", "accepted", "coverage", "errors_accepted", "risk", "auroc")
 CONFUSION_COLUMNS = ("label", "predicted", "correct", "images", "accepted")
-GALLERY_COLUMNS = ("id", "index", "label", "predicted", "correct", "accepted")
+ADAPTIVE_COLUMNS = ("margin", "looks", "certified_coverage", "differing", "default_tolerance")
+GALLERY_COLUMNS = ("id", "index", "label", "predicted", "correct", "accepted", "looks")
 VIEW_COLUMNS = ("view", "accuracy", "auroc_alone", "auroc_without", "change", "change_low", "change_high")
 
 
@@ -51,6 +52,7 @@ def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tupl
         ("risk-coverage", ("method", "accepted", "coverage", "risk"), _curve_rows(findings)),
         ("risk-coverage-bands", ("method", "coverage", "low", "high"), _band_rows(findings)),
         ("operating-points", OPERATING_POINT_COLUMNS, _operating_point_rows(findings)),
+        ("adaptive-looking", ADAPTIVE_COLUMNS, _adaptive_rows(findings)),
         ("histograms", ("method", "from", "to", "correct", "wrong"), _histogram_rows(findings)),
         ("reliability", ("method", "confidence", "accuracy", "images"), _reliability_rows(findings)),
         ("classes", CLASS_COLUMNS, _class_rows(findings)),
@@ -104,6 +106,13 @@ def _certified_cells(certified: CertifiedPoints | str, index: int) -> tuple[obje
     return point.threshold, point.accepted, point.errors
 
 
+def _adaptive_rows(findings: Findings) -> Rows:
+    if isinstance(findings.adaptive, str):
+        return
+    for point in findings.adaptive.points:
+        yield *point, point == findings.adaptive.chosen
+
+
 def _histogram_rows(findings: Findings) -> Rows:
     for name, histogram in findings.histograms.items():
         edges = histogram.edges.tolist()
@@ -137,10 +146,12 @@ def _confusion_rows(findings: Findings) -> Rows:
 
 
 def _gallery_rows(findings: Findings) -> Rows:
-    study = findings.study
+    study, adaptive = findings.study, findings.adaptive
     for index in findings.images.tolist():
         label, predicted = (study.class_names[classes[index]] for classes in (study.preds.labels, study.leading))
         accepted = bool(study.confidences[findings.method][index] >= findings.point.threshold)
         confidences = (float(values[index]) for values in study.confidences.values())
         given = int(study.fitted.judged[index])
-        yield study.preds.ids[index], given, label, predicted, bool(study.correct[index]), accepted, *confidences
+        looks = None if isinstance(adaptive, str) else int(adaptive.looks[index]) or None
+        decision = (bool(study.correct[index]), accepted, looks)
+        yield study.preds.ids[index], given, label, predicted, *decision, *confidences

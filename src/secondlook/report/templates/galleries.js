@@ -59,13 +59,31 @@ function describeChange(one, accepted) {
   return html("small", {}, `${accepted ? "now accepted" : "now to review"}: ${one.rank_change > 0 ? "up" : "down"} ${ranks}`);
 }
 
+// A picture with what is known about it, which opens its views; `notes` are further lines.
+function pictureTile(page, one, ...notes) {
+  const names = one.predicted.map((index) => page.classes[index]).join(", ");
+  const confidences = page.methods.filter(({ name }) => page.compared.includes(name));
+  const button = html(
+    "button",
+    { type: "button" },
+    createPicture(one.picture, `${one.id}: predicted ${names}, label ${page.classes[one.label]}`),
+    html("small", { class: "file", title: one.id }, ...breakable(one.id)),
+    html("small", {}, "predicted ", html("b", {}, names)),
+    html("small", {}, verdict(one)),
+    ...(one.correct ? [] : [html("small", {}, `label ${page.classes[one.label]}`)]),
+    ...confidences.map(({ name, index, summary }) => html("small", { title: summary }, `${name} ${formatConfidence(one.confidences[index])}`)),
+    ...notes,
+  );
+  button.addEventListener("click", () => openViews(one, page));
+  return html("li", {}, button);
+}
+
 function gallerySection(page) {
   if (!page.pictures.length) return { update() {} };
   const filter = byId("class-filter");
   const galleries = GALLERIES.filter(({ name }) => page.compared.length > 1 || name !== "changed-decisions").map(createGallery);
   let shown = null;
 
-  const names = (one) => one.predicted.map((index) => page.classes[index]).join(", ");
   const matches = (index) => filter.value === "" || index === Number(filter.value);
 
   function createGallery(kind) {
@@ -82,28 +100,11 @@ function gallerySection(page) {
     return gallery;
   }
 
-  function createTile(one, changed) {
-    const confidences = page.methods.filter(({ name }) => page.compared.includes(name));
-    const button = html(
-      "button",
-      { type: "button" },
-      createPicture(one.picture, `${one.id}: predicted ${names(one)}, label ${page.classes[one.label]}`),
-      html("small", { class: "file", title: one.id }, ...breakable(one.id)),
-      html("small", {}, "predicted ", html("b", {}, names(one))),
-      html("small", {}, verdict(one)),
-      ...(one.correct ? [] : [html("small", {}, `label ${page.classes[one.label]}`)]),
-      ...confidences.map(({ name, index, summary }) => html("small", { title: summary }, `${name} ${formatConfidence(one.confidences[index])}`)),
-      ...(changed === null ? [] : [describeChange(one, changed)]),
-    );
-    button.addEventListener("click", () => openViews(one, page));
-    return html("li", {}, button);
-  }
-
   // Tiles are kept, so that moving a slider does not decode pictures again.
   function tile(gallery, { one, after }) {
     const changed = gallery.name === "changed-decisions" ? after : null;
     const key = `${one.id} ${changed}`;
-    if (!gallery.tiles.has(key)) gallery.tiles.set(key, createTile(one, changed));
+    if (!gallery.tiles.has(key)) gallery.tiles.set(key, pictureTile(page, one, ...(changed === null ? [] : [describeChange(one, changed)])));
     return gallery.tiles.get(key);
   }
 

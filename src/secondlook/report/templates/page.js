@@ -56,5 +56,6 @@ startOperatingPoint(
   },
   [gallerySection(page), confusionSection(page), classSection(page)],
 );
+adaptiveSection(page);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll(".scroll").forEach(markOverflow);

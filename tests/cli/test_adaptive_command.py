@@ -1,0 +1,203 @@
+"""`secondlook calibrate --adaptive`: the schedule that it fits, prints and stores, and what it rejects."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import secondlook as sl
+from secondlook.cli.options import require_partner
+from secondlook.errors import DecisionError
+from secondlook.selective import DEFAULT_TOLERANCE
+
+Here = Callable[..., Any]
+RISK = ("--risk", "0.03", "--delta", "0.1")
+SETTINGS: dict[str, Any] = {"resamples": 5, "check_setup": False, "progress": False}
+VIEWS = "identity shift:1,0 shift:-1,0 rotate:5 rotate:-5"
+
+
+@pytest.fixture(scope="module")
+def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 400 digits with five views; a quarter of them can be set apart."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    before = Path.cwd()
+    os.chdir(digits)
+    try:
+        sl.create_run("onnx:model.onnx", "folder:val/", path, views=VIEWS, **SETTINGS)
+    finally:
+        os.chdir(before)
+    return path
+
+
+@pytest.fixture
+def run(here: Here, stored_run: Path) -> Path:
+    """A copy of that run in the folder of the test, since calibrations are recorded in it."""
+    return Path(shutil.copytree(stored_run, "run"))
+
+
+def calibrate(here: Here, *words: str) -> Any:
+    done = here("calibrate", "--run", "run", *words)
+    assert done.code == 0, done.err
+    return done
+
+
+@pytest.mark.parametrize("goal", [RISK, ("--coverage", "0.8")], ids=["risk", "coverage"])
+def test_policy_has_the_schedule_of_the_library(here: Here, run: Path, goal: tuple[str, ...]) -> None:
+    done = calibrate(here, *goal, "--adaptive", "--json")
+    opened = sl.open_run("run")
+    options: dict[str, Any] = {"adaptive": True, "progress": False}
+    expected = (
+        opened.certify(risk=0.03, delta=0.1, **options)
+        if goal is RISK
+        else opened.threshold_for(coverage=0.8, **options)
+    )
+    policy = sl.Policy.load("policy.json")
+    assert json.loads(policy.model_dump_json()) == done.json
+    assert policy.schedule is not None
+    assert policy.schedule == expected.schedule
+    assert policy.threshold == expected.threshold
+    assert policy.views == policy.schedule.views
+    assert policy.certified == (goal is RISK)
+    assert policy.schedule.tolerance == DEFAULT_TOLERANCE
+    assert policy.calibration is not None
+    assert policy.calibration.mean_looks is not None
+    assert 1 <= policy.calibration.mean_looks < 5
+
+
+def test_printed_policy_tells_the_schedule(here: Here, run: Path) -> None:
+    told = calibrate(here, *RISK, "--adaptive").out
+    policy = sl.Policy.load("policy.json")
+    assert policy.schedule is not None
+    assert policy.calibration is not None
+    assert str(policy.schedule.make_table(policy.threshold)) in told
+    for view in VIEWS.split():
+        assert view in told
+    assert f"{policy.calibration.mean_looks:.2f} on average" in told
+    assert f"{policy.calibration.differing} of {policy.calibration.images} differ from those with all 5 looks" in told
+    assert "Next: secondlook score --policy policy.json" in told
+
+
+def test_tolerance_and_max_looks_reach_the_schedule(here: Here, run: Path) -> None:
+    calibrate(here, *RISK, "--adaptive", "--tolerance", "0.2", "--max-looks", "3")
+    schedule = sl.Policy.load("policy.json").schedule
+    assert schedule is not None
+    assert (schedule.tolerance, schedule.max_looks, schedule.full_looks) == (0.2, 3, 5)
+
+
+def test_without_adaptive_the_policy_has_no_schedule(here: Here, run: Path) -> None:
+    told = calibrate(here, *RISK).out
+    policy = sl.Policy.load("policy.json")
+    assert policy.schedule is None
+    assert policy.views == tuple(VIEWS.split())
+    assert "looks" not in told
+
+
+def test_info_tells_the_schedule(here: Here, run: Path) -> None:
+    calibrate(here, *RISK, "--adaptive", "--max-looks", "4")
+    policy = sl.Policy.load("policy.json")
+    assert policy.schedule is not None
+    assert policy.calibration is not None
+    told = here("info", "policy.json").out
+    facts = here("info", "policy.json", "--json").json
+    about, *table = facts["schedule"]
+    assert table == str(policy.schedule.make_table(policy.threshold)).splitlines()
+    assert f"tolerance of {100 * DEFAULT_TOLERANCE:g} %" in about
+    assert f"fitted to {policy.schedule.images} images" in about
+    assert f"{policy.calibration.mean_looks:.2f} on average" in facts["looks"]
+    assert "at most 4 of 5" in facts["looks"]
+    assert facts["differing decisions"].startswith(f"{policy.calibration.differing} of {policy.calibration.images} ")
+    assert f"{100 * policy.calibration.differing_bound:.2g} %" in facts["differing decisions"]  # type: ignore[operator]
+    assert all(line.strip() in told for line in table)
+    calibrate(here, *RISK, "--out", "all.json")
+    facts = here("info", "all.json", "--json").json
+    assert facts["looks"] == "all 5 views of every image"
+    assert not {"schedule", "differing decisions"} & facts.keys()
+
+
+def test_settings_file_takes_the_options(here: Here, run: Path) -> None:
+    Path("settings.toml").write_text(
+        '[calibrate]\nrun = "run"\ncoverage = 0.8\nadaptive = true\ntolerance = 0.05\nmax-looks = 3\n'
+    )
+    done = here("calibrate", "--config", "settings.toml", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    schedule = sl.Policy.load("policy.json").schedule
+    assert schedule is not None
+    assert (schedule.tolerance, schedule.max_looks) == (0.05, 3)
+    done = here("calibrate", "--config", "settings.toml", "--max-looks", "4", "--out", "other.json")
+    assert done.code == 0, done.err
+    assert sl.Policy.load("other.json").schedule.max_looks == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--risk 0.1 --tolerance 0.05", "--tolerance has no effect without --adaptive"),
+        ("--coverage 0.8 --max-looks 3", "--max-looks has no effect without --adaptive"),
+        ("--coverage 0.8 --tolerance 0", "--tolerance has no effect without --adaptive"),
+        ("--risk 0.1 --adaptive --tolerance 0", "--tolerance 0.0;"),
+        ("--coverage 0.8 --adaptive --tolerance 1.5", "--tolerance 1.5;"),
+        ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1;"),
+        ("--risk 0.1 --adaptive --method msr", "'msr' is not a mean over views"),
+        ("--coverage 0.8 --adaptive --method bootstrap-lower", "'mean', 'blend', 'learned'"),
+    ],
+)
+def test_invalid_option_is_one_sentence(here: Here, run: Path, line: str, told: str) -> None:
+    done = here("calibrate", "--run", "run", *line.split())
+    assert done.code == 2
+    assert told in done.err
+    assert "=" not in done.err, "no arguments of Python"
+    assert done.err.strip().count("\n") == 0
+    assert not Path("policy.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "views", "told"),
+    [
+        ("folder:val/?limit=200", VIEWS, ("at least 100 images", "50")),
+        ("folder:val/", "identity", ("two views", "--views")),
+    ],
+    ids=["too few images", "one view"],
+)
+@pytest.mark.parametrize("goal", ["--risk 0.1", "--coverage 0.8"])
+def test_run_that_cannot_be_adaptive_is_one_sentence(
+    here: Here, data: str, views: str, told: tuple[str, ...], goal: str
+) -> None:
+    sl.create_run("onnx:model.onnx", data, "run", views=views, **SETTINGS)
+    done = here("calibrate", "--run", "run", "--adaptive", *goal.split())
+    assert done.code == 2
+    assert all(text in done.err for text in told), done.err
+    assert "=" not in done.err
+    assert done.err.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "", [], "text", 3, True])
+def test_option_that_was_given_needs_its_partner(value: object) -> None:
+    require_partner({"--a": value}, "--b", True)
+    require_partner({"--a": None, "--c": False}, "--b", None)
+    with pytest.raises(DecisionError, match="--a has no effect without --b"):
+        require_partner({"--a": value}, "--b", None)
+
+
+def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
+    """The page takes its risk and delta, but the operating points are those of all looks."""
+    calibrate(here, *RISK, "--adaptive")
+    told = here("report", "run", "--json").json
+    assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend, adaptive"
+    assert any("with all looks" in note for note in told["notes"])
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    sentence = page.partition('id="adaptive-sentence">')[2].partition("</p>")[0]
+    policy = sl.Policy.load("policy.json")
+    assert policy.calibration is not None
+    assert sentence.startswith(f"{policy.calibration.mean_looks:.1f} looks on average instead of 5 certify")
+    assert f"{100 * policy.coverage:.1f}" in sentence
+    assert "--risk 0.03 --delta 0.1 --method blend --adaptive" in page
+    assert '"calibrated":[],' in page
+    calibrate(here, *RISK, "--out", "all.json")
+    told = here("report", "run", "--json").json
+    assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend"
+    assert '"calibrated":["blend"],' in Path("run/report.html").read_text(encoding="utf-8")
+    assert not any("with all looks" in note for note in told["notes"])
