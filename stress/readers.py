@@ -58,11 +58,14 @@ def _read_source(spec: str) -> Callable[[], str]:
     return read
 
 
-def _read_policy() -> str:
-    from secondlook.selective import Policy
+def _read_policy(path: str) -> Callable[[], str]:
+    def read() -> str:
+        from secondlook.selective import Policy
 
-    policy = Policy.load("policy.json")
-    return policy.model_dump_json() + str(policy.rule)
+        policy = Policy.load(path)
+        return policy.model_dump_json() + str(policy.rule)
+
+    return read
 
 
 def _read_run() -> str:
@@ -126,20 +129,25 @@ def _use_run(*names: str) -> Callable[[], str]:
     return use
 
 
-def _use_policy() -> str:
-    from secondlook.scoring import score
-    from secondlook.selective import Policy
+def _use_policy(path: str) -> Callable[[], str]:
+    """Return a reader that shows a policy and scores images with it."""
 
-    policy = Policy.load("certified.json")
-    decisions = policy.accept([0.5, 0.9])
-    _describe("certified.json")
-    scores = Path("forged.csv")
-    try:
-        score(policy, "npz:new.npz", scores, progress=False)
-        return f"{policy.model_dump_json()} {policy} {decisions} {scores.read_text()}"
-    finally:
-        scores.unlink(missing_ok=True)
-        shutil.rmtree(f"{scores}.parts", ignore_errors=True)
+    def use() -> str:
+        from secondlook.scoring import score
+        from secondlook.selective import Policy
+
+        policy = Policy.load(path)
+        decisions = policy.accept([0.5, 0.9])
+        _describe(path)
+        scores = Path("forged.csv")
+        try:
+            score(policy, "npz:new.npz", scores, progress=False)
+            return f"{policy.model_dump_json()} {policy} {decisions} {scores.read_text()}"
+        finally:
+            scores.unlink(missing_ok=True)
+            shutil.rmtree(f"{scores}.parts", ignore_errors=True)
+
+    return use
 
 
 def _describe(what: str) -> None:
@@ -285,7 +293,8 @@ def find_stored(workspace: Path) -> list[Reader]:
     place = entry.relative_to(workspace)
     scores = next((workspace / JOB_FOLDER).glob("chunk-000001*")).relative_to(workspace)
     return [
-        Reader("policy", "policy.json", _read_policy, stored=True),
+        Reader("policy", "policy.json", _read_policy("policy.json"), stored=True),
+        Reader("adaptive policy", "adaptive.json", _read_policy("adaptive.json"), stored=True),
         Reader("run record", "run/run.json", _read_run, stored=True),
         Reader("evaluation", "run/evaluation.json", _read_evaluation, stored=True),
         Reader("ledger", "run/calibrations.json", _read_ledger, stored=True),
@@ -302,7 +311,8 @@ def find_forged(workspace: Path) -> list[Reader]:
     manifest = _find_entry(workspace).relative_to(workspace) / "manifest.json"
     (ensemble,) = (path.relative_to(workspace) for path in (workspace / "store").rglob("ensemble.json"))
     return [
-        Reader("policy", "certified.json", _use_policy),
+        Reader("policy", "certified.json", _use_policy("certified.json")),
+        Reader("adaptive policy", "adaptive.json", _use_policy("adaptive.json")),
         Reader("run record", "run/run.json", _use_run(*(name for name in RUN_USES if name != "report"))),
         Reader("run record in a report", "run/run.json", _use_run("report"), share=0.1),
         Reader("evaluation", "run/evaluation.json", _use_run("evaluation")),

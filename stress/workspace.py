@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ LABELED_IMAGES, NEW_IMAGES = 60, 40
 EVALUATE = f"evaluate --model {MODEL} --data npz:labeled.npz --ood npz:new.npz --views '{VIEWS}' --resamples 5"
 EVALUATE += " --method msr --method mean --metric auroc --out"
 SCORE = "score --policy policy.json --data npz:new.npz --out"
+ADAPTIVE_SCORE = "score --policy adaptive.json --data npz:new.npz --out"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,39 @@ def collect_ensemble() -> None:
         sys.exit(2)
 
 
+def score_adaptively() -> None:
+    """Score by an adaptive policy, and save every incomplete chunk after each batch; for forked processes only."""
+    from secondlook.predictions import chunks
+
+    chunks.SAVE_SECONDS = -1
+    run_command(*ADAPTIVE_SCORE.split(), "scores.jsonl", "--per-view")
+
+
+def write_adaptive_policy() -> None:
+    """Write a policy whose schedule leaves some images open after each look; there are too few to fit one."""
+    from secondlook.selective import Policy, Schedule
+
+    policy = Policy.load("policy.json")
+    schedule = Schedule(
+        views=("identity", "shift:1,0", "hflip"),
+        method=policy.method,
+        changes=(0.0, 0.0, 0.0),
+        spreads=(2.0, 1.0, 0.0),
+        margin=1.0,
+        tolerance=0.01,
+        full_looks=3,
+        images=100,
+        threshold=policy.threshold,
+    )
+    assert policy.rule.calibration is not None, "calibrate counts images"
+    calibration = replace(
+        policy.rule.calibration, mean_looks=1.5, differing=1, differing_bound=0.1, differing_delta=0.05
+    )
+    rule = replace(policy.rule, schedule=schedule, calibration=calibration)
+    adaptive = Policy.from_rule(rule, classifier=policy.classifier, views=schedule.views)
+    adaptive.save("adaptive.json")
+
+
 def _command(line: str) -> Callable[[], None]:
     return lambda: run_command(*shlex.split(line))
 
@@ -78,6 +112,7 @@ JOBS = (
             "--export label-studio:tasks.json --export fiftyone:labels.json"
         ),
     ),
+    Job("score adaptively", score_adaptively),
     Job("report", _command("report run")),
 )
 
@@ -95,6 +130,7 @@ def make_workspace() -> Path:
     _run_checked(folder, _command(f"{EVALUATE} run"))
     for policy in ("--risk 0.3 --delta 0.2 --out certified.json", "--coverage 0.7 --out policy.json"):
         _run_checked(folder, _command(f"calibrate --run run {policy}"))
+    _run_checked(folder, write_adaptive_policy)
     for job in JOBS:
         copy_workspace(folder, trial)
         _import_modules_of(trial, job)

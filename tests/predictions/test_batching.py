@@ -33,6 +33,7 @@ def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "CHUNK_BYTES", 64 * 2**20)
     assert [chunk_rows(make_image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 1]
     assert chunk_rows(make_image(224).astype(np.float32)) == 64
+    assert [chunk_rows(make_image(side), 4096) for side in (32, 64, 224)] == [4096, 4096, 256]
 
 
 def test_blocks_are_bounded_powers_of_two() -> None:

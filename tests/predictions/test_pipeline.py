@@ -13,9 +13,10 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import batching, collect, pipeline
+from secondlook.predictions import Chunking, CollectJob, batching, collect, pipeline, read_chunks, validation
 from secondlook.predictions.pipeline import read_ahead
 from secondlook.sources import ArraySource, Batch, open_source
+from secondlook.views import ViewSet
 
 
 def running_threads() -> list[str]:
@@ -125,7 +126,7 @@ def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytes
 
 def test_labels_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[int] = []
-    monkeypatch.setattr(pipeline, "as_labels", lambda labels, images, classes: checked.append(images))
+    monkeypatch.setattr(validation, "as_labels", lambda labels, images, classes: checked.append(images))
     collect(
         lambda batch: np.full((len(batch), 2), 0.5),
         np.zeros((50, 4, 4, 3), np.uint8),
@@ -164,15 +165,15 @@ def test_image_that_does_not_fit_the_classifier_is_named(tmp_path: Path) -> None
 def test_huge_images_are_held_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk used to hold at least 16 inputs, whatever their size."""
     monkeypatch.setattr(batching, "CHUNK_BYTES", 1_500_000)
-    images = np.zeros((12, 600, 600, 3), dtype=np.uint8)  # 1.08 MB each
+    images = np.zeros((40, 600, 600, 3), dtype=np.uint8)  # 1.08 MB each
     model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5))
     collect(model, images[:1], "identity", progress=False)
     tracemalloc.start()
     preds = collect(model, images, "identity", progress=False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert preds.n_images == 12
-    assert peak < 10_000_000, "a few images in each stage, not all of them"
+    assert preds.n_images == 40
+    assert peak < 20_000_000, "a few images in each stage, not all of them"
 
 
 def test_store_of_other_chunks_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,3 +194,14 @@ def test_store_of_other_chunks_is_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     resumed = collect(model, images, "identity hflip", store=tmp_path)
     assert sum(sizes) == 20 + 4 + 20
     np.testing.assert_array_equal(resumed.probabilities, collect(model, images, "identity hflip").probabilities)
+
+
+def test_needed_chunks_are_decoded_ahead() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype=np.uint8)
+    model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5))
+    job = CollectJob(model, ArraySource(images), ViewSet("identity"), 2, Chunking(10, 4))
+    chunks = list(read_chunks(job, lambda number: number != 1))
+    assert [chunk.number for chunk in chunks] == [0, 2]
+    assert [chunk.indices.tolist() for chunk in chunks] == [[0, 1, 2, 3], [8, 9]]
+    assert np.array_equal(np.concatenate([chunk.images for chunk in chunks]), np.delete(images, range(4, 8), axis=0))
+    assert running_threads() == []

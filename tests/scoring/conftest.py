@@ -12,7 +12,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.scoring import score
-from secondlook.selective import Policy, Rule
+from secondlook.selective import Policy, Rule, Schedule
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +76,31 @@ def score_images(
         return sorted(rejected, key=lambda row: (row["confidence"], row["id"]))
 
     return run
+
+
+LOOKS = ("identity", "shift:1,0", "hflip", "brightness:1.2", "shift:0,1")
+"""Views in the order of looks."""
+
+
+@pytest.fixture(scope="session")
+def make_adaptive_rule() -> Callable[..., Rule]:
+    """Return a function that makes a rule with a random schedule, which leaves many images open."""
+
+    def make(seed: int = 34, max_looks: int = len(LOOKS), **rule: Any) -> Rule:
+        rng = np.random.default_rng(seed)
+        changes, spreads = rng.normal(0, 0.3, len(LOOKS)), rng.uniform(0, 1.0, len(LOOKS))
+        threshold = float(rng.uniform(0.6, 0.95))
+        schedule = Schedule(
+            views=LOOKS[:max_looks],
+            method=rule.get("method", "mean"),
+            changes=tuple(changes[:max_looks]),
+            spreads=tuple(spreads[:max_looks]),
+            margin=float(rng.uniform(0.5, 3)),
+            tolerance=0.01,
+            full_looks=len(LOOKS),
+            images=100,
+            threshold=threshold,
+        )
+        return Rule(threshold, schedule=schedule, **rule)
+
+    return make

@@ -1,5 +1,6 @@
 """Chunks of a scoring job: a chunk that is damaged, misplaced or of another job is never used."""
 
+import json
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def stop(*_arguments: object, **_options: object) -> None:
 def small_chunks() -> Iterator[None]:
     """Make chunks of 16 images."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "chunk_rows", lambda image: 16)
+        patch.setattr(job, "chunk_rows", lambda *_: 16)
         yield
 
 
@@ -170,12 +171,27 @@ def test_damage_while_joining_is_an_error(stopped: Job, monkeypatch: pytest.Monk
     stopped.check_recomputed(path)
 
 
-def test_job_of_an_earlier_version_is_computed_again(stopped: Job) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_job_of_an_earlier_version_is_computed_again(stopped: Job, version: int) -> None:
+    """Its rows lack columns, and its policy has another digest, since the form of policies changed too."""
     record = stopped.folder / "job.json"
-    record.write_bytes(record.read_bytes().replace(b'"version": 3', b'"version": 2'))
+    content = json.loads(record.read_bytes())
+    record.write_text(json.dumps(content | {"version": version, "policy": "another"}))
     for path in stopped.chunks:
-        path.rename(path.with_name(f"part-{path.stem[-6:]}.parquet"))
+        path.write_bytes(stopped.files[stopped.chunks[0]])
+        if version == 2:
+            path.rename(path.with_name(f"part-{path.stem[-6:]}.parquet"))
+    (stopped.folder / "handed-over.txt").write_text("rejected")
     stopped.check_recomputed()
+
+
+def test_another_job_of_an_earlier_version_is_an_error(stopped: Job) -> None:
+    record = stopped.folder / "job.json"
+    content = json.loads(record.read_bytes())
+    record.write_text(json.dumps(content | {"version": 3, "data": "another"}))
+    with pytest.raises(DecisionError, match="data"):
+        stopped.resume()
+    assert all(path.is_file() for path in stopped.chunks)
 
 
 def test_another_process_may_remove_the_folder_while_this_one_waits(

@@ -26,7 +26,7 @@ IMAGES = 70
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks of 16 images."""
-    monkeypatch.setattr(job, "chunk_rows", lambda image: 16)
+    monkeypatch.setattr(job, "chunk_rows", lambda *_: 16)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_rows_match_the_outputs_of_the_views(
     summary = score(policy, images, tmp_path / "scores.parquet", classifier=classifier, per_view=True)
     rows = read_rows(tmp_path / "scores.parquet")
     assert list(rows[0]) == [
-        *("id", "label", "class", "confidence", "low", "high", "accept"),
+        *("id", "label", "class", "confidence", "low", "high", "accept", "looks"),
         *("view_labels", "view_probabilities"),
     ]
     views = apply_views(images, VIEWS)
@@ -76,6 +76,7 @@ def test_rows_match_the_outputs_of_the_views(
         assert row["low"] <= row["confidence"] + 1e-9
         assert row["high"] >= row["confidence"] - 1e-9
         assert row["accept"] == (row["confidence"] >= policy.threshold)
+        assert row["looks"] == len(views[number])
         assert row["view_labels"] == outputs.argmax(axis=1).tolist()
         assert row["view_probabilities"] == pytest.approx(outputs.max(axis=1).tolist(), abs=1e-6)
     accepted = sum(row["accept"] for row in rows)

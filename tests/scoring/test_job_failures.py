@@ -64,7 +64,7 @@ def score_into(
     bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ScoreInto:
     """Return a function that scores a few images, two of them broken, and writes everything into a folder."""
-    monkeypatch.setattr(job, "chunk_rows", lambda image: 16)
+    monkeypatch.setattr(job, "chunk_rows", lambda *_: 16)
     monkeypatch.setattr(os, "sync", lambda: None)
     (tmp_path / "new").mkdir()
     for number, image in enumerate(bright_or_dark[0][:IMAGES]):

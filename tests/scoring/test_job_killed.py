@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -24,7 +25,7 @@ from PIL import PngImagePlugin
 from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence, confidence_interval
 from secondlook.predictions import chunks
-from secondlook.selective import Policy, Rule
+from secondlook.selective import Policy, Rule, Schedule
 from secondlook.scoring import job, score
 from secondlook.views import apply_view
 
@@ -33,19 +34,25 @@ def slow(batch):
     bright = batch.mean(axis=(1, 2, 3)) / 255.0
     return np.stack([1 - bright, bright], axis=1)
 
-job.chunk_rows = lambda image: 16
+job.chunk_rows = lambda *_: 16
 chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
 pyarrow.array(np.zeros(1)), pyarrow.array([[1]])  # the first array imports the slowest modules
 classifier = load_classifier(slow, name="slow")
 views = ("identity", "hflip", "shift:1,0")
 policy = Policy.from_rule(Rule(0.52), classifier=classifier, views=views, made="then")
+schedule = Schedule(
+    views=views, method="mean", changes=(0, 0, 0), spreads=(0.1, 0.05, 0), margin=1, tolerance=0.01, full_looks=3,
+    images=100, threshold=0.52,
+)
+adaptive = Policy.from_rule(Rule(0.52, schedule=schedule), classifier=classifier, views=views, made="then")
 print("ready", flush=True)
 while line := sys.stdin.readline():
     folder = Path(line.strip())
     pid = os.fork()
     if pid == 0:
         score(
-            policy, f"folder:{folder.parent / 'new'}", folder / "scores.parquet", classifier=classifier, batch_size=8,
+            adaptive if folder.name.startswith("adaptive") else policy, f"folder:{folder.parent / 'new'}",
+            folder / "scores.parquet", classifier=classifier, batch_size=8,
             on_error="skip", rejected=None if folder.name.startswith("plain") else folder / "rejected", progress=False,
             exports=[f"label-studio:{folder / 'tasks.json'}", f"fiftyone:{folder / 'labels.json'}"],
         )
@@ -112,28 +119,31 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_killed_and_resumed_gives_the_same_bytes(root: Path, scoring: Scorers) -> None:
+@pytest.mark.parametrize(("looking", "enough_kills"), [("all-looks", KILLS), ("adaptive", KILLS // 2)])
+def test_killed_and_resumed_gives_the_same_bytes(root: Path, scoring: Scorers, looking: str, enough_kills: int) -> None:
     rng = np.random.default_rng(0)
     started = time.monotonic()
-    scoring.start(root / "never-killed")
+    scoring.start(root / f"{looking}-never-killed")
     assert scoring.end() == 0
     duration = time.monotonic() - started
-    expected = read_files(root / "never-killed")
-    kills, folder = 0, root / "killed-0"
-    while kills < KILLS:
+    expected = read_files(root / f"{looking}-never-killed")
+    kills, folder = 0, root / f"{looking}-killed-0"
+    while kills < enough_kills:
         pid = scoring.start(folder)
         time.sleep(rng.uniform(0, duration))
         os.kill(pid, signal.SIGKILL)
         kills += scoring.end() == -signal.SIGKILL
         if set(read_files(folder)) == set(expected):  # it was finished; the next one starts again
             assert read_files(folder) == expected
-            folder = root / f"killed-{kills}"
+            folder = root / f"{looking}-killed-{kills}"
     scoring.start(folder)
     assert scoring.end() == 0
     assert read_files(folder) == expected
     assert {"scores.parquet", "tasks.json", "tasks-config.xml", "labels.json", "rejected/rejected.csv"} < set(expected)
     assert sum(name.endswith(".png") for name in expected) > 10
     assert not [name for name in expected if "parts" in name or name.endswith(".tmp")]
+    looks = set(pq.read_table(folder / "scores.parquet")["looks"].to_pylist())
+    assert looks == ({1, 2, 3} if looking == "adaptive" else {3})
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])

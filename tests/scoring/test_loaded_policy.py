@@ -3,6 +3,8 @@
 import io
 import json
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from secondlook.selective import Guarantee, Policy, Rule
 
 DIGITS = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 VIEWS = ("identity", "hflip", "shift:1,0", "rotate:5", "contrast:1.1")
-COLUMNS = ("label", "class", "confidence", "low", "high", "accept")
+COLUMNS = ("label", "class", "confidence", "low", "high", "accept", "looks")
 """The columns of score files that `as_row` returns."""
 
 
@@ -61,7 +63,7 @@ def score_rows(policy: Path, images: Any, out: Path, classifier: object) -> list
 def as_row(decision: ImageDecision) -> tuple[object, ...]:
     label = decision.label if isinstance(decision.label, int) else decision.label[0]
     low, high = decision.interval or (None, None)
-    return label, decision.class_name, decision.confidence, low, high, decision.accept
+    return label, decision.class_name, decision.confidence, low, high, decision.accept, decision.looks
 
 
 @pytest.mark.parametrize(
@@ -98,9 +100,7 @@ def test_decision_of_an_ensemble_is_that_of_score(counting: Counting, colors: Ar
     rows = score_rows(path, colors[:3], tmp_path / "scores.jsonl", ensemble)
     counting.batch_sizes = []
     decision = sl.load_policy(path, classifier=ensemble).decide(colors[1])
-    assert as_row(decision) == tuple(
-        rows[1][name] for name in ("label", "class", "confidence", "low", "high", "accept")
-    )
+    assert as_row(decision) == tuple(rows[1][name] for name in COLUMNS)
     assert counting.batch_sizes == [len(VIEWS)]
 
 
@@ -245,3 +245,33 @@ def test_fixed_batch_size_of_a_model_is_kept(tmp_path: Path, digit: Array, batch
         decisions.append(sl.load_policy(path).decide(digit))
     assert decisions[0].label == decisions[1].label
     assert decisions[0].confidence == pytest.approx(decisions[1].confidence, abs=1e-6)
+
+
+@pytest.mark.parametrize("is_ensemble", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
+def test_adaptive_decisions_are_those_of_score(
+    make_adaptive_rule: Callable[..., Rule],
+    counting: Counting,
+    colors: Array,
+    tmp_path: Path,
+    is_ensemble: bool,
+    settings: dict[str, Any],
+) -> None:
+    """One image at a time, also in several threads; each look is one call with one image."""
+    classifier = load_classifier(counting, name="colors")
+    if is_ensemble:
+        dim = load_classifier(lambda batch: Counting()(batch // 2), name="dim")
+        classifier = Ensemble([classifier, dim], name="both")
+    rule = make_adaptive_rule(**settings)
+    assert rule.schedule is not None
+    path = save_policy(tmp_path / "policy.json", classifier, rule, rule.schedule.views)
+    rows = score_rows(path, colors, tmp_path / "scores.jsonl", classifier)
+    counting.batch_sizes = []
+    policy = sl.load_policy(path, classifier=classifier)
+    with ThreadPoolExecutor(4) as threads:
+        decisions = list(threads.map(policy.decide, colors))
+    assert counting.batch_sizes == [1] * sum(row["looks"] for row in rows)
+    assert len({row["looks"] for row in rows}) > 2
+    for decision, row in zip(decisions, rows, strict=True):
+        assert as_row(decision) == tuple(row[name] for name in COLUMNS)
+        assert (decision.interval is None) == (decision.looks == 1 and not is_ensemble)

@@ -14,7 +14,7 @@ def make_decisions(*, top_k: int = 1, interval: bool = True) -> Decisions:
     labels = np.array([2, 0, 1]) if top_k == 1 else np.array([[2, 0], [0, 1], [1, 2]])
     confidence = np.array([0.9, 0.4, 0.7])
     ends = (confidence - 0.1, confidence + 0.05) if interval else None
-    return Decisions(("a", "b", "c"), labels, confidence, ends, confidence >= 0.5)
+    return Decisions(("a", "b", "c"), labels, confidence, ends, confidence >= 0.5, np.array([2, 13, 1]))
 
 
 def test_decisions_are_a_sequence() -> None:
@@ -24,14 +24,16 @@ def test_decisions_are_a_sequence() -> None:
     assert decisions[1][:3] == ("b", 0, 0.4)
     assert decisions[1].interval == pytest.approx((0.3, 0.45))
     assert not decisions[1].accept
+    assert decisions[1].looks == 13
     assert make_decisions(top_k=2)[0].label == (2, 0)
     assert make_decisions(interval=False)[0].interval is None
 
 
 def test_arrow_table_has_one_row_per_image() -> None:
     table = make_decisions().to_arrow()
-    assert table.column_names == ["id", "label", "confidence", "low", "high", "accept"]
-    assert table.schema.types == [pa.string(), pa.int64(), pa.float64(), pa.float64(), pa.float64(), pa.bool_()]
+    assert table.column_names == ["id", "label", "confidence", "low", "high", "accept", "looks"]
+    types = [pa.string(), pa.int64(), pa.float64(), pa.float64(), pa.float64(), pa.bool_(), pa.int64()]
+    assert table.schema.types == types
     assert table.to_pylist()[1] == {
         "id": "b",
         "label": 0,
@@ -39,6 +41,7 @@ def test_arrow_table_has_one_row_per_image() -> None:
         "low": pytest.approx(0.3),
         "high": pytest.approx(0.45),
         "accept": False,
+        "looks": 13,
     }
 
 

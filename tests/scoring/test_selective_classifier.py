@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import DecisionError
+from secondlook.errors import DecisionError, PredictionsError
 from secondlook.predictions import collect
 from secondlook.scoring import SelectiveClassifier, selective_classifier
-from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, certify
-from secondlook.sources import ArraySource
+from secondlook.selective import DEFAULT_DELTA, DEFAULT_TOLERANCE, Guarantee, Policy, Rule, certify
+from secondlook.sources import ArraySource, open_source
 
 VIEWS = "identity hflip shift:1,0 brightness:1.05"
 
@@ -180,6 +180,9 @@ def test_init_loads_and_checks_nothing() -> None:
         "predict_from": "image",
         "top_k": 1,
         "method_options": None,
+        "adaptive": False,
+        "tolerance": DEFAULT_TOLERANCE,
+        "max_looks": None,
         "allow_mismatch": False,
         "progress": False,
     }
@@ -286,3 +289,103 @@ def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dar
     assert (once.calibration.images, once.calibration.duplicates) == (100, 0)
     assert chooser.policy_.calibration is not None
     assert chooser.policy_.calibration.duplicates == 400
+
+
+def make_adaptive(classifier: Any, rule: Rule, **options: Any) -> SelectiveClassifier:
+    assert rule.schedule is not None
+    loaded = load_classifier(classifier)
+    return SelectiveClassifier(loaded, Policy.from_rule(rule, classifier=loaded, views=rule.schedule.views), **options)
+
+
+@pytest.mark.parametrize("rows", [7, 4096])
+@pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
+def test_adaptive_policy_looks_until_images_are_decided(
+    make_adaptive_rule: Callable[..., Rule],
+    bright_or_dark: Data,
+    brightness: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    settings: dict[str, Any],
+) -> None:
+    images, labels = bright_or_dark[0][:60], bright_or_dark[1][:60]
+    forwards: list[int] = []
+
+    def count(batch: Any) -> Any:
+        forwards.append(len(batch))
+        dark, bright = brightness(batch).T
+        return np.stack([0.9 * dark, 0.9 * bright, np.full(len(batch), 0.1)], axis=1)
+
+    monkeypatch.setattr(selective_classifier, "ADAPTIVE_CHUNK_ROWS", rows)
+    rule = make_adaptive_rule(**settings)
+    assert rule.schedule is not None
+    adaptive = make_adaptive(load_classifier(count, name="counted"), rule)
+    preds = collect(adaptive.classifier_, images, list(rule.schedule.views))
+    stored = rule.look(preds)
+    accepted = rule.accept(stored.confidence)
+    forwards.clear()
+    decisions = adaptive.decide(images)
+    assert sum(forwards) == stored.looks.sum() < 5 * 60
+    assert np.array_equal(decisions.looks, stored.looks)
+    assert np.array_equal(decisions.labels, stored.predicted)
+    assert np.array_equal(decisions.confidence, stored.confidence)
+    assert np.array_equal(decisions.accept, accepted)
+    assert decisions.ids == preds.ids
+    assert decisions.interval is not None
+    assert np.array_equal(np.isnan(decisions.interval[0]), stored.looks == 1)
+    assert all((decision.interval is None) == (decision.looks == 1) for decision in decisions)
+    assert np.array_equal(adaptive.confidence(images), stored.confidence)
+    predicted = np.where(accepted.reshape((-1,) + (1,) * (stored.predicted.ndim - 1)), stored.predicted, -1)
+    assert np.array_equal(adaptive.predict(images), predicted)
+    assert adaptive.score(images, labels) == np.mean((predicted.reshape(60, -1) == labels[:, None]).any(axis=1))
+    assert adaptive.n_classes_ == 3
+    probabilities = preds.probabilities.astype(np.float64)
+    seen = np.ones(60, dtype=int) if rule.predict_from == "image" else stored.looks
+    expected = [probabilities[row, :count].mean(axis=0) for row, count in enumerate(seen)]
+    assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_one_adaptive_image(make_adaptive_rule: Callable[..., Rule], classifier: Classifier, images: Array) -> None:
+    adaptive = make_adaptive(classifier, make_adaptive_rule())
+    whole = adaptive.decide(images)
+    for image, decision in zip(images, whole, strict=True):
+        assert adaptive.decide(image)[0][1:] == decision[1:]
+
+
+def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(
+    make_adaptive_rule: Callable[..., Rule], classifier: Classifier, images: Array
+) -> None:
+    with pytest.raises(PredictionsError, match="2"):
+        make_adaptive(classifier, make_adaptive_rule()).score(images, np.full(len(images), 2))
+
+
+def test_unreadable_images_are_left_out_of_adaptive_decisions(
+    make_adaptive_rule: Callable[..., Rule], classifier: Classifier, image_files: str
+) -> None:
+    adaptive = make_adaptive(classifier, make_adaptive_rule())
+    whole = adaptive.decide(image_files)
+    broken = Path(image_files.partition(":")[2]) / whole.ids[3]
+    broken.write_bytes(b"")
+    source = open_source(image_files, on_error="skip")
+    fewer = adaptive.decide(source)
+    assert fewer.ids == whole.ids[:3] + whole.ids[4:]
+    assert np.array_equal(fewer.looks, np.delete(whole.looks, 3))
+
+
+@pytest.mark.parametrize("max_looks", [None, 2])
+def test_fit_makes_an_adaptive_policy(classifier: Classifier, bright_or_dark: Data, max_looks: int | None) -> None:
+    images, labels = bright_or_dark
+    arguments: dict[str, Any] = {"risk": 0.1, "delta": 0.1, "tolerance": 0.02, "max_looks": max_looks}
+    fitted = SelectiveClassifier(classifier, views=VIEWS, adaptive=True, **arguments).fit(images, labels)
+    preds = collect(classifier, images, VIEWS, labels=labels)
+    duplicates = [ArraySource(images).ids[index] for index in ArraySource(images).find_duplicates()]
+    assert fitted.rule_ == certify(preds, duplicates=duplicates, adaptive=True, **arguments)
+    schedule = fitted.rule_.schedule
+    assert schedule is not None
+    assert (schedule.tolerance, len(schedule.views)) == (0.02, max_looks or 4)
+    assert fitted.views_.texts == schedule.views == fitted.policy_.views
+    decisions = fitted.decide(images)
+    assert 1 < decisions.looks.mean() < 4
+    again = SelectiveClassifier(classifier, fitted.policy_, adaptive=False).fit(images, labels)
+    assert again.rule_.schedule is not None
+    assert again.rule_.schedule.tolerance == 0.02
+    assert sorted(again.views_.texts) == sorted(schedule.views)

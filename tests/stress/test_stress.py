@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.posix
 Row = dict[str, str]
 
-JOBS = ["collect", "evaluate", "calibrate", "score", "score for review", "report"]
+JOBS = ["collect", "evaluate", "calibrate", "score", "score for review", "score adaptively", "report"]
 
 
 def run_stress(out: Path, *words: str) -> list[Row]:
@@ -61,7 +61,14 @@ def test_bit_flips_are_noticed(files: list[Row]) -> None:
 
 def test_forged_records_are_refused_or_valid(files: list[Row]) -> None:
     rows = [row for row in files if row["test"] == "forged records"]
-    assert {row["case"] for row in rows} >= {"policy", "run record", "evaluation", "ledger", "manifest"}
+    assert {row["case"] for row in rows} >= {
+        "policy",
+        "adaptive policy",
+        "run record",
+        "evaluation",
+        "ledger",
+        "manifest",
+    }
     assert total(rows, "inputs") > 200
     assert total(rows, "refused") > 50
     assert all(int(row["refused"]) < int(row["inputs"]) for row in rows if int(row["inputs"]) > 20), "some are valid"

@@ -19,11 +19,21 @@ from secondlook.predictions.chunks import (
 )
 from secondlook.predictions.collection import PROGRESS_UNIT, collect
 from secondlook.predictions.manifest import ensemble_key, entry_key
-from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
+from secondlook.predictions.pipeline import (
+    CollectJob,
+    DecodedChunk,
+    Sink,
+    read_ahead,
+    read_chunks,
+    read_first_image,
+    run_pipeline,
+)
 from secondlook.predictions.predictions import PredictFrom, Predictions, concatenate, top_classes
 from secondlook.predictions.store import StoreEntry
 from secondlook.predictions.validation import (
     ClassNamesWarning,
+    check_class_names_match,
+    check_classes,
     check_output_values,
     check_predict_from,
     check_top_k,
@@ -39,6 +49,7 @@ __all__ = [
     "ClassNamesWarning",
     "CollectJob",
     "DamagedChunkWarning",
+    "DecodedChunk",
     "HalvingBatches",
     "PredictFrom",
     "Predictions",
@@ -46,6 +57,8 @@ __all__ = [
     "Sink",
     "StoreEntry",
     "block_rows",
+    "check_class_names_match",
+    "check_classes",
     "check_output_values",
     "check_predict_from",
     "check_top_k",
@@ -56,6 +69,8 @@ __all__ = [
     "concatenate",
     "ensemble_key",
     "entry_key",
+    "read_ahead",
+    "read_chunks",
     "read_first_image",
     "read_partial_chunk",
     "resolve_positions",

@@ -15,6 +15,8 @@ BatchSize = int | Literal["auto"]
 PIXELS_PER_BATCH = 2**22
 CHUNK_BYTES = 64 * 2**20
 """Approximate size of the decoded images of one chunk."""
+CHUNK_ROWS = 1024
+"""Largest number of images in a chunk by default."""
 _BLOCK_BYTES = 32 * 2**20
 """Approximate size of one block of outputs in float64."""
 
@@ -36,9 +38,9 @@ def choose_batch_size(batch_size: BatchSize, image: Array) -> int:
     return batch_size
 
 
-def chunk_rows(image: Array) -> int:
+def chunk_rows(image: Array, most: int = CHUNK_ROWS) -> int:
     """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together; 1 if they are huge."""
-    return min(1024, _round_down_to_power_of_two(CHUNK_BYTES // image.nbytes))
+    return min(most, _round_down_to_power_of_two(CHUNK_BYTES // image.nbytes))
 
 
 def block_rows(views: int, classes: int, rows_per_read: int = 1) -> int:

@@ -15,7 +15,7 @@ from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions.batching import Chunking, HalvingBatches, group_views, stack_views
 from secondlook.predictions.chunks import Chunk
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.predictions.validation import as_labels, check_class_count
+from secondlook.predictions.validation import check_classes
 from secondlook.sources import Source
 from secondlook.views import ViewSet
 
@@ -65,11 +65,11 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """The readable images of one chunk at the input size, in batches [n, H, W, C], with their source indices."""
+    """The readable images of one chunk at the input size, [n, H, W, C], with their source indices, int64 [n]."""
 
     number: int
     indices: IntArray
-    batches: list[Array]
+    images: Array
     skipped: tuple[SkippedImage, ...]
 
 
@@ -107,7 +107,7 @@ def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) ->
             if batch.images is not None:
                 outputs.append(classify(batch.images))
                 if not is_checked:
-                    _check_classes(job, outputs[-1].shape[1])
+                    check_classes(job.classifier.name, job.source, outputs[-1].shape[1])
                     is_checked = True
                 advance(len(batch.images))
             elif batch.outputs is not None:
@@ -123,6 +123,13 @@ def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) ->
                 sink.write_partial(batch.views[0], batch.chunk.number, chunk)
 
 
+def read_chunks(job: CollectJob, is_needed: Callable[[int], bool]) -> Generator[DecodedChunk, None, None]:
+    """Yield the chunks whose number is needed, decoded in a thread that is one chunk ahead; close it to stop."""
+    return read_ahead(
+        lambda: (_decode_chunk(job, number) for number in job.chunking.numbers if is_needed(number)), _CHUNKS_AHEAD
+    )
+
+
 def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tuple[int, Chunk]]:
     """Yield each view of a complete chunk with its outputs."""
     joined = np.concatenate(outputs) if outputs else np.empty((0, 1), dtype=np.float32)
@@ -131,15 +138,8 @@ def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tupl
         yield view, Chunk(batch.chunk.indices, view_outputs, batch.chunk.skipped)
 
 
-def _check_classes(job: CollectJob, classes: int) -> None:
-    """Check labels and class names against the first output, rather than after hours of work."""
-    check_class_count(job.classifier.name, job.source, classes)
-    if job.source.labels is not None:
-        as_labels(job.source.labels, len(job.source), classes)
-
-
 def _iter_view_batches(job: CollectJob, sink: Sink) -> Iterator[ViewBatch]:
-    with closing(read_ahead(lambda: _iter_decoded_chunks(job, sink), _CHUNKS_AHEAD)) as chunks:
+    with closing(read_chunks(job, lambda number: _is_needed(job, sink, number))) as chunks:
         for chunk in chunks:
             for group in group_views(len(job.views), len(chunk.indices), job.batch_size):
                 # Another process may have written the chunk since it was decoded.
@@ -151,14 +151,13 @@ def _iter_view_batches(job: CollectJob, sink: Sink) -> Iterator[ViewBatch]:
 def _iter_batches_of_views(
     job: CollectJob, sink: Sink, chunk: DecodedChunk, views: tuple[int, ...]
 ) -> Iterator[ViewBatch]:
-    if not chunk.batches:
+    if not len(chunk.images):
         yield ViewBatch(chunk, views, is_last=True)
     saved = [_read_saved_outputs(sink, view, chunk) for view in views]
-    done = 0
-    for number, batch in enumerate(chunk.batches, start=1):
-        is_last = number == len(chunk.batches)
-        known = [outputs[done : done + len(batch)] for outputs in saved]
-        done += len(batch)
+    for start in range(0, len(chunk.images), job.batch_size):
+        batch = chunk.images[start : start + job.batch_size]
+        is_last = start + len(batch) == len(chunk.images)
+        known = [outputs[start : start + len(batch)] for outputs in saved]
         if all(len(outputs) == len(batch) for outputs in known):
             yield ViewBatch(chunk, views, is_last, outputs=np.concatenate(known))
         else:
@@ -173,10 +172,8 @@ def _read_saved_outputs(sink: Sink, view: int, chunk: DecodedChunk) -> Float32Ar
     return saved.outputs
 
 
-def _iter_decoded_chunks(job: CollectJob, sink: Sink) -> Iterator[DecodedChunk]:
-    for number in job.chunking.numbers:
-        if any(sink.needs(place, number) for place in range(len(job.views))):
-            yield _decode_chunk(job, number)
+def _is_needed(job: CollectJob, sink: Sink, number: int) -> bool:
+    return any(sink.needs(place, number) for place in range(len(job.views)))
 
 
 def _decode_chunk(job: CollectJob, number: int) -> DecodedChunk:
@@ -189,8 +186,8 @@ def _decode_chunk(job: CollectJob, number: int) -> DecodedChunk:
         del batch, image  # the images must not stay in memory while the next ones are decoded
     indices = np.concatenate(read) if read else np.empty(0, dtype=np.int64)
     _check_same_shape(inputs, indices, job.source)
-    batches = _split_batches(np.stack(inputs), job.batch_size) if inputs else []
-    return DecodedChunk(number, indices, batches, _list_skipped(job.source, requested, indices))
+    images = np.stack(inputs) if inputs else np.empty((0, 1, 1, 1), dtype=np.uint8)
+    return DecodedChunk(number, indices, images, _list_skipped(job.source, requested, indices))
 
 
 def _fit_image(classifier: Classifier, source: Source, id_: str, image: Array) -> Array:
@@ -212,10 +209,6 @@ def _check_same_shape(inputs: list[Array], indices: IntArray, source: Source) ->
                 f"{source.ids[int(indices[0])]!r} has {first}; load the classifier with resize=(height, width), or "
                 "with resize= the shorter side and crop= a side."
             )
-
-
-def _split_batches(images: Array, batch_size: int) -> list[Array]:
-    return [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
 
 
 def _list_skipped(source: Source, requested: range, read: IntArray) -> tuple[SkippedImage, ...]:

@@ -149,7 +149,14 @@ def as_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str
     return names
 
 
-def check_class_count(classifier: str, source: Source, classes: int) -> None:
+def check_classes(classifier: str, source: Source, classes: int) -> None:
+    """Check labels and class names against the first output, rather than after hours of work."""
+    _check_class_count(classifier, source, classes)
+    if source.labels is not None:
+        as_labels(source.labels, len(source), classes)
+
+
+def _check_class_count(classifier: str, source: Source, classes: int) -> None:
     """Check that the data have as many named classes as the classifier."""
     names = source.class_names
     if names is None or len(names) == classes:

@@ -1,20 +1,17 @@
-"""Chunks of a scoring job: computed in the background, and kept in a folder until the job is finished."""
+"""Chunks of a scoring job, kept in a folder until the job is finished."""
 
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
 from pydantic import ValidationError
 
-from secondlook.arrays import Float32Array, Output
+from secondlook.arrays import Output
 from secondlook.errors import DecisionError
 from secondlook.files import (
     TEMPORARY_SUFFIX,
@@ -30,17 +27,11 @@ from secondlook.predictions import (
     Chunking,
     ChunkKey,
     DamagedChunkWarning,
-    Predictions,
-    SaveTimer,
-    Sink,
     read_partial_chunk,
     write_chunk,
 )
 from secondlook.scoring.formats import translate_write_errors
-from secondlook.scoring.policy_classifier import MemberOutputs
-from secondlook.scoring.rows import INDEX, RowOptions, compute_rows, row_schema
-from secondlook.sources import Source
-from secondlook.views import ViewSet
+from secondlook.scoring.rows import INDEX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,14 +47,12 @@ _NUMBER = b"secondlook.chunk"
 _ROWS = b"secondlook.rows"
 _SKIPPED = b"secondlook.skipped"
 
-OnPredictions = Callable[[Predictions], None]
-
 
 class JobRecord(FrozenRecord):
     """Identity of a scoring job: its chunks must not be mixed with those of another job."""
 
     format: Literal["secondlook scoring"] = "secondlook scoring"
-    version: Literal[2, 3] = 3
+    version: Literal[2, 3, 4] = 4
     policy: str
     classifier: str
     output: Output
@@ -149,22 +138,19 @@ class ScoreChunks:
             for saved in self.folder.glob(f"partial-{number:06d}-*"):
                 saved.unlink()
 
-    def partial_path(self, view: int, number: int) -> Path:
-        """Return the file of the outputs saved for one view of an incomplete chunk."""
-        return self.folder / f"partial-{number:06d}-{view:03d}.parquet"
+    def partial_path(self, part: str, number: int) -> Path:
+        """Return the file of the outputs saved for a part of an incomplete chunk: one view, or all looks so far."""
+        return self.folder / f"partial-{number:06d}-{part}.parquet"
 
-    def read_partial(self, view: int, number: int) -> Chunk | None:
-        """Return the outputs saved for the first images of one view of an incomplete chunk; None if there are none."""
-        return read_partial_chunk(self.partial_path(view, number), self._partial_key(view, number), self._output)
+    def read_partial(self, part: str, number: int) -> Chunk | None:
+        """Return the outputs saved for a part of an incomplete chunk; None if there are none."""
+        return read_partial_chunk(self.partial_path(part, number), ChunkKey(self._job, part, number), self._output)
 
-    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
-        """Save the outputs for the first images of one view of an incomplete chunk."""
-        path = self.partial_path(view, number)
+    def write_partial(self, part: str, number: int, chunk: Chunk) -> None:
+        """Save the outputs for a part of an incomplete chunk."""
+        path = self.partial_path(part, number)
         with translate_write_errors("the progress of the scores", path):
-            write_chunk(path, self._partial_key(view, number), self._output, chunk)
-
-    def _partial_key(self, view: int, number: int) -> ChunkKey:
-        return ChunkKey(self._job, str(view), number)
+            write_chunk(path, ChunkKey(self._job, part, number), self._output, chunk)
 
     def read(self, columns: list[str] | None = None) -> Iterator[ScoredChunk]:
         """Read all chunks in order, one at a time, or only some of their columns."""
@@ -272,115 +258,6 @@ def _encode_path(path: Path) -> bytes:
     return os.fsencode(path.absolute())
 
 
-class ChunkScorer(Sink):
-    """Collects the outputs of a chunk view by view, and computes its rows while the classifier runs on the next.
-
-    Rows need all views of an image. Until they are complete, the outputs are saved whenever the timer says so.
-    """
-
-    def __init__(
-        self,
-        chunks: ScoreChunks,
-        options: RowOptions,
-        classifier: MemberOutputs,
-        source: Source,
-        views: ViewSet,
-        class_names: tuple[str, ...] | None,
-        on_first_predictions: OnPredictions | None,
-        timer: SaveTimer,
-    ) -> None:
-        self._chunks = chunks
-        self._options = options
-        self._classifier = classifier
-        self._source = source
-        self._views = views
-        self._class_names = class_names
-        self._on_first_predictions = on_first_predictions
-        self._timer = timer
-        self._outputs: Float32Array = np.empty((0, len(views), 1), dtype=np.float32)
-        self._unsaved: dict[int, Chunk] = {}
-        """Complete views of the present chunk by their position."""
-        self._pending: Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="secondlook-score")
-
-    def needs(self, view: int, number: int) -> bool:
-        """Whether a chunk is missing; it is written once, with all its views."""
-        return not self._chunks.has(number)
-
-    def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Take the outputs of one view; the last one completes the chunk."""
-        if view == 0:
-            self._outputs = np.empty((len(chunk.indices), len(self._views), chunk.outputs.shape[1]), dtype=np.float32)
-        self._outputs[:, view] = chunk.outputs
-        if view < len(self._views) - 1:
-            self._unsaved[view] = replace(chunk, outputs=self._outputs[:, view])
-            if self.is_save_due():
-                self._save(number)
-            return
-        self._unsaved = {}
-        preds = self._make_predictions(chunk, self._outputs)
-        if self._on_first_predictions is not None and preds is not None:
-            self._on_first_predictions(preds)
-            self._on_first_predictions = None
-        self._submit(self._write, number, chunk, preds)
-
-    def read_partial(self, view: int, number: int) -> Chunk | None:
-        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
-        return self._chunks.read_partial(view, number)
-
-    def is_save_due(self) -> bool:
-        """Whether nothing was saved for a while."""
-        return self._timer.is_due()
-
-    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
-        """Save the first images of a view, and the views before it."""
-        self._unsaved[view] = chunk
-        self._save(number)
-
-    def _save(self, number: int) -> None:
-        unsaved, self._unsaved = self._unsaved, {}
-        self._submit(self._write_partials, number, unsaved)
-
-    def _write_partials(self, number: int, unsaved: dict[int, Chunk]) -> None:
-        for view, chunk in unsaved.items():
-            self._chunks.write_partial(view, number, chunk)
-
-    def _submit(self, write: Callable[..., None], *arguments: object) -> None:
-        """Write in the background: only one thing at a time, so that memory stays bounded."""
-        self._wait()
-        self._pending = self._thread.submit(write, *arguments)
-        self._timer.restart()
-
-    def _make_predictions(self, chunk: Chunk, outputs: Float32Array) -> Predictions | None:
-        if len(chunk.indices) == 0:
-            return None
-        ids = [self._source.ids[index] for index in chunk.indices]
-        return self._classifier.as_predictions(outputs, self._views, ids, self._class_names)
-
-    def _write(self, number: int, chunk: Chunk, preds: Predictions | None) -> None:
-        if preds is None:
-            rows = row_schema(self._options).empty_table()
-        else:
-            rows = compute_rows(self._options, preds, chunk.indices)
-        skipped = [(image.index, image.id, image.reason) for image in chunk.skipped]
-        self._chunks.write(number, ScoredChunk(rows, skipped))
-
-    def _wait(self) -> None:
-        """Wait for what is written in the background."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    @contextmanager
-    def run(self) -> Iterator["ChunkScorer"]:
-        """Compute rows in the background; at the end all are written, or the error is raised."""
-        try:
-            yield self
-            self._wait()
-        finally:
-            self._thread.shutdown()
-
-
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
@@ -400,6 +277,7 @@ def _take_lock(folder: Path, stack: ExitStack) -> bool:
 
 
 def _check_record(folder: Path, record: JobRecord) -> None:
+    """Raise an error if a folder holds another job; remove what an earlier version of this package computed."""
     repair = "remove this folder to start again, or choose another output file"
     if not (folder / RECORD).is_file():
         # A job that is killed before it writes its record, or while it is removed, leaves these files only.
@@ -412,11 +290,16 @@ def _check_record(folder: Path, record: JobRecord) -> None:
     except ValidationError:
         raise DecisionError(f"the folder {str(folder)!r} holds a scoring job that cannot be read; {repair}.") from None
     stored = found.model_dump(mode="json")  # as in the file, where a tuple is a list
-    # Chunks of version 2 have other file names, so they are recomputed.
-    given = record.model_dump(mode="json", exclude={"version"})
+    # Policies were digested in another form then, and rows had other columns, so that nothing of it can be used.
+    is_older = found.version < record.version
+    given = record.model_dump(mode="json", exclude={"version", "policy"} if is_older else {"version"})
     different = [name for name, value in given.items() if stored[name] != value]
     if different:
         raise DecisionError(
             f"the folder {str(folder)!r} holds an unfinished scoring job with different {', '.join(different)}; "
             f"{repair}."
         )
+    if is_older:
+        for path in folder.iterdir():
+            if path.name not in (RECORD, LOCK):
+                path.unlink()

@@ -6,9 +6,11 @@ import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from secondlook.arrays import Array
 from secondlook.errors import DecisionError, SourceError
 from secondlook.predictions import (
     PROGRESS_UNIT,
@@ -19,10 +21,11 @@ from secondlook.predictions import (
     choose_batch_size,
     chunk_rows,
     read_first_image,
-    run_pipeline,
 )
 from secondlook.progress import progress_bar
-from secondlook.scoring.chunks import ChunkScorer, JobRecord, OnPredictions, ScoreChunks
+from secondlook.scoring.adaptive_looks import ADAPTIVE_CHUNK_ROWS
+from secondlook.scoring.chunk_scorers import ChunkScoring, OnPredictions, RowWriter
+from secondlook.scoring.chunks import JobRecord, ScoreChunks
 from secondlook.scoring.exports import ExportFile
 from secondlook.scoring.formats import check_output_path, check_replaceable, find_format, write_scores
 from secondlook.scoring.loaded_policy import LoadedPolicy, choose_class_names
@@ -64,6 +67,8 @@ def score(
 ) -> "ScoreSummary":
     """Write predicted class, confidence, interval and decision of every image of `data` to `out`.
 
+    If the policy has a schedule, each image is looked at only until it is decided.
+
     Progress is saved: called again with the same arguments, an interrupted job resumes and ends with the same bytes.
 
     Parameters
@@ -78,7 +83,7 @@ def score(
         The classifier of the policy, if it cannot be loaded from the spec in the policy. A spec inherits the options
         of the policy that it lacks, as far as they describe outputs and preprocessing.
     per_view
-        Whether to list the predicted class of each view and its probability.
+        Whether to list the predicted class of each view looked at and its probability.
     level, seed
         Confidence level and random seed of the interval of the mean confidence over views.
     rejected, link
@@ -98,7 +103,8 @@ def score(
     on_error
         What to do with an image that cannot be read: "fail" (by default) or "skip".
     on_first_predictions
-        Called once, with the predictions of the first chunk.
+        Called once, with the predictions of the first chunk; never for an adaptive policy, which has no predictions
+        for all views.
     """
     loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
     check_threshold_transfers(loaded.method, loaded.options)
@@ -150,11 +156,22 @@ class ScoreSummary:
     exports: tuple[str, ...] = ()
     guarantee_of_policy: str = "none"
     """The guarantee of the policy in words, or 'none' with the reason."""
+    looks: int = 0
+    """Number of looks at all images together."""
+    views: int = 1
+    """Number of looks at each image if every one had all of them."""
+    is_adaptive: bool = False
+    """Whether the policy has a schedule, so that an image is looked at only until it is decided."""
 
     @property
     def images(self) -> int:
         """Number of accepted and rejected images."""
         return self.accepted + self.rejected
+
+    @property
+    def mean_looks(self) -> float:
+        """Mean number of looks at an image."""
+        return self.looks / self.images
 
     @property
     def guarantee_text(self) -> str:
@@ -169,6 +186,8 @@ class ScoreSummary:
             "accepted": self.accepted,
             "rejected": self.rejected,
             "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
+            "mean_looks": self.mean_looks,
+            "views": self.views,
             "guarantee": None if self.guarantee is None else str(self.guarantee),
             "guarantee_text": self.guarantee_text,
             "mismatch": self.mismatch,
@@ -181,12 +200,19 @@ class ScoreSummary:
         lines = [
             f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
             f"{len(self.skipped):,} skipped",
+            *([self._describe_looks()] if self.is_adaptive else []),
             f"guarantee: {self.guarantee_text}",
             *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
         ]
         if len(self.skipped) > LISTED_SKIPPED:
             lines.append(f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more")
         return "\n".join([*lines, "", *self._list_files()])
+
+    def _describe_looks(self) -> str:
+        saved = 100 * (1 - self.mean_looks / self.views)
+        return (
+            f"looks: {self.mean_looks:.2f} of {self.views} on average, which saves {saved:.1f} % of the forward passes"
+        )
 
     def _list_files(self) -> list[str]:
         folder = [] if self.rejected_folder is None else [f"Rejected images: {self.rejected_folder}"]
@@ -226,7 +252,7 @@ class ScoringJob:
             preprocessing=resolved.classifier.preprocessing.to_dict(),
             data=source.digest,
             images=len(source),
-            rows=min(chunk_rows(image), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))),
+            rows=min(_chunk_rows(policy, image), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))),
             level=options.level,
             seed=options.seed,
             per_view=options.per_view,
@@ -239,16 +265,18 @@ class ScoringJob:
         self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None, *, progress: bool
     ) -> None:
         """Compute every chunk that is missing."""
-        views = ViewSet(list(self.policy.views))
-        source = self.source.without_labels()
-        chunking = Chunking(self.record.images, self.record.rows)
-        job = CollectJob(self.classifier, source, views, self.batch_size, chunking)
-        scorer = ChunkScorer(
-            chunks, self.options, self.classifier, source, views, self.class_names, on_first_predictions, SaveTimer()
-        )
-        total = chunks.missing_images * len(views)
-        with progress_bar("scoring", total, PROGRESS_UNIT, enabled=progress) as advance, scorer.run():
-            run_pipeline(job, scorer, advance)
+        views, chunking = ViewSet(list(self.policy.views)), Chunking(self.record.images, self.record.rows)
+        job = CollectJob(self.classifier, self.source.without_labels(), views, self.batch_size, chunking)
+        make_predictions = partial(self.classifier.as_predictions, class_names=self.class_names)
+        with RowWriter(chunks, self.options, SaveTimer()).run() as writer:
+            scoring = ChunkScoring(job, chunks, writer, self.options.rule, make_predictions)
+            if self.policy.schedule is None:
+                total, unit = chunks.missing_images * len(views), PROGRESS_UNIT
+                with progress_bar("scoring", total, unit, enabled=progress) as advance:
+                    scoring.compute_all_looks(on_first_predictions, advance)
+            else:
+                with progress_bar("scoring", chunks.missing_images, "images", enabled=progress) as advance:
+                    scoring.compute_adaptively(advance)
 
     def write_scores(self, chunks: ScoreChunks, path: Path, *, overwrite: bool) -> None:
         """Write the rows of all chunks as one file."""
@@ -279,11 +307,12 @@ class ScoringJob:
     def summarize(
         self, chunks: ScoreChunks, path: Path, folder: RejectedFolder | None, exports: Sequence[ExportFile]
     ) -> ScoreSummary:
-        """Count accepted, rejected and skipped images."""
-        accepted = images = 0
+        """Count accepted, rejected and skipped images, and looks."""
+        accepted = images = looks = 0
         skipped: list[tuple[str, str]] = []
-        for chunk in chunks.read(["accept"]):
+        for chunk in chunks.read(["accept", "looks"]):
             accepted += int(chunk.rows["accept"].to_numpy().sum())
+            looks += int(chunk.rows["looks"].to_numpy().sum())
             images += len(chunk.rows)
             skipped += ((id_, reason) for _, id_, reason in chunk.skipped)
         return ScoreSummary(
@@ -296,6 +325,9 @@ class ScoringJob:
             None if folder is None else folder.path,
             tuple(str(export) for export in exports),
             self.policy.guarantee_text,
+            looks,
+            len(self.policy.views) if self.policy.schedule is None else self.policy.schedule.full_looks,
+            self.policy.schedule is not None,
         )
 
     def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
@@ -314,6 +346,10 @@ class ScoringJob:
             "mismatch": self.resolved.mismatch,
         }
         return {"secondlook.score": json.dumps(content, ensure_ascii=False)}
+
+
+def _chunk_rows(policy: Policy, image: Array) -> int:
+    return chunk_rows(image) if policy.schedule is None else chunk_rows(image, ADAPTIVE_CHUNK_ROWS)
 
 
 def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequence[ExportFile]) -> None:

@@ -1,6 +1,6 @@
 """`load_policy`: a policy that decides about one image at a time, with its classifier loaded once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -9,9 +9,10 @@ from pydantic import PrivateAttr
 
 from secondlook.arrays import Float32Array, default_ids
 from secondlook.predictions import HalvingBatches, Predictions, choose_batch_size, classify_views
+from secondlook.scoring.adaptive_looks import AdaptiveLooks, take_all_looks
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
-from secondlook.scoring.rows import Decisions, compute_interval
-from secondlook.selective import Guarantee, Policy, Rule, check_threshold_transfers
+from secondlook.scoring.rows import make_decisions
+from secondlook.selective import Guarantee, Policy, check_threshold_transfers
 from secondlook.sources import read_image
 from secondlook.views import ViewSet
 
@@ -30,9 +31,11 @@ class ImageDecision:
     confidence: float
     accept: bool
     interval: tuple[float, float] | None
-    """Bootstrap interval of the confidence over the views; None with a single view."""
+    """Bootstrap interval of the confidence over the views looked at; None after a single look."""
     guarantee: Guarantee | None
     """What the policy guarantees about accepted images; None if nothing."""
+    looks: int
+    """Number of views that the image was looked at."""
 
 
 class LoadedPolicy(Policy):
@@ -64,7 +67,7 @@ class LoadedPolicy(Policy):
         """Return the predicted class of one image, its confidence, and whether the prediction is accepted.
 
         The decision is that of `score` for the same image. All views are classified in one call where they fit in a
-        batch.
+        batch; with an adaptive policy, one view after another until the image is decided.
 
         Parameters
         ----------
@@ -109,8 +112,12 @@ class Decider:
         """Decide about one image of any kind that `read_image` takes."""
         inputs = self._classifier.preprocessing.fit([read_image(image)])
         batches = HalvingBatches(self._classifier, choose_batch_size("auto", inputs[0]))
-        outputs = classify_views(batches, inputs, self._views.views)
-        preds = self._make_predictions(outputs)
+        if self.rule.schedule is None:
+            outputs = classify_views(batches, inputs, self._views.views)
+            preds = self._make_predictions(outputs, self._views, default_ids(1))
+        else:
+            looks = AdaptiveLooks(self.rule, default_ids(1), self._make_predictions)
+            ((_, preds),) = take_all_looks(looks, inputs, batches)
         (decision,) = make_decisions(self.rule, preds, level=level, seed=seed)
         first = decision.label if isinstance(decision.label, int) else decision.label[0]
         return ImageDecision(
@@ -120,21 +127,13 @@ class Decider:
             decision.accept,
             decision.interval,
             self.rule.guarantee,
+            decision.looks,
         )
 
-    def _make_predictions(self, outputs: Float32Array) -> Predictions:
+    def _make_predictions(self, outputs: Float32Array, views: ViewSet, ids: Sequence[str]) -> Predictions:
         n_classes = outputs.shape[2] // len(self._classifier.members)
         names = choose_class_names(self._class_names, n_classes)
-        return self._classifier.as_predictions(outputs, self._views, default_ids(1), names)
-
-
-def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -> Decisions:
-    """Decide about each image. `level` and `seed` are the confidence level and random seed of the interval."""
-    values = rule.confidence(preds)
-    interval = None
-    if preds.n_outputs > 1:
-        interval = compute_interval(rule, preds, level=level, seed=seed)
-    return Decisions(preds.ids, preds.predicted(rule.predict_from, rule.top_k), values, interval, rule.accept(values))
+        return self._classifier.as_predictions(outputs, views, ids, names)
 
 
 def choose_class_names(candidates: Iterable[tuple[str, ...] | None], n_classes: int) -> tuple[str, ...] | None:

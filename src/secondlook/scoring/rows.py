@@ -1,6 +1,6 @@
 """Decisions about images: one row per image, as a table for score files and as arrays for Python."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,8 @@ class Decision(NamedTuple):
     confidence: float
     interval: tuple[float, float] | None
     accept: bool
+    looks: int
+    """Number of views that the image was looked at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +46,10 @@ class Decisions:
     """The predicted classes, whether accepted or not. int64 [N], or [N, k] for top_k > 1"""
     confidence: Float64Array
     interval: tuple[Float64Array, Float64Array] | None
-    """Lower and upper ends of the mean confidence over views; None with a single view."""
+    """Lower and upper ends of the confidence over views; NaN after a single look, None with a single view."""
     accept: BoolArray
+    looks: IntArray
+    """Number of views that each image was looked at. int64 [N]"""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,27 +61,27 @@ class Decisions:
             self.ids[index],
             int(label) if label.ndim == 0 else tuple(int(one) for one in label),
             float(self.confidence[index]),
-            ends,
+            None if ends is None or np.isnan(ends[0]) else ends,
             bool(self.accept[index]),
+            int(self.looks[index]),
         )
 
     def __iter__(self) -> Iterator[Decision]:
         return (self[index] for index in range(len(self)))
 
     def to_arrow(self) -> "pa.Table":
-        """Return the columns id, label, confidence, low, high and accept as an Arrow table.
+        """Return the columns id, label, confidence, low, high, accept and looks as an Arrow table.
 
         For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
         `high` are null.
         """
-        import pyarrow as pa
-
         has_top_k = self.labels.ndim > 1
-        low, high = self.interval or (pa.nulls(len(self), pa.float64()),) * 2
+        low, high = _as_columns(self.interval, len(self))
         columns: dict[str, Any] = {"id": list(self.ids), "label": self.labels[:, 0] if has_top_k else self.labels}
         if has_top_k:
             columns["labels"] = list(self.labels)
-        return arrow_table({**columns, "confidence": self.confidence, "low": low, "high": high, "accept": self.accept})
+        columns |= {"confidence": self.confidence, "low": low, "high": high, "accept": self.accept}
+        return arrow_table({**columns, "looks": self.looks})
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the columns of `to_arrow` as a pandas data frame."""
@@ -116,32 +120,30 @@ def row_schema(options: RowOptions) -> "pa.Schema":
         ("low", pa.float64()),
         ("high", pa.float64()),
         ("accept", pa.bool_()),
+        ("looks", pa.int64()),
         *(per_view if options.per_view else []),
     ]
     return pa.schema(fields)
 
 
 def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> "pa.Table":
-    """Decide about each image. `indices` are the positions of the images in their source, int64 [N]."""
+    """Decide about each image, looked at in all views of `preds`. `indices` are its positions in the source, [N]."""
     import pyarrow as pa
 
-    rule = options.rule
-    values = rule.confidence(preds)
-    predicted = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
-    low: Float64Array | list[None] = [None] * len(preds)
-    high = low
-    if preds.n_outputs > 1:
-        low, high = compute_interval(rule, preds, level=options.level, seed=options.seed)
+    decisions = make_decisions(options.rule, preds, level=options.level, seed=options.seed)
+    predicted = decisions.labels.reshape(len(preds), options.rule.top_k)
+    low, high = _as_columns(decisions.interval, len(preds))
     columns: dict[str, Any] = {
         INDEX: indices,
         "id": list(preds.ids),
         "label": predicted[:, 0],
         "labels": list(predicted),
         "class": _name_classes(preds.class_names, predicted[:, 0]),
-        "confidence": values,
+        "confidence": decisions.confidence,
         "low": low,
         "high": high,
-        "accept": rule.accept(values),
+        "accept": decisions.accept,
+        "looks": decisions.looks,
     }
     if options.per_view:
         columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in _predict_per_view(preds))
@@ -149,15 +151,77 @@ def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> 
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
+def join_rows(options: RowOptions, tables: Iterable["pa.Table"]) -> "pa.Table":
+    """Return the rows of several tables, or of none, in the order of the source."""
+    import pyarrow as pa
+
+    return pa.concat_tables([row_schema(options).empty_table(), *tables]).sort_by(INDEX)
+
+
+def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -> Decisions:
+    """Decide about images that were looked at in all views of `preds`, in the order of looks if there is a schedule.
+
+    `level` and `seed` are the confidence level and random seed of the interval.
+    """
+    values = compute_confidence(rule, preds)
+    interval = None
+    if preds.n_outputs > 1:
+        interval = compute_interval(rule, preds, level=level, seed=seed)
+    elif rule.schedule is not None:
+        interval = np.full(len(preds), np.nan), np.full(len(preds), np.nan)
+    looks = np.full(len(preds), preds.n_views)
+    predicted = preds.predicted(rule.predict_from, rule.top_k)
+    return Decisions(preds.ids, predicted, values, interval, rule.accept(values), looks)
+
+
+def join_decisions(groups: Iterable[tuple[IntArray, Decisions]]) -> Decisions:
+    """Return the decisions of several groups of images, each with their positions, in the order of positions."""
+    positions, parts = zip(*groups, strict=True)
+    order = np.argsort(np.concatenate(positions))
+    ids = [id_ for part in parts for id_ in part.ids]
+    intervals = [part.interval for part in parts if part.interval is not None]
+    low, high = (np.concatenate(ends)[order] for ends in zip(*intervals, strict=True)) if intervals else (None, None)
+    return Decisions(
+        tuple(ids[place] for place in order),
+        np.concatenate([part.labels for part in parts])[order],
+        np.concatenate([part.confidence for part in parts])[order],
+        None if low is None or high is None else (low, high),
+        np.concatenate([part.accept for part in parts])[order],
+        np.concatenate([part.looks for part in parts])[order],
+    )
+
+
+def compute_confidence(rule: Rule, preds: Predictions) -> Float64Array:
+    """Return the confidence of images that were looked at in all views of `preds`: the estimate if there is a schedule.
+
+    float64 [N]
+    """
+    if rule.schedule is None:
+        return rule.confidence(preds)
+    return rule.schedule.estimate(preds.n_views, rule.compute_running(preds)[:, -1])
+
+
 def compute_interval(rule: Rule, preds: Predictions, *, level: float, seed: int) -> tuple[Float64Array, Float64Array]:
     """Return the ends of the bootstrap interval of the rule's confidence over the views. float64 [N] each
 
-    For a method that is not a mean over views it is the interval of MSR(D).
+    For a method that is not a mean over views it is the interval of MSR(D). With a schedule, the ends become estimates
+    as the confidence does.
     """
     options: dict[str, Any] = dict(rule.options) if find_method(rule.method).is_mean_over_views else {}
-    return confidence_interval(
+    low, high = confidence_interval(
         preds, level, rule.method, seed=seed, predict_from=rule.predict_from, top_k=rule.top_k, **options
     )
+    if rule.schedule is None:
+        return low, high
+    return rule.schedule.estimate(preds.n_views, low), rule.schedule.estimate(preds.n_views, high)
+
+
+def _as_columns(interval: tuple[Float64Array, Float64Array] | None, n_images: int) -> list["pa.Array"]:
+    """Return the lower and the upper ends, null where there are none."""
+    import pyarrow as pa
+
+    ends = interval or (np.full(n_images, np.nan),) * 2
+    return [pa.array(end, from_pandas=True) for end in ends]
 
 
 def _name_classes(class_names: tuple[str, ...] | None, classes: IntArray) -> list[str | None]:

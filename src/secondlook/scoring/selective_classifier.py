@@ -1,29 +1,57 @@
 """`SelectiveClassifier`: a scikit-learn classifier that predicts a class or rejects the image."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.diagnosis import ViewChoice, collect_views
 from secondlook.errors import DecisionError
-from secondlook.predictions import PredictFrom, Predictions, collect
-from secondlook.scoring.loaded_policy import make_decisions
-from secondlook.scoring.policy_classifier import ResolvedClassifier, resolve_classifier
-from secondlook.scoring.rows import REJECTED_LABEL, Decisions
-from secondlook.selective import DEFAULT_DELTA, Guarantee, Policy, Rule, as_methods, certify
+from secondlook.predictions import (
+    Chunking,
+    CollectJob,
+    HalvingBatches,
+    PredictFrom,
+    Predictions,
+    check_class_names_match,
+    check_classes,
+    choose_batch_size,
+    chunk_rows,
+    collect,
+    read_chunks,
+    read_first_image,
+)
+from secondlook.progress import progress_bar
+from secondlook.scoring.adaptive_looks import ADAPTIVE_CHUNK_ROWS, AdaptiveLooks, LookedGroup, take_all_looks
+from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
+from secondlook.scoring.rows import REJECTED_LABEL, Decisions, compute_confidence, join_decisions, make_decisions
+from secondlook.selective import (
+    DEFAULT_DELTA,
+    DEFAULT_TOLERANCE,
+    Guarantee,
+    Policy,
+    Rule,
+    Schedule,
+    as_methods,
+    certify,
+)
 from secondlook.sources import Source, Subset, open_labeled, open_source
+from secondlook.specs import short_name
 from secondlook.views import AUTO, ViewSet, ViewsLike
 
 BLOCK_IMAGES = 1024
 """Number of images that are predicted at once, so that memory does not grow with the number of images."""
+
+Values = TypeVar("Values", bound=Array)
 
 
 class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc]  # scikit-learn has no types
@@ -54,8 +82,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classifier
         A classifier, or whatever `load_classifier` accepts.
     policy
-        A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from` and
-        `top_k`, and its guarantee replaces `risk` and `delta`.
+        A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from`,
+        `top_k`, `adaptive`, `tolerance` and `max_looks`, and its guarantee replaces `risk` and `delta`.
     views, method, method_options
         Views, confidence method and its options. "auto" chooses views that suit the classifier and the images; the
         default method is 'blend'. Of a list of methods, `fit` chooses the one with the largest coverage; they share
@@ -64,6 +92,10 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Largest error rate among accepted images, and failure probability of this guarantee.
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+    adaptive, tolerance, max_looks
+        Whether an image is looked at only until it is decided: True fits a schedule, a given one must have been fitted
+        to other images. For True: the fraction of images whose decision may differ from that with all looks, and the
+        largest number of looks, by default all views.
     allow_mismatch
         Whether to use the policy with a classifier that it was not made for; nothing is guaranteed then.
     progress
@@ -76,7 +108,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     policy_, rule_
         The policy in force, and its rule.
     views_
-        The views of the policy.
+        The views of the policy, in the order of looks if it is adaptive.
     view_choice_
         How `fit` chose the views; None if they were given.
     classes_, n_classes_
@@ -95,6 +127,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predict_from: PredictFrom = "image",
         top_k: int = 1,
         method_options: dict[str, object] | None = None,
+        adaptive: bool | Schedule = False,
+        tolerance: float = DEFAULT_TOLERANCE,
+        max_looks: int | None = None,
         allow_mismatch: bool = False,
         progress: bool = False,
     ) -> None:
@@ -107,6 +142,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.predict_from = predict_from
         self.top_k = top_k
         self.method_options = method_options
+        self.adaptive = adaptive
+        self.tolerance = tolerance
+        self.max_looks = max_looks
         self.allow_mismatch = allow_mismatch
         self.progress = progress
 
@@ -153,12 +191,13 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
         """Choose the threshold on labeled images such that `risk` is guaranteed; the classifier stays unchanged.
 
-        Where views are to be chosen or a method is to be fitted, a quarter of the images, at most 1,000, is set apart
-        for that, and the threshold is chosen on the others. Duplicate images are counted once, since a copy is not
-        another independent draw.
+        Where views are to be chosen, or a method or a schedule is to be fitted, a quarter of the images, at most 1,000,
+        is set apart for that, and the threshold is chosen on the others. Duplicate images are counted once, since a
+        copy is not another independent draw.
 
-        If a policy was given, its settings are calibrated again on these images. If the risk cannot be guaranteed,
-        the message of the error has the smallest risk that can be.
+        If a policy was given, its settings are calibrated again on these images, and one with a schedule gets a new
+        schedule for its views. If the risk cannot be guaranteed, the message of the error has the smallest risk that
+        can be.
         """
         policy = self._load_policy()
         views: ViewsLike
@@ -166,26 +205,29 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classifier = load_classifier(self.classifier)
             views = self.views
             methods = None if self.method is None else as_methods(self.method)
-            settings = self.predict_from, self.top_k, self.method_options or {}
+            settings: dict[str, Any] = {"predict_from": self.predict_from, "top_k": self.top_k}
+            looking: dict[str, Any] = {name: getattr(self, name) for name in ("adaptive", "tolerance", "max_looks")}
+            options: dict[str, Any] = self.method_options or {}
             guarantee = Guarantee(self.risk, self.delta)
         else:
             classifier, views = self._resolve_classifier(policy).classifier, ViewSet(list(policy.views))
             methods = (policy.method,)
-            settings = policy.predict_from, policy.top_k, dict(policy.options)
+            settings = {"predict_from": policy.predict_from, "top_k": policy.top_k}
+            looking = {} if policy.schedule is None else {"adaptive": True, "tolerance": policy.schedule.tolerance}
+            options = dict(policy.options)
             guarantee = policy.rule.guarantee or Guarantee(self.risk, self.delta)
-        predict_from, top_k, options = settings
         source = open_labeled(images, labels, classifier.class_names)
-        collected = collect_views(classifier, source, views, top_k=top_k, progress=self.progress)
+        collected = collect_views(classifier, source, views, top_k=settings["top_k"], progress=self.progress)
         preds, choice = collected.preds, collected.choice
         rule = certify(
             preds,
             methods,
             risk=guarantee.risk,
             delta=guarantee.delta,
-            predict_from=predict_from,
-            top_k=top_k,
             duplicates=[source.ids[index] for index in source.find_duplicates()],
             tuning=collected.tuning if choice and len(collected.tuning) else None,
+            **settings,
+            **looking,
             **options,
         )
         if not rule.certified:
@@ -193,7 +235,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted_policy = Policy.from_rule(
             rule,
             classifier=classifier,
-            views=preds.views.texts,
+            views=preds.views.texts if rule.schedule is None else rule.schedule.views,
             data=source.spec,
             data_digest=source.digest,
             class_names=preds.class_names,
@@ -203,38 +245,26 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, images: Any) -> IntArray:
         """Return the accepted classes, and -1 for rejected images. int64 [N], or [N, k] for top_k > 1"""
-        rule = self.rule_
-        return np.concatenate([_predict_accepted(rule, preds) for preds in self._predict_blocks(images)])
+        return join_groups(self._look(images), partial(_predict_accepted, self.rule_))
 
     def predict_proba(self, images: Any) -> Float64Array:
         """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
-        views = slice(0, 1) if self.rule_.predict_from == "image" else slice(None)
-        return np.concatenate(
-            [block[:, views].mean(axis=1) for preds in self._predict_blocks(images) for _, block in preds.blocks()]
-        )
+        return join_groups(self._look(images), partial(_average_views, self.rule_))
 
     def confidence(self, images: Any) -> Float64Array:
         """Return the confidence of each prediction, by the method of the rule. float64 [N]"""
-        rule = self.rule_
-        return np.concatenate([rule.confidence(preds) for preds in self._predict_blocks(images)])
+        return join_groups(self._look(images), partial(compute_confidence, self.rule_))
 
     def decide(self, images: Any, *, level: float = 0.95, seed: int = 0) -> Decisions:
-        """Return predicted class, confidence, interval and decision of each image.
+        """Return predicted class, confidence, interval, decision and number of looks of each image.
 
         `level` and `seed` are the confidence level and the random seed of the interval.
         """
         rule = self.rule_
-        blocks = [make_decisions(rule, preds, level=level, seed=seed) for preds in self._predict_blocks(images)]
-        intervals = [block.interval for block in blocks if block.interval is not None]
-        return Decisions(
-            tuple(id_ for block in blocks for id_ in block.ids),
-            np.concatenate([block.labels for block in blocks]),
-            np.concatenate([block.confidence for block in blocks]),
-            (np.concatenate([low for low, _ in intervals]), np.concatenate([high for _, high in intervals]))
-            if intervals
-            else None,
-            np.concatenate([block.accept for block in blocks]),
+        groups = (
+            (positions, make_decisions(rule, preds, level=level, seed=seed)) for positions, preds in self._look(images)
         )
+        return join_decisions(groups)
 
     def score(self, images: Any, labels: ArrayLike | None = None) -> float:
         """Return the fraction of images that are accepted and predicted correctly.
@@ -242,15 +272,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A rejected image counts as wrong, so this is the accuracy of `predict`: coverage times accuracy among accepted
         images. For top_k > 1, a prediction is correct if the label is among the top-k classes.
         """
-        rule = self.rule_
         source = open_labeled(images, labels, self.classifier_.class_names)
         if source.labels is None:
             raise DecisionError(f"score needs labeled images, but {source.spec!r} has no labels; pass labels=.")
-        hits: list[BoolArray] = [
-            rule.accept(rule.confidence(preds)) & preds.correct(rule.predict_from, rule.top_k)
-            for preds in self._predict_source(source)
-        ]
-        return float(np.concatenate(hits).mean())
+        label_of = dict(zip(source.ids, source.labels.tolist(), strict=True))
+        return float(join_groups(self._look_at_source(source), partial(_find_hits, self.rule_, label_of)).mean())
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters and discard the fitted state, which belongs to the previous ones."""
@@ -285,23 +311,67 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _resolve_classifier(self, policy: Policy) -> ResolvedClassifier:
         return resolve_classifier(policy, load_classifier(self.classifier), allow_mismatch=self.allow_mismatch)
 
-    def _predict_blocks(self, images: Any) -> Iterator[Predictions]:
-        """Yield the predictions of a block of images at a time; folders of new images need not be classes."""
-        return self._predict_source(open_source(images).without_labels())
+    def _look(self, images: Any) -> Iterator[LookedGroup]:
+        """Yield the predictions of some images at a time; folders of new images need not be classes."""
+        return self._look_at_source(open_source(images).without_labels())
 
-    def _predict_source(self, source: Source) -> Iterator[Predictions]:
-        fitted, views = self._get_fitted(), self.views_
+    def _look_at_source(self, source: Source) -> Iterator[LookedGroup]:
+        looked_at = self._look_adaptively(source) if self.rule_.schedule else self._look_at_all_views(source)
+        for group in looked_at:
+            self._get_fitted().n_classes = group.preds.n_classes
+            yield group
+
+    def _look_at_all_views(self, source: Source) -> Iterator[LookedGroup]:
         for start in range(0, len(source), BLOCK_IMAGES):
             positions = np.arange(start, min(start + BLOCK_IMAGES, len(source)))
             is_whole = len(positions) == len(source)
             block = source if is_whole else Subset(source, positions, source.spec, source.on_error)
-            preds = collect(fitted.classifier, block, views, progress=self.progress)
-            fitted.n_classes = preds.n_classes
-            yield preds
+            preds = collect(self.classifier_, block, self.views_, progress=self.progress)
+            yield LookedGroup(start + np.arange(len(preds)), preds)
+
+    def _look_adaptively(self, source: Source) -> Iterator[LookedGroup]:
+        classifier, rule = MemberOutputs(self.classifier_), self.rule_
+        check_class_names_match(classifier.members, source)
+        image = read_first_image(classifier, source)
+        chunking = Chunking(len(source), chunk_rows(image, ADAPTIVE_CHUNK_ROWS))
+        job = CollectJob(classifier, source, self.views_, choose_batch_size("auto", image), chunking)
+        classify = HalvingBatches(classifier, job.batch_size)
+        make_predictions = partial(classifier.as_predictions, class_names=None)
+        is_checked = False
+        bar = progress_bar(short_name(classifier.name), len(source), "images", enabled=self.progress)
+        with bar as advance, closing(read_chunks(job, lambda _: True)) as chunks:
+            for chunk in chunks:
+                looks = AdaptiveLooks(rule, [source.ids[index] for index in chunk.indices], make_predictions)
+                for positions, preds in take_all_looks(looks, chunk.images, classify):
+                    if not is_checked:
+                        check_classes(classifier.name, source, preds.n_classes)
+                        is_checked = True
+                    yield LookedGroup(chunk.indices[positions], preds)
+                advance(len(chunk.indices) + len(chunk.skipped))
+
+
+def join_groups(groups: Iterable[LookedGroup], compute: Callable[[Predictions], Values]) -> Values:
+    """Compute something for the images of each group, and return it in the order of their positions. [N, ...]"""
+    positions, values = zip(*((positions, compute(preds)) for positions, preds in groups), strict=True)
+    return cast(Values, np.concatenate(values)[np.argsort(np.concatenate(positions))])
 
 
 def _predict_accepted(rule: Rule, preds: Predictions) -> IntArray:
     """Return the predicted classes, -1 where rejected. int64 [N], or [N, k] for top_k > 1"""
     predicted = preds.predicted(rule.predict_from, rule.top_k)
-    accepted = rule.accept(rule.confidence(preds))
+    accepted = rule.accept(compute_confidence(rule, preds))
     return np.where(accepted.reshape((-1,) + (1,) * (predicted.ndim - 1)), predicted, REJECTED_LABEL)
+
+
+def _average_views(rule: Rule, preds: Predictions) -> Float64Array:
+    """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
+    views = slice(0, 1) if rule.predict_from == "image" else slice(None)
+    return np.concatenate([block[:, views].mean(axis=1) for _, block in preds.blocks()])
+
+
+def _find_hits(rule: Rule, label_of: Mapping[str, int], preds: Predictions) -> BoolArray:
+    """Return which images are accepted and predicted correctly. bool [N]"""
+    predicted = _predict_accepted(rule, preds).reshape(len(preds), rule.top_k)
+    labels = np.array([label_of[id_] for id_ in preds.ids])
+    hits: BoolArray = (predicted == labels[:, None]).any(axis=1)
+    return hits

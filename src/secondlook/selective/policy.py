@@ -112,6 +112,13 @@ class PolicyCalibration(FrozenRecord):
     differing_bound: float | None = Field(default=None, ge=0, le=1)
     differing_delta: float | None = Field(default=None, gt=0, lt=1)
 
+    @model_validator(mode="after")
+    def _check_looks(self) -> Self:
+        looks = (self.mean_looks, self.differing, self.differing_bound, self.differing_delta)
+        if len({value is None for value in looks}) > 1:
+            raise ValueError("expected all of mean_looks, differing, differing_bound and differing_delta, or none")
+        return self
+
 
 class Policy(FrozenRecord):
     """A rule together with the classifier, the views and the calibration images it belongs to.
