@@ -210,6 +210,7 @@ def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) 
     [
         (lambda content: content.update(version=6), "version"),
         (lambda content: content.update(color="red"), "color"),
+        (lambda content: content["calibration"].update(mean_looks=1.5), "calibration.*mean_looks"),
         (lambda content: content.pop("threshold"), "threshold"),
         (lambda content: content.update(threshold="NaN"), "threshold"),
         (lambda content: content.update(views=["identity", "wobble:3"]), "views: .*wobble"),
