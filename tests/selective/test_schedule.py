@@ -108,6 +108,16 @@ def test_accepting_looks_are_those_at_some_threshold(schedule: Schedule, seed: i
     assert not (seen & ~accepting).any()
 
 
+@given(schedules(), st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_mean_looks_are_those_at_each_threshold(schedule: Schedule, seed: int) -> None:
+    running = draw_running(seed, schedule.max_looks)
+    # Thresholds at which something changes count, too.
+    thresholds = np.unique([0.2, 0.5, 0.9, *schedule.confidence(running)[:9]])
+    expected = np.mean([schedule.look(running, threshold).looks.mean() for threshold in thresholds.tolist()])
+    assert schedule.count_mean_looks(running, thresholds) == pytest.approx(expected, rel=1e-12)
+
+
 def test_limits_are_where_looking_stops() -> None:
     schedule = make_schedule()
     lower, upper = schedule.limits(0.9)

@@ -91,13 +91,8 @@ class Schedule(FrozenRecord):
 
         float64 [L] each. The two are the same after the last look.
         """
-        at = np.array([threshold])
-        widths = [self._width(looks) for looks in range(1, self.max_looks + 1)]
-        pairs = list(zip(self.changes, widths, strict=True))
-        return (
-            np.concatenate([_shift(at, -change - width) for change, width in pairs]),
-            np.concatenate([_shift(at, width - change) for change, width in pairs]),
-        )
+        at, changes = np.full(self.max_looks, threshold), np.array(self.changes)
+        return _shift(at, -changes - self._widths), _shift(at, self._widths - changes)
 
     def confidence(self, running: Float64Array) -> Float64Array:
         """Return the largest threshold at which each image is accepted, given its confidence after each look.
@@ -126,24 +121,37 @@ class Schedule(FrozenRecord):
             confidence[stopped] = self.estimate(int(count), running[stopped, count - 1])
         return Looks(looks, confidence)
 
+    def count_mean_looks(self, running: Float64Array, thresholds: Float64Array) -> float:
+        """Return the mean number of looks over images and ascending thresholds. float64 [N, L or more], [T]"""
+        lows, highs = (bounds[:, :-1] for bounds in self._bound_all(running))
+        # After l looks an image is open at the thresholds above all its lows so far, and not above any of its highs.
+        first = np.searchsorted(thresholds, np.maximum.accumulate(lows, axis=1), side="right")
+        last = np.searchsorted(thresholds, np.minimum.accumulate(highs, axis=1), side="right")
+        return 1 + float(np.maximum(last - first, 0).sum()) / (len(running) * len(thresholds))
+
     def _accepting_thresholds(self, running: Float64Array) -> Float64Array:
         """Return the largest threshold at which each image is accepted after each number of looks. [N, L]
 
         It must be accepted there, and not be rejected by an earlier look.
         """
-        running = self._check_running(running)
-        bounds = [self._bound(count, running[:, count - 1]) for count in range(1, self.max_looks + 1)]
-        thresholds, highs = (np.stack(ends, axis=1) for ends in zip(*bounds, strict=True))
+        thresholds, highs = self._bound_all(running)
         thresholds[:, 1:] = np.minimum(thresholds[:, 1:], np.minimum.accumulate(highs, axis=1)[:, :-1])
         return thresholds
 
     def _bound(self, looks: int, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the estimate less and plus the margin; both are the estimate after the last look. [n] each"""
-        change, width = self.changes[looks - 1], self._width(looks)
+        change, width = self.changes[looks - 1], self._widths[looks - 1]
         return _shift(running, change - width), _shift(running, change + width)
 
-    def _width(self, looks: int) -> float:
-        return self.margin * self.spreads[looks - 1] if looks < self.max_looks else 0.0
+    def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
+        running, changes = self._check_running(running), np.array(self.changes)
+        return _shift(running, changes - self._widths), _shift(running, changes + self._widths)
+
+    @property
+    def _widths(self) -> Float64Array:
+        """The margin in log-odds after each look, 0 after the last. [L]"""
+        return np.array([*(self.margin * spread for spread in self.spreads[:-1]), 0.0])
 
     def _check_running(self, running: Float64Array) -> Float64Array:
         if running.ndim != 2 or running.shape[1] < self.max_looks:
@@ -188,9 +196,9 @@ def compute_log_odds(confidence: Float64Array) -> Float64Array:
     return odds
 
 
-def _shift(confidence: Float64Array, change: float) -> Float64Array:
-    """Add `change` to the log-odds of confidences. [n] -> [n]"""
-    if change == 0:
-        return confidence  # exactly: there and back again, the last bit may differ
+def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Array:
+    """Add `change` to the log-odds of confidences. Same shape, where one change belongs to all or to each column"""
     with np.errstate(over="ignore"):  # of a confidence of about 0
-        return 1 / (1 + np.exp(-(compute_log_odds(confidence) + change)))
+        shifted = 1 / (1 + np.exp(-(compute_log_odds(confidence) + change)))
+    # Without a change exactly: there and back again, the last bit may differ.
+    return np.where(np.equal(change, 0), confidence, shifted)

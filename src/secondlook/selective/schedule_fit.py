@@ -153,9 +153,8 @@ def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
     frontier = []
     for margin in sorted({*FRONTIER_MARGINS, tried[chosen].margin}):
         one = schedule.model_copy(update={"margin": margin})
-        looks = np.mean([one.look(running, threshold).looks.mean() for threshold in thresholds.tolist()])
-        share = _compute_differing(one, running, thresholds, final)
-        frontier.append(FrontierPoint(margin=margin, looks=float(looks), differing=share))
+        looks, share = one.count_mean_looks(running, thresholds), _compute_differing(one, running, thresholds, final)
+        frontier.append(FrontierPoint(margin=margin, looks=looks, differing=share))
     return tried[chosen].model_copy(update={"frontier": tuple(frontier)})
 
 
