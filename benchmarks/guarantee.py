@@ -2,27 +2,33 @@
 
 Run: python benchmarks/guarantee.py [--draws 2000] [--model ../shared/cifar10/resnet56.onnx] [--store DIR]
      python benchmarks/guarantee.py --best-of 5 20 --draws 4000 --images 500
+     python benchmarks/guarantee.py --adaptive [--model ../shared/cifar10/resnet20.onnx] [--store DIR]
 
 The halves need ../shared/cifar10/test.npz and the classifier; without them only the simulation runs. With --best-of,
-the best of several methods is certified instead, once with the whole delta for each and once with equal shares.
+the best of several methods is certified instead, once with the whole delta for each and once with equal shares. With
+--adaptive, adaptive rules are certified instead, on 1,000 images drawn from a simulated population or from CIFAR-10.
 """
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.stats import binom, norm
+from scipy.stats import binom, binomtest, norm
 
 from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
+from search import make_predictions
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
-from secondlook.predictions import Predictions, collect
-from secondlook.selective import certify_confidence, largest_certified_count
+from secondlook.predictions import PredictFrom, Predictions, collect
+from secondlook.selective import Guarantee, Rule, certify, certify_confidence, largest_certified_count
 from secondlook.sources import open_source
 
 METHODS = ("msr", "mean", "bootstrap-lower")
@@ -166,6 +172,119 @@ def print_best_of(rows: list[Row]) -> None:
         )
 
 
+# --- Adaptive rules ---
+
+ADAPTIVE_METHOD = "blend"
+ADAPTIVE_TUNING, ADAPTIVE_IMAGES = 250, 1000
+"""Images that a schedule is fitted to, and that a threshold is certified on."""
+POPULATION_IMAGES, SIMULATED_VIEWS = 4000, 5
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveWorld:
+    """A finite population of images, so that the truth about a rule is what it does on all of them."""
+
+    name: str
+    population: Predictions
+    guarantee: Guarantee
+    predict_from: PredictFrom = "image"
+
+    def draw(self, rng: np.random.Generator) -> Predictions:
+        """Draw tuning images, and after them certification images, with replacement."""
+        positions = rng.integers(self.population.n_images, size=ADAPTIVE_TUNING + ADAPTIVE_IMAGES)
+        logits, labels = self.population.logits[positions], self.population.labels[positions]
+        return Predictions(logits=logits, views=self.population.views, labels=labels)
+
+    def certify(self, preds: Predictions) -> Rule:
+        """Fit a schedule to the tuning images and certify an adaptive rule on the others."""
+        return certify(
+            preds,
+            ADAPTIVE_METHOD,
+            risk=self.guarantee.risk,
+            delta=self.guarantee.delta,
+            predict_from=self.predict_from,
+            adaptive=True,
+            tuning=np.arange(ADAPTIVE_TUNING),
+        )
+
+    def evaluate(self, rule: Rule, all_looks: Float64Array) -> dict[str, float]:
+        """Return the truth about a rule, and its bound on differing decisions.
+
+        `all_looks` is the confidence of the population with all looks, float64 [N].
+        """
+        looked = rule.look(self.population)
+        accept = rule.accept(looked.confidence)
+        other_class = looked.predicted != self.population.predicted(self.predict_from)
+        wrong = looked.predicted != self.population.labels
+        bound = rule.calibration.differing_bound if rule.calibration else None
+        return {
+            "coverage": float(accept.mean()),
+            "risk_seen": float(wrong[accept].mean()) if accept.any() else 0.0,
+            "looks": float(looked.looks.mean()),
+            "differing": float(np.mean((accept != rule.accept(all_looks)) | (accept & other_class))),
+            "differing_bound": 1.0 if bound is None else bound,
+        }
+
+
+def simulate_adaptive(world: AdaptiveWorld, draws: int, seed: int) -> Row:
+    """Count how often the guarantee about adaptive decisions fails, and the bound on those that differ."""
+    rng = np.random.default_rng(seed)
+    all_looks = confidence(world.population, ADAPTIVE_METHOD, predict_from=world.predict_from)
+    rules = (world.certify(world.draw(rng)) for _ in range(draws))
+    outcomes = [world.evaluate(rule, all_looks) for rule in rules if rule.certified]
+    row: Row = {"world": world.name, "predict_from": world.predict_from, "views": world.population.n_views}
+    row |= {"tuning": ADAPTIVE_TUNING, "images": ADAPTIVE_IMAGES, "draws": draws, "seed": seed}
+    row |= {"risk": world.guarantee.risk, "delta": world.guarantee.delta, "certified": len(outcomes)}
+    row |= {name: float(np.mean([outcome[name] for outcome in outcomes])) for name in outcomes[0]}
+    failures = {
+        "broken": sum(outcome["risk_seen"] > world.guarantee.risk for outcome in outcomes),
+        "bound_broken": sum(outcome["differing"] > outcome["differing_bound"] for outcome in outcomes),
+    }
+    for name, count in failures.items():
+        interval = binomtest(count, draws).proportion_ci()
+        row |= {name: count, f"{name}_share": count / draws}
+        row |= {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
+    return row
+
+
+def list_adaptive_worlds(model: Path, store: Path) -> Iterator[AdaptiveWorld]:
+    """Yield the worlds: images of CIFAR-10, if its files exist, and simulated ones with the class from the views."""
+    if model.is_file():
+        preds = collect_cifar10(model, POPULATION_IMAGES, store)
+        population = Predictions(logits=preds.logits, views=preds.views, labels=preds.labels)
+        for guarantee in (Guarantee(0.02, 0.05), Guarantee(0.05, 0.1)):
+            yield AdaptiveWorld(f"{model.stem} on CIFAR-10", population, guarantee)
+    simulated = make_predictions(SIMULATED_VIEWS, POPULATION_IMAGES)
+    yield AdaptiveWorld("simulated classifier", simulated, Guarantee(0.05, 0.1), "views")
+
+
+def run_adaptive(options: argparse.Namespace) -> None:
+    """Certify adaptive rules in all worlds, on all cores, print the table and write it."""
+    with tempfile.TemporaryDirectory() as temporary, ProcessPoolExecutor() as executor:
+        worlds = list(list_adaptive_worlds(options.model, options.store or Path(temporary)))
+        rows = list(executor.map(partial(simulate_adaptive, draws=options.draws, seed=options.seed), worlds))
+    write_results(options.out / "guarantee_adaptive.csv", rows)
+    print(format_adaptive_table([{name: str(value) for name, value in row.items()} for row in rows]))
+
+
+def format_adaptive_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return how often the guarantee and the bound failed, with exact 95 % intervals, one line per world."""
+    lines = [
+        "| images | class from | risk | delta | guarantee failed | bound failed | coverage | looks |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        failures = (
+            f"{int(row[name]):,} of {int(row['draws']):,}: {100 * float(row[f'{name}_share']):.1f} % "
+            f"[{100 * float(row[f'{name}_low']):.1f}, {100 * float(row[f'{name}_high']):.1f}]"
+            for name in ("broken", "bound_broken")
+        )
+        rates = (f"{100 * float(row[name]):g} %" for name in ("risk", "delta"))
+        numbers = (f"{100 * float(row['coverage']):.1f} %", f"{float(row['looks']):.2f} of {row['views']}")
+        lines.append(f"| {' | '.join((row['world'], row['predict_from'], *rates, *failures, *numbers))} |")
+    return "\n".join(lines)
+
+
 # --- Halves of CIFAR-10 ---
 
 
@@ -232,6 +351,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--best-of", type=int, nargs="+", metavar="N", help="only certify the best of so many methods (default: not)"
     )
+    parser.add_argument("--adaptive", action="store_true", help="only certify adaptive rules (default: not)")
     add_cifar10_options(parser, rounds=50)
     return parser.parse_args()
 
@@ -247,6 +367,9 @@ def main() -> None:
         ]
         print_best_of(best)
         write_results(options.out / "guarantee_best_of.csv", best)
+        return
+    if options.adaptive:
+        run_adaptive(options)
         return
     rows = [simulate(name, options.images, 0.05, 0.05, options.draws, options.seed) for name in POPULATIONS]
     print_simulation(rows)

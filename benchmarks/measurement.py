@@ -15,6 +15,7 @@ from pathlib import Path
 from secondlook.classifiers import Classifier, load_classifier
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # for what `reproduction` has of classifiers and splits
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("secondlook", "numpy", "onnxruntime", "opencv-python-headless", "pyarrow", "numba")
 

@@ -1,0 +1,6 @@
+"""The benchmarks are scripts that import one another."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))

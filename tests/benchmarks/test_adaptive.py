@@ -1,0 +1,307 @@
+"""The benchmark of adaptive looking: its numbers against references, and the documentation against its results."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import adaptive
+import guarantee
+import secondlook as sl
+from measurement import RESULTS
+from reproduction.defaults_study import VIEWS, Row, Split, read_rows
+from search import make_predictions
+from secondlook.arrays import Array
+from secondlook.selective import CertifiedPoint, Guarantee, Rule, compute_frontier
+
+ROOT = Path(__file__).resolve().parents[2]
+GUARANTEE = Guarantee(0.05, 0.05)
+
+
+@pytest.fixture(scope="module")
+def preds() -> sl.Predictions:
+    return make_predictions(6, 2000)
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return adaptive.divide_images(2000, seed=3)
+
+
+@pytest.mark.parametrize("n_images", [37, 10_000])
+def test_a_split_uses_every_image_once(n_images: int) -> None:
+    parts = adaptive.divide_images(n_images, seed=1)
+    together = np.concatenate([parts.tuning, parts.certification, parts.judged])
+    assert sorted(together) == list(range(n_images))
+    if n_images == 10_000:
+        assert (len(parts.tuning), len(parts.certification), len(parts.judged)) == (1000, 5000, 4000)
+
+
+def look_one_by_one(rule: Rule, running: np.ndarray) -> list[tuple[int, bool]]:
+    """Return the looks and the decision of each image, in log-odds and one look after another. [N, V]"""
+    schedule = rule.schedule
+    assert schedule is not None
+    threshold = math.log(rule.threshold / (1 - rule.threshold))
+    decided = []
+    for row in running:
+        for count, value in enumerate(row, start=1):
+            distance = math.log(value / (1 - value)) + schedule.changes[count - 1] - threshold
+            if count == len(row) or abs(distance) > schedule.margin * schedule.spreads[count - 1]:
+                decided.append((count, distance >= 0))
+                break
+    return decided
+
+
+def test_decisions_of_a_split_are_those_made_one_by_one(preds: sl.Predictions, split: Split) -> None:
+    all_looks = sl.confidence(preds, "blend")
+    outcome = adaptive.measure_split(preds, all_looks, split, GUARANTEE)
+    rule = adaptive.certify_split(preds, split, GUARANTEE)
+    assert rule.schedule is not None
+    judged = preds.select(images=split.judged, views=list(rule.schedule.views))
+    running = np.stack(
+        [sl.confidence(judged.select(views=list(rule.schedule.views[: count + 1])), "blend") for count in range(6)],
+        axis=1,
+    )
+    looks, accepted = (np.array(column) for column in zip(*look_one_by_one(rule, running), strict=True))
+    correct = judged.correct()
+    assert outcome["looks"] == pytest.approx(looks.mean())
+    assert outcome["coverage_adaptive"] == pytest.approx(accepted.mean())
+    assert outcome["risk_adaptive"] == pytest.approx(np.mean(~correct[accepted]))
+    assert outcome["differing"] == pytest.approx(np.mean(accepted != (running[:, -1] >= rule.threshold)))
+    assert 1 < outcome["looks"] < 6
+    assert 0 < outcome["differing"] < outcome["bound"]
+
+
+def test_no_image_is_certified_on_and_judged(preds: sl.Predictions, split: Split) -> None:
+    rule = adaptive.certify_split(preds, split, GUARANTEE)
+    assert rule.schedule is not None
+    assert rule.calibration is not None
+    assert (rule.schedule.images, rule.calibration.images) == (len(split.tuning), len(split.certification))
+    # Other labels of the judged images change nothing about the rule, those of the certification images do.
+    for part, is_same in ((split.judged, True), (split.certification, False)):
+        labels = preds.labels.copy()
+        labels[part] = (labels[part] + 1) % 10
+        changed = sl.Predictions(logits=preds.logits, views=preds.views, labels=labels)
+        assert (adaptive.certify_split(changed, split, GUARANTEE).threshold == rule.threshold) is is_same
+
+
+def test_all_looks_are_certified_on_other_images_than_judged(preds: sl.Predictions, split: Split) -> None:
+    outcome = adaptive.measure_split(preds, sl.confidence(preds, "blend"), split, GUARANTEE)
+    judged = preds.select(images=split.judged)
+    for name, images in (
+        ("all", split.certification),
+        ("all_more_labels", np.concatenate([split.tuning, split.certification])),
+    ):
+        rule = sl.certify(preds.select(images=images), "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
+        assert outcome[f"coverage_{name}"] == rule.accept(rule.confidence(judged)).mean()
+    assert outcome["coverage_all"] != outcome["coverage_all_more_labels"]
+
+
+def test_nothing_certified_counts_as_no_coverage(preds: sl.Predictions, split: Split) -> None:
+    outcomes = adaptive.measure_splits(preds, [split, adaptive.divide_images(2000, seed=4)], Guarantee(1e-4, 0.001))
+    row = adaptive.describe_outcomes(outcomes, GUARANTEE)
+    assert row["certified_splits"] == 0
+    assert (row["coverage_all"], row["coverage_adaptive"], row["looks"]) == (0, 0, "")
+
+
+def test_outcomes_are_summarized_as_by_scipy() -> None:
+    names = ("coverage_all", "coverage_adaptive", "coverage_all_more_labels", "risk_all", "risk_adaptive")
+    outcomes = dict(zip(names, np.random.default_rng(0).random((5, 6)), strict=True))
+    outcomes |= {"looks": np.full(6, 1.5), "differing": np.array([1, 2, 3, 4, 5, 6.0]), "bound": np.full(6, 3.5)}
+    row = adaptive.describe_outcomes(outcomes, Guarantee(0.5, 0.05))
+    differences = outcomes["coverage_adaptive"] - outcomes["coverage_all"]
+    low, high = stats.t.interval(0.95, 5, loc=differences.mean(), scale=differences.std(ddof=1))
+    assert [row["difference_low"], row["difference_high"]] == pytest.approx([low, high], abs=1e-6)
+    assert row["bound_exceeded"] == 3
+    assert row["risk_adaptive_exceeded"] == sum(risk > 0.5 for risk in outcomes["risk_adaptive"])
+
+
+def test_frontier_leads_from_one_look_to_all(preds: sl.Predictions, split: Split) -> None:
+    rows = list(adaptive.trace_frontier(preds, [split], "resnet20", GUARANTEE))
+    first, last, default = rows[0], rows[-2], rows[-1]
+    rule = adaptive.certify_split(preds, split, GUARANTEE)
+    assert rule.calibration is not None
+    assert default["tolerance"] == "default"
+    assert default["looks"] == pytest.approx(rule.calibration.mean_looks, abs=1e-6)
+    assert default["coverage"] == pytest.approx(rule.coverage, abs=1e-6)
+    labeled = preds.select(images=split.certification)
+    full = sl.certify(labeled, "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
+    assert (last["coverage"], last["difference"]) == (pytest.approx(full.coverage), 0)
+    alone = sl.certify(labeled.select(views=["identity"]), "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
+    assert (first["looks"], first["coverage"]) == (1, pytest.approx(alone.coverage, abs=1e-6))
+
+
+def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions, split: Split) -> None:
+    labeled = preds.select(images=np.concatenate([split.tuning, split.certification]))
+    found = compute_frontier(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(split.tuning)))
+    first, second, *others = found.points
+    lost = replace(found, points=(first, CertifiedPoint(second.margin, 1.0, 0.0, 0.0), *others))
+    looks = {point.margin: point.looks for point in found.schedule.frontier}[second.margin]
+    at = int(np.abs(adaptive.LOOKS - looks).argmin())
+    assert 1 < looks < 2
+    before, after = (adaptive.interpolate_coverage(one) for one in (found, lost))
+    assert after[at] < before[at] / 2
+    assert after[[0, -1]].tolist() == before[[0, -1]].tolist()
+
+
+def test_pools_are_compared_with_all_looks_of_the_preset() -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(4, size=1200)
+    logits = (
+        3 * np.eye(4)[labels][:, None] + random.normal(size=(1200, 1, 4)) + random.normal(size=(1200, len(VIEWS), 4))
+    )
+    preds = sl.Predictions(logits=logits, views=VIEWS, labels=labels)
+    splits = [adaptive.divide_images(1200, seed) for seed in range(2)]
+    rows = {row["pool"]: row for row in adaptive.compare_pools(preds, splits, "resnet20", GUARANTEE)}
+    assert [row["views"] for row in rows.values()] == [13, 27, 29]
+    assert rows["cifar10"]["gain_all"] == 0
+    for row in rows.values():
+        for name in ("all", "adaptive"):
+            gain = float(str(row[f"coverage_{name}"])) - float(str(rows["cifar10"]["coverage_all"]))
+            assert row[f"gain_{name}"] == pytest.approx(gain, abs=2e-6)
+
+
+def make_row(**changed: str) -> Row:
+    row = {"classifier": "one", "chosen_on": "no", "risk": "0.01", "splits": "50", "looks": "1.5", "differing": "0.01"}
+    row |= {"risk_all_exceeded": "1", "risk_adaptive_exceeded": "2", "difference": "0.0"}
+    row |= {"difference_low": "-0.02", "difference_high": "0.02"}
+    return {**row, **dict.fromkeys(("coverage_all", "coverage_adaptive", "coverage_all_more_labels"), "0.8"), **changed}
+
+
+@pytest.mark.parametrize(("difference", "looks", "misses"), [(-0.004, 1.9, 0), (-0.006, 1.9, 1), (-0.006, 2.1, 2)])
+def test_misses_of_the_aim_are_marked(difference: float, looks: float, misses: int) -> None:
+    table = adaptive.format_coverage_table([make_row(chosen_on="yes", difference=str(difference), looks=str(looks))])
+    assert table.count("**") == 2 * misses
+    assert "| one † | 1 % | 80.0 | 80.0 | 80.0 |" in table
+
+
+def test_average_leaves_out_what_choices_were_made_on() -> None:
+    rows = [
+        make_row(chosen_on="yes", coverage_adaptive="0.1"),
+        make_row(coverage_adaptive="0.5", difference="-0.1", looks="1.0"),
+        make_row(coverage_adaptive="0.7", difference="0.3", looks="2.0"),
+        make_row(risk="0.02"),
+    ]
+    averages = [line for line in adaptive.format_coverage_table(rows).splitlines() if line.startswith("| average")]
+    assert (
+        averages[0] == "| average of 2 without † | 1 % | 80.0 | 80.0 | 60.0 | +10.00 | 1.50 | 1.0 % | 2, 4 of 100 |  |"
+    )
+    assert len(averages) == 2
+
+
+def test_pools_are_averaged_over_classifiers() -> None:
+    start = {
+        "risk": "0.02",
+        "views": "13",
+        "pool": "auto",
+        "looks": "2",
+        "gain_adaptive": "0.01",
+        "coverage_all": "0.6",
+    }
+    gains = [("0.03", "0.01", "0.05"), ("-0.02", "-0.03", "-0.01"), ("0.05", "-0.01", "0.11"), ("0.04", "0.01", "0.07")]
+    rows = [
+        {**start, "coverage_adaptive": coverage, "gain_all": gain, "gain_all_low": low, "gain_all_high": high}
+        for coverage, (gain, low, high) in zip(("0.4", "0.5", "0.6", "0.7"), gains, strict=True)
+    ]
+    line = "| auto, 13 views | 2 % | 60.0 (+2.5) | 55.0 (+1.0) | 2.00 | 2, 1 of 4 |"
+    assert adaptive.format_pool_table(rows).splitlines()[2:] == [line]
+
+
+def measure_quarters(images: Array) -> Array:
+    """Return logits of four classes: how bright each quarter of an image is. uint8 [N, 8, 8, 3] -> [N, 4]"""
+    quarters: Array = images.reshape(-1, 2, 4, 2, 4, 3).mean(axis=(2, 4, 5), dtype=np.float32)
+    return quarters.reshape(-1, 4) / 8
+
+
+def test_scored_images_have_the_looks_of_the_rule(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(4, size=2500)
+    light = 110 + 45 * np.eye(4)[labels].reshape(-1, 2, 1, 2, 1, 1) + random.normal(0, 12, (2500, 2, 1, 2, 1, 1))
+    images = (light + random.normal(0, 40, (2500, 2, 4, 2, 4, 3))).clip(0, 255).astype(np.uint8).reshape(-1, 8, 8, 3)
+    classifier = sl.load_classifier(measure_quarters, output="logits", name="quarters")
+    views = ["identity", "shift:1,0", "shift:-1,0", "shift:0,1", "shift:0,-1"]
+    preds = sl.collect(classifier, images, views, labels=labels, progress=False)
+    policies = adaptive.make_policies(preds, 500, classifier)
+    looked = sl.certify(preds.select(images=np.arange(500, 2500)), "blend", risk=0.01, delta=0.001, adaptive=True).look(
+        preds.select(images=np.arange(500))
+    )
+    summaries = {
+        name: adaptive.score_images(policy, sl.open_source(images[:500]), classifier, tmp_path)
+        for name, policy in policies.items()
+    }
+    assert {name: summary.images for name, summary in summaries.items()} == dict.fromkeys(policies, 500)
+    expected = {"all looks": 5, "adaptive": looked.looks.mean(), "one look": 1}
+    assert {name: summary.mean_looks for name, summary in summaries.items()} == pytest.approx(expected)
+    assert 1 < summaries["adaptive"].mean_looks < 5
+
+
+def read_kept(name: str) -> list[Row]:
+    return read_rows(RESULTS / f"{name}.csv")
+
+
+def test_kept_results_are_complete() -> None:
+    rows = read_kept("adaptive_coverage")
+    settings = {(row["classifier"], float(row["risk"]), float(row["delta"])) for row in rows}
+    guarantees = ((one.risk, one.delta) for one in adaptive.GUARANTEES)
+    assert settings == {(name, *one) for one in guarantees for name in adaptive.CLASSIFIERS}
+    assert {(row["splits"], row["views"]) for row in rows} == {("50", "13")}
+    for name, per_setting in (("adaptive_frontier", len(adaptive.LOOKS) + 1), ("adaptive_pool", len(adaptive.POOLS))):
+        others = read_kept(name)
+        assert {(row["classifier"], float(row["risk"]), float(row["delta"])) for row in others} == settings
+        assert len(others) == per_setting * len(settings)
+
+
+def test_kept_simulations_keep_the_guarantee() -> None:
+    rows = read_kept("guarantee_adaptive")
+    assert {row["draws"] for row in rows} == {"2000"}
+    for row in rows:
+        assert float(row["broken_share"]) <= float(row["delta"])
+        assert float(row["bound_broken_share"]) <= float(row["delta"])
+
+
+def test_kept_times_meet_the_target() -> None:
+    rows = {(row["classifier"], row["rule"]): row for row in read_kept("adaptive_speed")}
+    assert {name for name, _ in rows} == set(adaptive.TIMED)
+    for name in adaptive.TIMED:
+        assert int(rows[name, "adaptive"]["images"]) >= 1000
+        assert float(rows[name, "adaptive"]["speedup"]) >= adaptive.MIN_SPEEDUP
+
+
+def test_documentation_shows_the_kept_results() -> None:
+    documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    tables = {
+        "adaptive_coverage": adaptive.format_coverage_table,
+        "adaptive_pool": adaptive.format_pool_table,
+        "guarantee_adaptive": guarantee.format_adaptive_table,
+        "adaptive_speed": adaptive.format_speed_table,
+    }
+    for name, format_table in tables.items():
+        assert format_table(read_kept(name)) in documented
+    picture = ROOT / "docs" / "images" / "results-adaptive.png"
+    assert picture.read_bytes() == (RESULTS / "adaptive.png").read_bytes()
+    assert f"images/{picture.name}" in documented
+
+
+def test_documented_findings_are_those_of_the_kept_results() -> None:
+    documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    _, section = documented.split("## Adaptive looking\n")
+    text = " ".join(section.partition("\n## ")[0].split())
+    rows = read_kept("adaptive_coverage")
+    for risk in ("0.01", "0.02"):
+        judging = [row for row in rows if row["risk"] == risk and row["chosen_on"] == "no"]
+        loss, looks = (np.mean([float(row[name]) for row in judging]) for name in ("difference", "looks"))
+        assert f"{-100 * loss:.1f} points at {looks:.2f} looks at {100 * float(risk):g} %" in text
+    findings = text.partition("**Misses**")[2]
+    assert all(row["classifier"] in findings for row in rows if adaptive.list_misses(row))
+    assert sum(int(row["bound_exceeded"]) for row in rows) == 0
+    bounds = [float(row["bound"]) for row in rows]
+    assert f"at most {100 * min(bounds):.1f} to {100 * max(bounds):.1f} % of images" in text
+    pools = {(row["classifier"], row["risk"], row["pool"]): row for row in read_kept("adaptive_pool")}
+    found = pools["wrn16-2-noaug", "0.02", "auto"]
+    gains = (100 * float(found[f"gain_all{end}"]) for end in ("", "_low", "_high"))
+    assert "{:+.1f} [{:+.1f}, {:+.1f}] points".format(*gains) in text
+    better = {setting[:2] for setting, row in pools.items() if float(row["gain_all_low"]) > 0}
+    assert better == {("wrn16-2-noaug", "0.02")}

@@ -1,0 +1,108 @@
+"""The simulation of adaptive guarantees tells the truth about rules, and notices rules that break their guarantee."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import guarantee as benchmark
+import secondlook as sl
+from search import make_predictions
+from secondlook.predictions import PredictFrom
+from secondlook.selective import Guarantee, Rule
+
+
+def make_world(predict_from: PredictFrom = "image", *, n_images: int = 600) -> benchmark.AdaptiveWorld:
+    return benchmark.AdaptiveWorld("small", make_predictions(4, n_images), Guarantee(0.05, 0.1), predict_from)
+
+
+def look_at_image(preds: sl.Predictions, rule: Rule) -> tuple[int, bool, int]:
+    """Return the number of looks, whether the image is accepted, and its class, one look after another."""
+    schedule = rule.schedule
+    assert schedule is not None
+    count = 0
+    while True:
+        count += 1
+        seen = preds.select(views=list(schedule.views[:count]))
+        running = sl.confidence(seen, "blend", predict_from=rule.predict_from)
+        if not schedule.is_open(count, running, rule.threshold)[0]:
+            is_accepted = bool(schedule.estimate(count, running)[0] >= rule.threshold)
+            return count, is_accepted, int(seen.predicted(rule.predict_from)[0])
+
+
+@pytest.mark.parametrize(("predict_from", "threshold"), [("image", None), ("views", None), ("views", 0.4)])
+def test_truth_about_a_rule_is_that_of_its_decisions_one_by_one(
+    predict_from: PredictFrom, threshold: float | None
+) -> None:
+    world = make_world(predict_from)
+    rule = world.certify(world.draw(np.random.default_rng(0)))
+    assert rule.predict_from == predict_from
+    if threshold is not None:  # so low that classes of accepted images differ, too
+        rule = replace(rule, threshold=threshold)
+    all_looks = sl.confidence(world.population, "blend", predict_from=predict_from)
+    found = world.evaluate(rule, all_looks)
+    accepted, errors, differing, looks, changed = 0, 0, 0, 0, 0
+    final = world.population.predicted(predict_from)
+    for image in range(world.population.n_images):
+        count, is_accepted, predicted = look_at_image(world.population.select(images=[image]), rule)
+        looks += count
+        accepted += is_accepted
+        errors += is_accepted and predicted != world.population.labels[image]
+        is_final = bool(all_looks[image] >= rule.threshold)
+        differing += is_accepted != is_final or (is_accepted and predicted != final[image])
+        changed += is_accepted and is_final and predicted != final[image]
+    n_images = world.population.n_images
+    assert found["coverage"] == pytest.approx(accepted / n_images)
+    assert found["risk_seen"] == pytest.approx(errors / accepted)
+    assert found["differing"] == pytest.approx(differing / n_images)
+    assert found["looks"] == pytest.approx(looks / n_images)
+    assert 0 < errors < accepted < n_images < looks
+    assert differing > 0
+    assert changed > 0 or threshold is None
+
+
+def test_images_are_drawn_with_replacement() -> None:
+    world = make_world(n_images=200)
+    drawn = world.draw(np.random.default_rng(0))
+    assert drawn.n_images == benchmark.ADAPTIVE_TUNING + benchmark.ADAPTIVE_IMAGES > 2 * world.population.n_images
+    known = {image.tobytes() for image in world.population.logits}
+    assert {image.tobytes() for image in drawn.logits} <= known
+    rule = world.certify(drawn)
+    assert rule.schedule is not None
+    assert rule.calibration is not None
+    assert (rule.schedule.images, rule.calibration.images) == (benchmark.ADAPTIVE_TUNING, benchmark.ADAPTIVE_IMAGES)
+
+
+def test_rules_that_break_their_guarantee_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    certify = benchmark.AdaptiveWorld.certify
+
+    def certify_too_much(world: benchmark.AdaptiveWorld, preds: sl.Predictions) -> Rule:
+        rule = certify(world, preds)
+        assert rule.calibration is not None
+        return replace(rule, threshold=1e-6, calibration=replace(rule.calibration, differing_bound=-1.0))
+
+    sound = benchmark.simulate_adaptive(make_world(), draws=4, seed=0)
+    assert sound["certified"] == 4
+    assert sound["bound_broken"] == 0
+    monkeypatch.setattr(benchmark.AdaptiveWorld, "certify", certify_too_much)
+    broken = benchmark.simulate_adaptive(make_world(), draws=4, seed=0)
+    assert (broken["broken"], broken["bound_broken"]) == (4, 4)
+    assert (broken["broken_share"], broken["broken_high"]) == (1, 1)
+    assert broken["broken_low"] == pytest.approx(0.025 ** (1 / 4))  # all four of four, by Clopper and Pearson
+    assert float(str(sound["risk_seen"])) < 0.05 < float(str(broken["risk_seen"]))
+
+
+def test_worlds_do_not_need_the_files_of_cifar10(tmp_path: Path) -> None:
+    (world,) = benchmark.list_adaptive_worlds(tmp_path / "missing.onnx", tmp_path)
+    assert world.predict_from == "views"
+    assert world.population.n_images == benchmark.POPULATION_IMAGES
+
+
+def test_failures_are_told_with_their_interval() -> None:
+    row = {"world": "small", "predict_from": "views", "risk": "0.02", "delta": "0.05", "draws": "2000", "views": "13"}
+    row |= {"broken": "65", "broken_share": "0.0325", "broken_low": "0.0251", "broken_high": "0.0412"}
+    row |= {"bound_broken": "0", "bound_broken_share": "0", "bound_broken_low": "0", "bound_broken_high": "0.0018"}
+    *_, line = benchmark.format_adaptive_table([{**row, "coverage": "0.791", "looks": "1.82"}]).splitlines()
+    failures = "65 of 2,000: 3.2 % [2.5, 4.1] | 0 of 2,000: 0.0 % [0.0, 0.2]"
+    assert line == f"| small | views | 2 % | 5 % | {failures} | 79.1 % | 1.82 of 13 |"
