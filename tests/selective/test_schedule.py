@@ -122,11 +122,11 @@ def test_limits_are_where_looking_stops() -> None:
     schedule = make_schedule()
     lower, upper = schedule.limits(0.9)
     for looks in (1, 2):
-        inside = np.array([lower[looks - 1] + 1e-9, upper[looks - 1] - 1e-9])
-        outside = np.array([lower[looks - 1] - 1e-9, upper[looks - 1] + 1e-9])
-        assert schedule.is_open(looks, inside, 0.9).all()
-        assert not schedule.is_open(looks, outside, 0.9).any()
-        assert (schedule.estimate(looks, outside) >= 0.9).tolist() == [False, True]
+        for distance, is_open in ((1e-9, True), (-1e-9, False)):
+            estimates = np.array([lower[looks - 1] + distance, upper[looks - 1] - distance])
+            running = 1 / (1 + (1 / estimates - 1) * np.exp(schedule.changes[looks - 1]))
+            np.testing.assert_allclose(schedule.estimate(looks, running), estimates, rtol=1e-12)
+            assert (schedule.is_open(looks, running, 0.9) == is_open).all()
     assert lower[2] == upper[2] == 0.9
     assert not schedule.is_open(3, np.array([0.9, 0.1, 0.99]), 0.9).any()
 

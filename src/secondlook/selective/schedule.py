@@ -87,12 +87,12 @@ class Schedule(FrozenRecord):
         return (low < threshold) & (high >= threshold) & (looks < self.max_looks)
 
     def limits(self, threshold: float) -> tuple[Float64Array, Float64Array]:
-        """Return the confidences after each look below which an image is rejected, and from which on it is accepted.
+        """Return the estimates after each look below which an image is rejected, and from which on it is accepted.
 
-        float64 [L] each. The two are the same after the last look.
+        float64 [L] each. Both are the threshold after the last look.
         """
-        at, changes = np.full(self.max_looks, threshold), np.array(self.changes)
-        return _shift(at, -changes - self._widths), _shift(at, self._widths - changes)
+        at = np.full(self.max_looks, threshold)
+        return _shift(at, -self._widths), _shift(at, self._widths)
 
     def confidence(self, running: Float64Array) -> Float64Array:
         """Return the largest threshold at which each image is accepted, given its confidence after each look.
@@ -162,7 +162,7 @@ class Schedule(FrozenRecord):
         return running[:, : self.max_looks]
 
     def make_table(self, threshold: float) -> TextTable:
-        """Return the limits at a threshold: one row per look."""
+        """Return the limits of the estimate at a threshold: one row per look."""
         lower, upper = self.limits(threshold)
         rows = [["look", "view", "reject below", "accept from"]]
         for count, view in enumerate(self.views, start=1):
