@@ -310,13 +310,9 @@ def trace_frontier(preds: Predictions, splits: Sequence[Split], name: str, guara
 
 
 def interpolate_coverage(frontier: Frontier) -> Float64Array:
-    """Return the coverage at each of `LOOKS`.
-
-    What could not be certified has no threshold to count looks at, so those on the tuning images are taken.
-    """
-    expected = {point.margin: point.looks for point in frontier.schedule.frontier}
-    points = [(one.looks if one.coverage > 0 else expected[one.margin], one.coverage) for one in frontier.points]
-    looks, coverages = np.array(sorted([*points, (frontier.all_looks.looks, frontier.all_looks.coverage)])).T
+    """Return the coverage at each of `LOOKS`."""
+    points = [(point.looks, point.coverage) for point in (*frontier.points, frontier.all_looks)]
+    looks, coverages = np.array(sorted(points)).T
     interpolated: Float64Array = np.interp(LOOKS, looks, coverages)
     return interpolated
 

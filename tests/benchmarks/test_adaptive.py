@@ -15,7 +15,7 @@ from measurement import RESULTS
 from reproduction.defaults_study import VIEWS, Row, Split, read_rows
 from search import make_predictions
 from secondlook.arrays import Array
-from secondlook.selective import CertifiedPoint, Guarantee, Rule, compute_frontier
+from secondlook.selective import Guarantee, Rule, compute_frontier
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARANTEE = Guarantee(0.05, 0.05)
@@ -138,10 +138,9 @@ def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions, 
     labeled = preds.select(images=np.concatenate([split.tuning, split.certification]))
     found = compute_frontier(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(split.tuning)))
     first, second, *others = found.points
-    lost = replace(found, points=(first, CertifiedPoint(second.margin, 1.0, 0.0, 0.0), *others))
-    looks = {point.margin: point.looks for point in found.schedule.frontier}[second.margin]
-    at = int(np.abs(adaptive.LOOKS - looks).argmin())
-    assert 1 < looks < 2
+    lost = replace(found, points=(first, second._replace(coverage=0.0), *others))
+    at = int(np.abs(adaptive.LOOKS - second.looks).argmin())
+    assert 1 < second.looks < 2
     before, after = (adaptive.interpolate_coverage(one) for one in (found, lost))
     assert after[at] < before[at] / 2
     assert after[[0, -1]].tolist() == before[[0, -1]].tolist()

@@ -259,6 +259,12 @@ def test_frontier_goes_from_one_look_to_all(preds: Predictions, rule: Rule) -> N
     assert frontier.all_looks.coverage == everything.coverage
 
 
+def test_frontier_without_a_guarantee_has_the_looks_of_the_tuning_images(preds: Predictions) -> None:
+    frontier = compute_frontier(preds, risk=1e-5)
+    assert {point.coverage for point in frontier.points} == {0.0}
+    assert [point.looks for point in frontier.points] == [point.looks for point in frontier.schedule.frontier]
+
+
 def test_policy_stores_the_schedule(rule: Rule, judged: Predictions, tmp_path: Path) -> None:
     schedule = schedule_of(rule)
     policy = Policy.from_rule(rule, classifier=CLASSIFIER, views=schedule.views)

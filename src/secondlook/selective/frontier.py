@@ -24,7 +24,7 @@ class CertifiedPoint(NamedTuple):
 
     margin: float
     looks: float
-    """Mean number of looks."""
+    """Mean number of looks; where nothing can be certified, that on the tuning images."""
     coverage: float
     """Certified coverage; 0 if nothing can be certified."""
     differing: float
@@ -70,7 +70,8 @@ def compute_frontier(
     chosen = scored.adapted.schedule
     margins = sorted({*FRONTIER_MARGINS, chosen.margin})
     rules = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
-    points = tuple(_make_point(margin, rule) for margin, rule in rules.items())
+    expected = {point.margin: point.looks for point in chosen.frontier}
+    points = tuple(_make_point(margin, rule, expected[margin]) for margin, rule in rules.items())
     final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
     full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
     all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
@@ -85,7 +86,8 @@ def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: flo
     return changed.complete(certify_confidence(changed.correct(), adapted.confidence, risk=risk, delta=delta), delta)
 
 
-def _make_point(margin: float, rule: Rule) -> CertifiedPoint:
-    assert rule.calibration is not None, "certify_confidence counts images"
+def _make_point(margin: float, rule: Rule, expected_looks: float) -> CertifiedPoint:
     counts = rule.calibration
-    return CertifiedPoint(margin, counts.mean_looks or 1.0, counts.coverage, (counts.differing or 0) / counts.images)
+    assert counts is not None, "certify_confidence counts images"
+    looks = expected_looks if counts.mean_looks is None else counts.mean_looks
+    return CertifiedPoint(margin, looks, counts.coverage, (counts.differing or 0) / counts.images)
