@@ -137,6 +137,12 @@ def test_a_method_that_is_no_mean_over_views_is_refused(preds: Predictions, rule
         certify(preds, "msr", risk=RISK, adaptive=schedule_of(rule) if adaptive == "given" else True)
 
 
+@pytest.mark.parametrize("adaptive", ["yes", 1, None, np.True_])
+def test_adaptive_is_true_false_or_a_schedule(preds: Predictions, adaptive: Any) -> None:
+    with pytest.raises(DecisionError, match="adaptive="):
+        certify(preds, risk=RISK, adaptive=adaptive)
+
+
 def test_too_few_images_are_refused_with_their_number(preds: Predictions) -> None:
     with pytest.raises(DecisionError, match=r"at least 100 .* got 99"):
         certify(preds.select(images=np.arange(396)), risk=RISK, adaptive=True)

@@ -1,6 +1,7 @@
 """Policy files: a rule together with the classifier and the views it belongs to, stored as JSON with a checksum."""
 
 import datetime
+import itertools
 import math
 import re
 import warnings
@@ -210,11 +211,13 @@ class Policy(FrozenRecord):
     def _check_schedule(cls, schedule: Schedule | None, info: ValidationInfo) -> Schedule | None:
         if schedule is None or not {"views", "method", "options"} <= info.data.keys():
             return schedule
-        if schedule.views != info.data["views"]:
-            raise ValueError(
-                f"expected the views of the policy in the order of looks, got {list(schedule.views)} for a policy with "
-                f"{list(info.data['views'])}"
-            )
+        pairs = itertools.zip_longest(schedule.views, info.data["views"], fillvalue="none")
+        for look, (found, expected) in enumerate(pairs, start=1):
+            if found != expected:
+                raise ValueError(
+                    f"expected the views of the policy in the order of looks, got {found} instead of {expected} as "
+                    f"look {look}"
+                )
         if schedule.method != info.data["method"]:
             raise ValueError(f"expected method {info.data['method']!r}, got {schedule.method!r}")
         try:

@@ -58,6 +58,11 @@ class Looking:
     tolerance: float
     max_looks: int | None
 
+    def __post_init__(self) -> None:
+        given: object = self.adaptive  # whatever callers without a type checker pass
+        if not isinstance(given, bool | Schedule):
+            raise DecisionError(f"adaptive={given!r}; expected True, False or a schedule of fit_schedule.")
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredImages:
