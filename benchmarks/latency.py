@@ -4,12 +4,14 @@ python benchmarks/latency.py                # the rounds of the stored results
 python benchmarks/latency.py --rounds 50    # quick
 
 Needs ../shared/cifar10 (test.npz and the ONNX models). The bare forward gets its input ready-made, so views,
-preprocessing, confidence, interval and decision all count as overhead.
+preprocessing, confidence, interval and decision all count as overhead. An adaptive policy looks at an image again only
+while its decision is open, one forward after another, so it is compared with all looks over many images.
 """
 
 import io
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,8 +31,9 @@ from measurement import (
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
+from secondlook.predictions import collect
 from secondlook.scoring import LoadedPolicy, load_policy
-from secondlook.selective import Policy, Rule
+from secondlook.selective import Policy, Rule, threshold_for
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -39,6 +42,9 @@ MODELS = ("resnet20.onnx", "resnet56.onnx")
 
 VIEWS = "cifar10"
 TARGET = 1.1
+COVERAGE = 0.9
+CALIBRATION_IMAGES = 500
+"""Images that an adaptive policy is fitted to; the timed ones come after them."""
 
 
 def main() -> None:
@@ -49,7 +55,8 @@ def main() -> None:
     if not CIFAR10.is_dir():
         print(f"skipped: {CIFAR10} does not exist")
         return
-    rows = [row for name in MODELS for row in measure_latency(CIFAR10 / name, options.rounds)]
+    measures = (measure_latency, measure_adaptive)
+    rows = [row for name in MODELS for measure in measures for row in measure(CIFAR10 / name, options.rounds)]
     write_results(options.out / "latency.csv", rows)
     print_table(rows, "Deciding about one image")
 
@@ -75,9 +82,37 @@ def measure_latency(model: Path, rounds: int) -> list[Row]:
     ]
 
 
-def make_policy(classifier: Classifier) -> LoadedPolicy:
+def measure_adaptive(model: Path, n_images: int) -> list[Row]:
+    """Time `decide` with all looks and adaptively, once for each image, in alternation."""
+    source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=CALIBRATION_IMAGES + n_images)
+    images = [source.read(index) for index in range(len(source))]
+    classifier = load_cifar10_classifier(model)
+    preds = collect(classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
+    rule = threshold_for(preds, "blend", coverage=COVERAGE, adaptive=True)
+    assert rule.schedule is not None, "the rule is adaptive"
+    full, adaptive = (make_policy(classifier, one, rule.schedule.views) for one in (replace(rule, schedule=None), rule))
+    seconds = []
+    looks = [adaptive.decide(image).looks for image in images[CALIBRATION_IMAGES:]]
+    for image in images[CALIBRATION_IMAGES:]:
+        one_full, one_adaptive = time_rounds(partial(full.decide, image), partial(adaptive.decide, image), rounds=1)
+        seconds.append((*one_full, *one_adaptive))
+    (mean_full, mean_adaptive), slowest = np.mean(seconds, axis=0), np.max(seconds, axis=0)[1]
+    name = model.stem
+    return [
+        make_row(f"{name}: decide with all looks", "mean milliseconds", 1000 * mean_full),
+        make_row(f"{name}: decide adaptively, {np.mean(looks):.2f} looks", "mean milliseconds", 1000 * mean_adaptive),
+        make_row(f"{name}: decide adaptively", "times as fast", mean_full / mean_adaptive),
+        make_row(f"{name}: decide adaptively, slowest of {n_images}", "milliseconds", 1000 * slowest),
+    ]
+
+
+def make_policy(
+    classifier: Classifier,
+    rule: Rule = Rule(0.9, "blend"),  # noqa: B008 -- immutable
+    views: tuple[str, ...] = ViewSet(VIEWS).texts,
+) -> LoadedPolicy:
     """Write a policy for a classifier and load it."""
-    policy = Policy.from_rule(Rule(0.9, "blend"), classifier=classifier, views=ViewSet(VIEWS).texts)
+    policy = Policy.from_rule(rule, classifier=classifier, views=views)
     with tempfile.TemporaryDirectory() as folder:
         policy.save(Path(folder) / "policy.json")
         return load_policy(Path(folder) / "policy.json", classifier=classifier)
