@@ -463,7 +463,7 @@ def make_policies(preds: Predictions, n_scored: int, classifier: Classifier) -> 
         "one look": (("identity",), certify_first(labeled.select(views=["identity"]))),
     }
     return {
-        name: Policy.from_rule(rule, classifier=classifier, views=rule.schedule.views if rule.schedule else views)
+        name: Policy.from_rule(rule, classifier=classifier, views=rule.list_views(views))
         for name, (views, rule) in rules.items()
     }
 

@@ -28,6 +28,12 @@ def softmax(logits: Array) -> Float64Array:
     return shifted
 
 
+def sigmoid(values: Float64Array) -> Float64Array:
+    """Return 1 / (1 + exp(-v)) of each value. Same shape"""
+    with np.errstate(over="ignore"):  # exp(-values) may become infinite, and the sigmoid 0
+        return 1 / (1 + np.exp(-values))
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a finite real number: not a text, a bool, None or NaN."""
     if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):

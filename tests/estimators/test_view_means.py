@@ -25,18 +25,11 @@ from secondlook.estimators import (
 from secondlook.estimators import bootstrap as bootstrap_module
 from secondlook.predictions import Predictions, batching
 from secondlook.views import ViewSet
+from tests.estimators.conftest import LEARNED_WEIGHTS
 
 Maker = Callable[..., Predictions]
 KINDS: list[dict[str, Any]] = [{}, {"members": 3}, {"logits": False}, {"logits": False, "members": 2}]
-WEIGHTS = {
-    "intercept": -0.5,
-    "log_odds": 0.3,
-    "log_margin": 0.2,
-    "margin": 0.7,
-    "logit_norm": 1.1,
-    "image_log_odds": 0.1,
-}
-MEANS: list[tuple[str, dict[str, Any]]] = [("mean", {}), ("blend", {}), ("learned", WEIGHTS)]
+MEANS: list[tuple[str, dict[str, Any]]] = [("mean", {}), ("blend", {}), ("learned", LEARNED_WEIGHTS)]
 
 
 def sigmoid(value: float) -> float:
@@ -74,7 +67,9 @@ def combine(method: str, features: dict[str, float]) -> float:
         return sigmoid(features["log_odds"])
     if method == "blend":
         return sigmoid((features["log_odds"] + features["log_margin"]) / 2)
-    return sigmoid(WEIGHTS["intercept"] + sum(WEIGHTS[name] * value for name, value in features.items()))
+    return sigmoid(
+        LEARNED_WEIGHTS["intercept"] + sum(LEARNED_WEIGHTS[name] * value for name, value in features.items())
+    )
 
 
 def list_outputs(preds: Predictions) -> Array:
@@ -180,7 +175,7 @@ def test_the_interval_of_an_unknown_method_or_option_is_rejected(predictions: Ma
 def test_log_odds_alone_are_the_mean(predictions: Maker) -> None:
     for kind in KINDS:
         preds = predictions(**kind)
-        weights: dict[str, Any] = {**dict.fromkeys(WEIGHTS, 0.0), "log_odds": 1.0}
+        weights: dict[str, Any] = {**dict.fromkeys(LEARNED_WEIGHTS, 0.0), "log_odds": 1.0}
         np.testing.assert_allclose(
             confidence(preds, "learned", **weights), confidence(preds, "mean"), rtol=1e-6, atol=1e-12
         )
@@ -277,7 +272,7 @@ def test_log_odds_are_precise_where_the_probability_is_one() -> None:
     leads = np.linspace(20, 300, 15)
     logits = np.zeros((15, 2, 3))
     logits[:, :, 0] = leads[:, None]
-    weights: dict[str, Any] = {**dict.fromkeys(WEIGHTS, 0.0), "log_odds": 0.01}
+    weights: dict[str, Any] = {**dict.fromkeys(LEARNED_WEIGHTS, 0.0), "log_odds": 0.01}
     values = confidence(Predictions(logits=logits, views=["identity", "hflip"]), "learned", **weights)
     np.testing.assert_allclose(values, [sigmoid(0.01 * (lead - math.log(2))) for lead in leads])
 

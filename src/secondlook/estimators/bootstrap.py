@@ -9,16 +9,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray, is_number, is_whole_number
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import (
-    METHODS,
-    Method,
-    ViewMeans,
-    check_arguments,
-    check_options,
-    find_method,
-    method,
-    split_method,
-)
+from secondlook.estimators.methods import METHODS, Method, ViewMeans, check_arguments, method, resolve_method
 from secondlook.estimators.plurality import plurality_confidence
 from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import PredictFrom, Predictions
@@ -146,9 +137,7 @@ def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntAr
 
 def _find_resampled_method(text: str, options: Mapping[str, object]) -> tuple[Method, dict[str, Any]]:
     """Return the method whose values are resampled, with its options."""
-    plain, merged = split_method(text, options)
-    found = find_method(plain)
-    check_options(found, merged)
+    found, _, merged = resolve_method(text, options)
     return (found, merged) if found.is_mean_over_views else (METHODS["mean"], {})
 
 

@@ -142,6 +142,14 @@ def find_method(text: str) -> Method:
     return found
 
 
+def resolve_method(text: str, options: Mapping[str, object]) -> tuple[Method, str, dict[str, Any]]:
+    """Return a method, its text before the options, and all options, which it must have."""
+    plain, merged = split_method(text, options)
+    found = find_method(plain)
+    check_options(found, merged)
+    return found, plain, merged
+
+
 def confidence(
     preds: Predictions, method: str = "mean", *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
 ) -> Float64Array:
@@ -167,9 +175,7 @@ def confidence(
         Higher is surer; never NaN or infinite.
     """
     check_arguments(preds, predict_from, top_k)
-    plain, merged = split_method(method, options)
-    found = find_method(plain)
-    check_options(found, merged)
+    found, plain, merged = resolve_method(method, options)
     check_needs(found, preds, merged)
     parameter = (plain.partition(":")[2],) if found.parameter else ()
     values = found.compute(preds, *parameter, predict_from=predict_from, top_k=top_k, **merged)

@@ -7,15 +7,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import (
-    METHODS,
-    Method,
-    check_arguments,
-    check_needs,
-    check_options,
-    find_method,
-    split_method,
-)
+from secondlook.estimators.methods import METHODS, Method, check_arguments, check_needs, resolve_method
 from secondlook.predictions import PredictFrom, Predictions
 
 
@@ -60,9 +52,7 @@ def compute_view_statistics(
 
 def find_mean_over_views(text: str, options: Mapping[str, object]) -> tuple[Method, dict[str, Any]]:
     """Return a method that is a function of means over the views, and its options, or raise `ConfidenceError`."""
-    plain, merged = split_method(text, options)
-    found = find_method(plain)
-    check_options(found, merged)
+    found, _, merged = resolve_method(text, options)
     if not found.is_mean_over_views:
         known = ", ".join(repr(name) for name in METHODS if METHODS[name].is_mean_over_views)
         raise ConfidenceError(

@@ -7,7 +7,14 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import TO_FIT, check_arguments, check_needs, check_options, find_method, split_method
+from secondlook.estimators.methods import (
+    TO_FIT,
+    check_arguments,
+    check_needs,
+    find_method,
+    resolve_method,
+    split_method,
+)
 from secondlook.estimators.temperature import fit_temperature
 from secondlook.predictions import PredictFrom, Predictions
 
@@ -51,9 +58,7 @@ def fit_method(
         Options of the method; whatever was fitted is a plain number or text.
     """
     check_arguments(preds, predict_from, top_k)
-    plain, merged = split_method(method, options)
-    found = find_method(plain)
-    check_options(found, merged)
+    found, plain, merged = resolve_method(method, options)
     if not needs_fitting(plain, merged):
         return merged
     check_needs(found, preds, merged)

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray, is_number
+from secondlook.arrays import Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.methods import ViewMeans, method
 from secondlook.estimators.probability_mass import iter_member_blocks, list_members, predicted_classes
@@ -36,7 +36,7 @@ def _iter_blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) ->
 
 def _combine_blend(means: Float64Array) -> Float64Array:
     """Return the sigmoid of half the sum of the log-odds and the mean log-margin. [3, n, B] -> [n, B]"""
-    return _sigmoid((np.log(means[0] / means[1]) + means[2]) / 2)
+    return sigmoid((np.log(means[0] / means[1]) + means[2]) / 2)
 
 
 @method(
@@ -80,7 +80,7 @@ def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Ar
     # Not a matrix product, which adds up one image in another order than many.
     for weight, feature in zip(weights[1:], _compute_features(means), strict=True):
         total += weight * feature
-    return _sigmoid(total)
+    return sigmoid(total)
 
 
 def _compute_features(means: Float64Array) -> list[Float64Array]:
@@ -219,11 +219,6 @@ def _average_outputs(values: Float64Array) -> Float64Array:
     """Return the mean over members and views. [S, n, members, V] -> [S, n, 1]"""
     means: Float64Array = values.reshape(*values.shape[:2], -1).mean(axis=2, keepdims=True)
     return means
-
-
-def _sigmoid(values: Float64Array) -> Float64Array:
-    with np.errstate(over="ignore"):  # exp(-values) may become infinite, and the sigmoid 0
-        return 1 / (1 + np.exp(-values))
 
 
 def _check_weights(weights: Mapping[str, float | None]) -> list[float]:

@@ -433,7 +433,7 @@ class Run:
         return Policy.from_rule(
             rule,
             classifier=self.record.classifier,
-            views=self.record.views if rule.schedule is None else rule.schedule.views,
+            views=rule.list_views(self.record.views),
             data=self.record.data.spec,
             data_digest=self.record.data.digest,
             class_names=self.predictions.class_names,

@@ -235,7 +235,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted_policy = Policy.from_rule(
             rule,
             classifier=classifier,
-            views=preds.views.texts if rule.schedule is None else rule.schedule.views,
+            views=rule.list_views(preds.views.texts),
             data=source.spec,
             data_digest=source.digest,
             class_names=preds.class_names,

@@ -199,6 +199,10 @@ class Rule:
         looks, confidence = self.schedule.look(running, self.threshold)
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
+    def list_views(self, views: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the views that are looked at, given all views: those of a schedule, in the order of looks."""
+        return views if self.schedule is None else self.schedule.views
+
     def compute_running(self, preds: Predictions) -> Float64Array:
         """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. -> float64 [N, V]"""
         return running_confidence(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray, sigmoid
 from secondlook.errors import DecisionError
 from secondlook.files import FrozenRecord, PositiveCount
 from secondlook.tables import TextTable, format_html, format_image_share, format_value
@@ -198,7 +198,5 @@ def compute_log_odds(confidence: Float64Array) -> Float64Array:
 
 def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Array:
     """Add `change` to the log-odds of confidences. Same shape, where one change belongs to all or to each column"""
-    with np.errstate(over="ignore"):  # of a confidence of about 0
-        shifted = 1 / (1 + np.exp(-(compute_log_odds(confidence) + change)))
     # Without a change exactly: there and back again, the last bit may differ.
-    return np.where(np.equal(change, 0), confidence, shifted)
+    return np.where(np.equal(change, 0), confidence, sigmoid(compute_log_odds(confidence) + change))
