@@ -13,8 +13,8 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import Chunking, CollectJob, batching, collect, pipeline, read_chunks, validation
-from secondlook.predictions.pipeline import read_ahead
+from secondlook.predictions import Chunking, CollectJob, batching, collect, decoding, read_chunks, validation
+from secondlook.predictions.read_ahead import read_ahead
 from secondlook.sources import ArraySource, Batch, open_source
 from secondlook.views import ViewSet
 
@@ -91,7 +91,7 @@ def test_few_images_are_held_at_their_original_size(monkeypatch: pytest.MonkeyPa
                 yield batch
 
     source = Recorded(np.zeros((70, 40, 40, 3), dtype=np.uint8))
-    monkeypatch.setattr(pipeline, "DECODED_AT_ONCE", 5)
+    monkeypatch.setattr(decoding, "DECODED_AT_ONCE", 5)
     monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 8 * 8 * 3)
     sizes: list[int] = []
 

@@ -18,17 +18,16 @@ from secondlook.predictions.chunks import (
     write_chunk,
 )
 from secondlook.predictions.collection import PROGRESS_UNIT, collect
+from secondlook.predictions.decoding import DecodedChunk, read_first_image
 from secondlook.predictions.manifest import ensemble_key, entry_key
 from secondlook.predictions.pipeline import (
     CollectJob,
-    DecodedChunk,
     Sink,
-    read_ahead,
     read_chunks,
-    read_first_image,
     run_pipeline,
 )
 from secondlook.predictions.predictions import PredictFrom, Predictions, concatenate, top_classes
+from secondlook.predictions.read_ahead import read_ahead
 from secondlook.predictions.store import StoreEntry
 from secondlook.predictions.validation import (
     ClassNamesWarning,

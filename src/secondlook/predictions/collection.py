@@ -14,6 +14,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.chunks import Chunk, SaveTimer, ensure_images_file
+from secondlook.predictions.decoding import read_first_image
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
@@ -22,7 +23,7 @@ from secondlook.predictions.manifest import (
     entry_key,
     write_manifest,
 )
-from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
+from secondlook.predictions.pipeline import CollectJob, Sink, run_pipeline
 from secondlook.predictions.predictions import Predictions, open_entry
 from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
