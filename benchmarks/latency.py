@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from measurement import (
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
+from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.predictions import collect
 from secondlook.scoring import LoadedPolicy, load_policy
 from secondlook.selective import Policy, Rule, threshold_for
@@ -123,7 +123,8 @@ def prepare_forward(classifier: Classifier, image: Array) -> Callable[[], object
 
     It is the session of the classifier: the threads of a second one would go on spinning while the first one runs.
     """
-    session: Any = vars(classifier)["_session"]
+    assert isinstance(classifier, OnnxClassifier)
+    session = classifier.session
     inputs = classifier.preprocessing.normalize(apply_views(image[None], VIEWS)[0])
     return partial(session.run, None, {session.get_inputs()[0].name: inputs})
 

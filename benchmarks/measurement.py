@@ -93,9 +93,12 @@ def print_table(rows: list[Row], title: str) -> None:
 
 
 def write_results(path: Path, rows: list[Row], packages: tuple[str, ...] = PACKAGES) -> None:
-    """Write rows as CSV, each with its random seed, machine, cores, versions of `packages`, commit and date."""
+    """Write rows as CSV, each with its random seed, machine, cores, versions of `packages`, commit and date.
+
+    Rows that have these already, from a run before, keep them.
+    """
     circumstances = _describe_circumstances(packages)
-    described = [{**row, "seed": row.get("seed", "none"), **circumstances} for row in rows]
+    described = [{**row, "seed": row.get("seed", "none"), **circumstances, **row} for row in rows]
     columns = list(dict.fromkeys(name for row in described for name in row))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:

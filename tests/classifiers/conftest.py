@@ -106,6 +106,20 @@ def torch_module(network: Any) -> Any:
     return module
 
 
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let torch.compile return modules as they are, and return the list of these modules."""
+    torch = pytest.importorskip("torch")
+    modules: list[Any] = []
+
+    def record(module: Any) -> Any:
+        modules.append(module)
+        return module
+
+    monkeypatch.setattr(torch, "compile", record)
+    return modules
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

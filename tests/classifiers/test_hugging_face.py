@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import Preprocessing, load_classifier
+from secondlook.classifiers import Preprocessing, TorchClassifier, load_classifier
 from secondlook.classifiers.hugging_face import parse_processor
 from secondlook.errors import ClassifierError
 
@@ -69,6 +69,15 @@ def test_a_saved_model_has_the_same_output_as_in_transformers(folder: Path) -> N
         expected = transformers.AutoModelForImageClassification.from_pretrained(folder)(**inputs).logits.numpy()
     np.testing.assert_allclose(classifier(classifier.preprocessing.fit(images)), expected, atol=1e-4)
     assert classifier.digest == load_classifier(f"hf:{folder}").digest
+
+
+def test_options_of_torch_are_passed_on(folder: Path, compiled: list[Any]) -> None:
+    from secondlook.classifiers.torch_placement import Placement
+
+    classifier = load_classifier(f"hf:{folder}", compile=True, cuda_graphs=True, dtype="bfloat16")
+    assert isinstance(classifier, TorchClassifier)
+    assert classifier._placement == Placement(dtype="bfloat16", compile=True, cuda_graphs=True)
+    assert compiled == [classifier.module]
 
 
 def test_settings_can_be_replaced(folder: Path) -> None:

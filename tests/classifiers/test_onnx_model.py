@@ -1,5 +1,6 @@
 """ONNX files: the input is read from the model, and models that do not fit are rejected."""
 
+import gc
 import hashlib
 import os
 import re
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import load_classifier
+from secondlook.classifiers import Classifier, load_classifier
 from secondlook.classifiers.classifier import digest_values
 from secondlook.classifiers.onnx_file import find_external_data
+from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession
 from secondlook.errors import ClassifierError
+from secondlook.views import View, ViewSet, apply_view
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 Array = np.ndarray[Any, Any]
@@ -284,7 +287,7 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
             load_with_weights(tmp_path, "pipe")
 
 
-def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path, images: Array) -> None:
+def write_endless_loop(file: Path) -> Path:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -311,7 +314,12 @@ def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path, images: Array) -> N
         [numpy_helper.from_array(np.array(True), "yes")],
     )
     opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "m.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), file)
+    return file
+
+
+def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path, images: Array) -> None:
+    write_endless_loop(tmp_path / "m.onnx")
     classifier = load_classifier(f"onnx:{tmp_path / 'm.onnx'}?timeout=0.3")
     with pytest.raises(ClassifierError, match=r"0\.3 seconds"):
         classifier(images)
@@ -327,3 +335,229 @@ def test_resnet20_reaches_its_accuracy_on_cifar10() -> None:
     classifier = load_classifier(f"onnx:{SHARED}/cifar10/resnet20.onnx", output="logits", mean=mean, std=std)
     predicted = classifier(classifier.preprocessing.fit(images)).argmax(axis=1)
     assert abs((predicted == labels).mean() - 0.917) < 0.015
+
+
+# --- Devices ---
+
+COPIES = ViewSet("identity hflip shift:1,-2 hflip+shift:0,1").views
+CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def load_onnx(spec: str, **options: Any) -> OnnxClassifier:
+    classifier = load_classifier(spec, **options)
+    assert isinstance(classifier, OnnxClassifier)
+    return classifier
+
+
+def accelerate(classifier: OnnxClassifier, models: int = 1) -> OnnxClassifier:
+    """Let the session get its inputs from torch, on the CPU in place of a GPU."""
+    torch = pytest.importorskip("torch")
+    from secondlook.classifiers.device import DeviceWorkers
+
+    run = classifier._placed.run
+    workers = DeviceWorkers([run.to_device_model(torch.device("cpu")) for _ in range(models)])
+    classifier._known["auto"] = PlacedSession(run, workers)
+    return classifier
+
+
+def classify_on_host(classifier: Classifier, images: Array, views: tuple[View, ...]) -> Array:
+    return np.concatenate([classifier(apply_view(images, view)) for view in views])
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16", "UINT8"])
+@pytest.mark.parametrize("shape", [("n", 3, 8, 8), ("n", 8, 8, 3), ("n", 3, "h", "w"), (4, 3, 8, 8), (64, 8, 8, 3)])
+@pytest.mark.parametrize("models", [1, 2])
+def test_inputs_from_torch_give_the_outputs_of_the_host(
+    shape: tuple[object, ...], dtype: str, models: int, make_onnx: Write, network: Any, images: Array, tmp_path: Path
+) -> None:
+    file = make_onnx(network, tmp_path / "m.onnx", shape=shape, dtype=dtype)
+    settings = {} if dtype == "UINT8" else {"mean": (0.3, 0.4, 0.5), "std": (0.2, 0.3, 0.25)}
+    classifier = load_onnx(f"onnx:{file}", color="BGR", **settings)
+    expected = classify_on_host(classifier, images, COPIES)
+    accelerate(classifier, models)
+    found = classifier.start(classifier.upload(images), COPIES)()
+    np.testing.assert_allclose(found, expected, atol=1e-2 if dtype == "FLOAT16" else 1e-5)
+    assert abs(expected).max() > 0.1
+
+
+def test_gray_images_from_torch_give_the_outputs_of_the_host(
+    make_onnx: Write, make_network: Any, tmp_path: Path
+) -> None:
+    gray = np.random.default_rng(2).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
+    file = make_onnx(make_network(channels=1), tmp_path / "m.onnx", shape=("n", 1, 8, 8))
+    classifier = load_onnx(f"onnx:{file}", mean=0.4, std=0.3)
+    expected = classify_on_host(classifier, gray, COPIES)
+    accelerate(classifier)
+    np.testing.assert_allclose(classifier.start(classifier.upload(gray), COPIES)(), expected, atol=1e-5)
+
+
+def test_input_stays_in_memory_while_the_session_runs(
+    make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session gets an address only; a tensor that is not contiguous is copied to one nobody else holds."""
+    torch = pytest.importorskip("torch")
+    classifier = load_onnx(f"onnx:{make_onnx(network, tmp_path / 'm.onnx', shape=('n', 3, 8, 8))}")
+    session = classifier.session
+    run_with_iobinding = session.run_with_iobinding
+    overwritten: list[Any] = []
+
+    def overwrite_free_memory(*arguments: Any) -> None:
+        gc.collect()
+        overwritten.extend(torch.full((7, 3, 8, 8), 1e6) for _ in range(64))
+        run_with_iobinding(*arguments)
+
+    monkeypatch.setattr(session, "run_with_iobinding", overwrite_free_memory)
+    pixels_last = torch.from_numpy(images.astype(np.float32) / 255)
+    outputs = classifier._placed.run.run_tensor(pixels_last.permute(0, 3, 1, 2))
+    assert overwritten
+    np.testing.assert_allclose(outputs.numpy(), expected(network, images), atol=1e-4)
+
+
+def test_time_limit_holds_for_inputs_from_torch(tmp_path: Path, images: Array) -> None:
+    classifier = accelerate(load_onnx(f"onnx:{write_endless_loop(tmp_path / 'm.onnx')}?timeout=0.3"))
+    with pytest.raises(ClassifierError, match=r"0\.3 seconds on a batch of 7 images"):
+        classifier.start(classifier.upload(images), COPIES[:1])()
+
+
+def test_failure_with_inputs_from_torch_is_one_sentence(make_onnx: Write, network: Any, tmp_path: Path) -> None:
+    classifier = accelerate(load_onnx(f"onnx:{make_onnx(network, tmp_path / 'm.onnx', shape=('n', 3, 'h', 'w'))}"))
+    with pytest.raises(ClassifierError, match=r"failed on an input of shape \[1, 3, 1, 1\]"):
+        classifier.start(classifier.upload(np.zeros((1, 1, 1, 3), np.uint8)), COPIES[:1])()
+
+
+def test_collected_outputs_are_those_of_the_host(make_onnx: Write, network: Any, images: Array, tmp_path: Path) -> None:
+    from secondlook.predictions import collect
+
+    file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
+    host = collect(load_onnx(f"onnx:{file}"), images, COPIES, progress=False)
+    found = collect(accelerate(load_onnx(f"onnx:{file}"), 2), images, COPIES, progress=False)
+    np.testing.assert_allclose(found.logits, host.logits, atol=1e-5)
+
+
+class CudaSessions:
+    """Sessions on the CPU that ONNX Runtime would have on GPUs; `made` are the providers of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, finds_libraries: bool = True, gpus: int = 1) -> None:
+        import onnxruntime
+
+        self.made: list[Any] = []
+        self._create = onnxruntime.InferenceSession
+        self._finds_libraries = finds_libraries
+        self._gpus = gpus
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: CUDA)
+        monkeypatch.setattr(onnxruntime, "InferenceSession", self)
+
+    def __call__(self, file: str, options: Any, *, providers: list[Any], **settings: Any) -> Any:
+        self.made.append(providers)
+        session = self._create(file, options, providers=["CPUExecutionProvider"])
+        if providers != ["CPUExecutionProvider"]:
+            assert settings == {"enable_fallback": 0}  # which would print, and hide the error
+            if int(providers[0][1]["device_id"]) >= self._gpus:
+                raise RuntimeError("CUDA failure 101: invalid device ordinal ; GPU=7\nsecond line")
+            session.get_providers = lambda: CUDA if self._finds_libraries else CUDA[1:]
+        return session
+
+
+@pytest.fixture
+def spec(make_onnx: Write, network: Any, tmp_path: Path) -> str:
+    return f"onnx:{make_onnx(network, tmp_path / 'm.onnx', shape=('n', 3, 8, 8))}"
+
+
+@pytest.fixture
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch, if it is installed, see no GPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_cuda_needs_its_provider(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    classifier = load_onnx(spec)
+    for device in ("cuda", "cuda:3"):
+        with pytest.raises(ClassifierError, match=f"device='{device}'.*install onnxruntime-gpu, or pass device='cpu'"):
+            classifier.on_device(device)
+    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+        classifier.on_device("gpu")
+    assert classifier.on_device("auto") is classifier
+    assert classifier.workers is None
+    assert classifier.on_device("cpu").providers == ["CPUExecutionProvider"]
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_cuda_without_torch_is_reached_from_the_host(spec: str, images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = load_onnx(spec)(images)
+    sessions = CudaSessions(monkeypatch, gpus=2)
+    classifier = load_onnx(spec)
+    for device, number in (("cuda", "0"), ("cuda:1", "1")):
+        moved = classifier.on_device(device)
+        assert moved.providers == CUDA
+        assert not moved.is_accelerated
+        assert moved.digest == classifier.digest
+        (name, options), other = sessions.made[-1]
+        assert [name, other] == CUDA
+        assert options["device_id"] == number
+        assert options["use_tf32"] == "0"
+        np.testing.assert_array_equal(moved(images), outputs)
+        assert moved.on_device(device) is moved
+        assert moved.on_device("auto") is moved
+    made = len(sessions.made)
+    assert classifier.on_device("cpu").providers == CUDA[1:]
+    assert classifier.on_device("cuda").providers == CUDA
+    assert len(sessions.made) == made
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_auto_uses_cuda_where_it_is_available(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    CudaSessions(monkeypatch)
+    assert load_onnx(spec).on_device("auto").providers == CUDA
+    chosen = load_onnx(spec, providers="CPUExecutionProvider")
+    assert chosen.on_device("auto").providers == CUDA[1:]
+    assert chosen.on_device("cuda").providers == CUDA
+    assert chosen.on_device("cuda").on_device("auto").providers == CUDA
+    assert load_onnx(spec).on_device("cpu").on_device("auto").providers == CUDA[1:]
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_cpu_opens_no_session_on_a_gpu(spec: str, images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = CudaSessions(monkeypatch)
+    load_onnx(spec).on_device("cpu")(images)
+    assert sessions.made == [["CPUExecutionProvider"]]
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_missing_cuda_libraries_are_an_error_unless_auto(
+    spec: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CudaSessions(monkeypatch, finds_libraries=False)
+    with pytest.raises(ClassifierError, match=r"device='cuda' .*CUDA libraries.*device='cpu'"):
+        load_onnx(spec).on_device("cuda")
+    classifier = load_onnx(spec).on_device("auto")
+    assert classifier.providers == CUDA[1:]
+    assert not classifier.is_accelerated
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_gpu_that_does_not_exist_is_one_sentence(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    CudaSessions(monkeypatch)
+    with pytest.raises(ClassifierError, match=r"device='cuda:7' .*invalid device ordinal.*device='cpu'") as caught:
+        load_onnx(spec).on_device("cuda:7")
+    assert "\n" not in str(caught.value)
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ClassifierError, match=r"device='cuda:7' does not exist; this machine has cuda:0, cuda:1"):
+        load_onnx(spec).on_device("cuda:7")
+
+
+def test_each_gpu_has_a_session(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    sessions = CudaSessions(monkeypatch, gpus=2)
+    classifier = load_onnx(spec)
+    for device, devices in (("cuda", ("cuda:0", "cuda:1")), ("cuda:1", ("cuda:1",)), ("auto", ("cuda:0", "cuda:1"))):
+        workers = classifier.on_device(device).workers
+        assert workers is not None
+        assert workers.devices == devices
+    assert [made[0][1]["device_id"] for made in sessions.made if made != CUDA[1:]] == ["0", "1", "1"]

@@ -109,6 +109,34 @@ def test_a_batch_of_the_right_size_is_not_copied() -> None:
     assert Preprocessing(size=8).fit(images) is images
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8, 1), (8, 6, 3), (6, 8, 3)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"resize": 8},
+        {"resize": (8, 6)},
+        {"crop": 8},
+        {"resize": 8, "crop": (8, 6)},
+        {"resize": 6},
+        {"size": 8},
+        {"channels": 1},
+        {"channels": 3},
+        {"channels": 3, "gray": "repeat"},
+        {"channels": 1, "gray": "luminance"},
+        {"mean": (0.5, 0.4, 0.3)},
+    ],
+)
+def test_images_are_kept_if_fit_returns_them(shape: tuple[int, ...], settings: dict[str, Any]) -> None:
+    preprocessing = Preprocessing(**settings)
+    batch = np.zeros((2, *shape), dtype=np.uint8)
+    try:
+        is_kept = preprocessing.fit(batch) is batch
+    except ClassifierError:
+        is_kept = False
+    assert preprocessing.keeps(shape) == is_kept
+
+
 def test_gray_images_are_repeated_for_a_color_model() -> None:
     gray = random_image(4, 4, 1)
     repeated = Preprocessing(channels=3, gray="repeat").fit([gray])

@@ -276,3 +276,36 @@ def test_damaged_weights_are_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
     with pytest.raises(ClassifierError, match=r"weights\.pt"):
         load_classifier(torch.nn.Linear(12, 3), output="logits", weights=str(tmp_path / "weights.pt"))
+
+
+def test_compile_is_passed_on(torch_module: Any, images: Array, compiled: list[Any]) -> None:
+    plain = load_classifier(torch_module, output="logits")
+    assert compiled == []
+    classifier = load_classifier(torch_module, output="logits", compile=True, cuda_graphs=True)
+    assert compiled == [torch_module]
+    np.testing.assert_array_equal(classifier(images), plain(images))
+    assert classifier.digest == plain.digest
+
+
+@pytest.mark.parametrize(("channels_last", "expected"), [(None, False), (False, False), (True, True)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_format_on_the_cpu_is_changed_on_request_only(
+    channels_last: bool | None, expected: bool, dtype: str, images: Array
+) -> None:
+    formats = []
+
+    class Recorder(torch.nn.Conv2d):  # type: ignore[misc, name-defined]
+        def forward(self, inputs: Any) -> Any:
+            formats.append(inputs.is_contiguous(memory_format=torch.channels_last))
+            formats.append(self.weight.is_contiguous(memory_format=torch.channels_last))
+            return super().forward(inputs).flatten(start_dim=1)
+
+    classifier = load_classifier(Recorder(3, 2, 8), output="logits", channels_last=channels_last, dtype=dtype)
+    classifier(images)
+    assert formats == [expected, expected]
+
+
+def test_auto_keeps_a_device_that_was_chosen_after_loading(torch_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = load_classifier(torch_module, output="logits").on_device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert on_cpu.on_device("auto") is on_cpu

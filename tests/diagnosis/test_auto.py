@@ -221,3 +221,10 @@ def test_budget_out_of_bounds_is_rejected_before_anything_is_classified(images: 
 def test_budget_of_a_choice_is_at_least_one(make_pool: MakePool) -> None:
     with pytest.raises(DiagnosisError, match="budget is 0; expected at least 1"):
         choose_views(make_pool(30), 0)
+
+
+def test_views_are_chosen_on_the_device(cuda_1_only: Classifier, images: Array) -> None:
+    choice = sl.auto_views(cuda_1_only, images[:8], device="cuda:1", progress=False)
+    assert choice.images == 8
+    with pytest.raises(AssertionError):
+        sl.auto_views(cuda_1_only, images[:8], progress=False)

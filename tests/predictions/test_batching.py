@@ -6,19 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secondlook.arrays import Array
-from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.errors import ClassifierError
 from secondlook.predictions import batching
 from secondlook.predictions.batching import (
     Chunking,
-    HalvingBatches,
     block_rows,
     choose_batch_size,
     chunk_rows,
-    classify_views,
     group_views,
     is_out_of_memory,
 )
-from secondlook.views import ViewSet, apply_views
 
 
 def make_image(side: int) -> Array:
@@ -49,60 +46,11 @@ def test_chunks_cover_all_images_once(images: int, rows: int) -> None:
     assert all(0 < len(chunking.indices_of(number)) <= rows for number in chunking.numbers)
 
 
-class OutOfMemoryError(RuntimeError):
-    """Has the name of the error of PyTorch."""
-
-
-ERRORS = [
-    MemoryError(),
-    OutOfMemoryError("CUDA out of memory"),
-    RuntimeError(
-        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 1"
-    ),
-    RuntimeError("BFCArena::AllocateRawInternal Available memory of 1 is smaller than requested bytes of 2"),
-]
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:40])
-def test_batch_size_is_halved_for_good_when_memory_runs_out(error: Exception) -> None:
-    sizes: list[int] = []
-
-    def classify(batch: Array) -> Array:
-        sizes.append(len(batch))
-        if len(batch) > 3:
-            raise error
-        return batch.reshape(len(batch), -1)[:, :1].astype(np.float32)
-
-    images = np.arange(13, dtype=np.uint8).reshape(13, 1, 1, 1)
-    classifier = HalvingBatches(classify, 13)
-    assert classifier(images)[:, 0].tolist() == list(range(13))
-    assert sizes == [13, 6, 3, 3, 3, 3, 1]
-    assert classifier(images[:4])[:, 0].tolist() == [0, 1, 2, 3]
-    assert sizes[7:] == [3, 1]
-
-
-def test_single_image_that_does_not_fit_in_memory_is_an_error() -> None:
-    def classify(batch: Array) -> Array:
-        raise MemoryError
-
-    with pytest.raises(PredictionsError, match=r"single image .*MemoryError"):
-        HalvingBatches(classify, 4)(np.zeros((4, 1, 1, 1), dtype=np.uint8))
-
-
-def test_cause_of_an_error_is_checked_and_other_errors_are_not_retried() -> None:
+def test_cause_of_an_error_is_checked() -> None:
     wrapped = ClassifierError("the classifier failed")
     wrapped.__cause__ = MemoryError()
     assert is_out_of_memory(wrapped)
     assert not is_out_of_memory(ClassifierError("the classifier failed"))
-    calls: list[int] = []
-
-    def classify(batch: Array) -> Array:
-        calls.append(len(batch))
-        raise ValueError("something else")
-
-    with pytest.raises(ValueError, match="something else"):
-        HalvingBatches(classify, 4)(np.zeros((4, 1, 1, 1), dtype=np.uint8))
-    assert calls == [4]
 
 
 def test_failed_allocation_in_onnxruntime_is_recognized() -> None:
@@ -118,21 +66,3 @@ def test_groups_of_views_fill_a_batch(views: int, images: int, batch_size: int) 
     assert [view for group in groups for view in group] == list(range(views))
     assert all(len(group) == 1 or len(group) * images <= batch_size for group in groups)
     assert all((len(group) + 1) * max(1, images) > batch_size for group in groups[:-1]), "one more would not fit"
-
-
-@pytest.mark.parametrize(
-    ("images", "batch_size", "sizes"),
-    [(1, 256, [4]), (1, 4, [4]), (1, 3, [3, 1]), (3, 256, [12]), (3, 8, [6, 6]), (5, 4, [4, 1] * 4)],
-)
-def test_views_of_few_images_share_batches(images: int, batch_size: int, sizes: list[int]) -> None:
-    pixels = np.random.default_rng(3).integers(0, 256, (images, 5, 4, 3), dtype=np.uint8)
-    views = ViewSet("identity hflip shift:1,0 rotate:10")
-    calls = []
-
-    def classify(batch: Array) -> Array:
-        calls.append(len(batch))
-        return batch.reshape(len(batch), -1).astype(np.float32)
-
-    outputs = classify_views(HalvingBatches(classify, batch_size), pixels, views.views)
-    assert calls == sizes
-    np.testing.assert_array_equal(outputs, apply_views(pixels, views).reshape(images, 4, -1))

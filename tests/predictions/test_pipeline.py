@@ -13,9 +13,9 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import Chunking, CollectJob, batching, collect, decoding, read_chunks, validation
+from secondlook.predictions import Chunking, CollectJob, batching, collect, read_chunks, validation
 from secondlook.predictions.read_ahead import read_ahead
-from secondlook.sources import ArraySource, Batch, open_source
+from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet
 
 
@@ -81,17 +81,7 @@ def test_closing_stops_the_thread_and_closes_the_items() -> None:
     assert running_threads() == []
 
 
-def test_few_images_are_held_at_their_original_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-
-    class Recorded(ArraySource):
-        def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-            for batch in super().batches(batch_size, start, stop):
-                held.append(len(batch.images))
-                yield batch
-
-    source = Recorded(np.zeros((70, 40, 40, 3), dtype=np.uint8))
-    monkeypatch.setattr(decoding, "DECODED_AT_ONCE", 5)
+def test_batches_do_not_cross_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 8 * 8 * 3)
     sizes: list[int] = []
 
@@ -99,9 +89,9 @@ def test_few_images_are_held_at_their_original_size(monkeypatch: pytest.MonkeyPa
         sizes.append(len(batch))
         return np.full((len(batch), 2), 0.5)
 
-    collect(load_classifier(classify, resize=(8, 8)), source, "identity", batch_size=32)
-    assert max(held) == 5
-    assert sizes == [16, 16, 16, 16, 6], "batches do not cross chunks of 16 images"
+    images = np.zeros((70, 40, 40, 3), dtype=np.uint8)
+    collect(load_classifier(classify, resize=(8, 8)), images, "identity", batch_size=32)
+    assert sizes == [16, 16, 16, 16, 6]
 
 
 def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.errors import DecisionError, PredictionsError, ReportError, SourceError
+from secondlook.errors import ClassifierError, DecisionError, PredictionsError, ReportError, SourceError
 
 VIEWS = "identity hflip vflip"
 
@@ -455,3 +455,19 @@ def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None
     sl.create_run(model, archive, tmp_path / "run", **arguments)  # not checked before
     assert sum(calls) > 500
     assert "no_check" not in sl.open_run(run.path).settings
+
+
+def test_everything_is_classified_on_the_device(cuda_1_only: sl.Classifier, archive: str, tmp_path: Path) -> None:
+    """The setup check, the choice of views, the labeled and the out-of-distribution images."""
+    path, noise = tmp_path / "run", np.zeros((4, 6, 6, 3), dtype=np.uint8)
+    options: dict[str, Any] = {"ood": noise, "resamples": 5, "progress": False}
+    run = sl.create_run(cuda_1_only, archive, path, device="cuda:1", **options)
+    assert run.record.settings["device"] == "cuda:1"
+    with pytest.raises(AssertionError):
+        sl.create_run(cuda_1_only, archive, tmp_path / "other", **options)
+
+
+def test_device_is_checked_before_the_classifier_is_loaded(run: sl.Run, archive: str, tmp_path: Path) -> None:
+    assert "device" not in run.record.settings
+    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+        sl.create_run("onnx:absent.onnx", archive, tmp_path / "new", device="gpu")

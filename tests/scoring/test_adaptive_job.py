@@ -56,7 +56,7 @@ def recording(brightness: Callable[[Any], Any]) -> Recording:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "chunk_rows", lambda *_: 16)
+    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: 16)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     order = np.random.default_rng(seed).permutation(35)
     images, folder = bright_or_dark[0][order], tmp_path_factory.mktemp("scores")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "chunk_rows", lambda *_: rows)
+        patch.setattr(job, "choose_chunk_rows", lambda *_: rows)
         summary = score_all(policy, images, folder / "scores.parquet", classifier, batch_size=batch_size)
     stored = policy.rule.look(collect(classifier, bright_or_dark[0][:35], list(policy.views)))
     found = read_rows(folder / "scores.parquet")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.predictions import HalvingBatches, collect
+from secondlook.predictions import collect, make_inference
 from secondlook.scoring.adaptive_looks import AdaptiveLooks, take_all_looks, take_looks
 from secondlook.scoring.policy_classifier import MemberOutputs
 from secondlook.scoring.rows import compute_confidence
@@ -83,7 +83,7 @@ def look_together(classifier: Classifier, images: Array, rule: Rule, batch_size:
     ids = [f"image {number}" for number in range(len(images))]
     looks = AdaptiveLooks(rule, ids, partial(members.as_predictions, class_names=None))
     found: dict[int, Looked] = {}
-    for positions, preds in take_all_looks(looks, images, HalvingBatches(members, batch_size)):
+    for positions, preds in take_all_looks(looks, images, make_inference(members, batch_size)):
         assert preds.ids == tuple(ids[position] for position in positions)
         predicted = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
         for row in zip(positions, compute_confidence(rule, preds), predicted, strict=True):
@@ -173,13 +173,13 @@ def test_saved_looks_are_not_taken_again(make_adaptive_rule: MakeRule, kept: int
         AdaptiveLooks, rule, [*"abcdefghijklmnopqrstuvwxyz0123"], partial(members.as_predictions, class_names=None)
     )
     whole = make_looks()
-    for _ in take_looks(whole, images, HalvingBatches(members, 8)):
+    for _ in take_looks(whole, images, make_inference(members, 8)):
         pass
     positions, outputs = whole.taken
     resumed = make_looks()
     resumed.add_saved(positions[:kept], outputs[:kept])
     counting.batches = []
-    for _ in take_looks(resumed, images, HalvingBatches(members, 8)):
+    for _ in take_looks(resumed, images, make_inference(members, 8)):
         pass
     assert counting.images == max(0, len(positions) - kept)
     assert np.array_equal(resumed.taken[0], positions)
@@ -194,5 +194,5 @@ def test_looks_at_other_images_are_not_used(make_adaptive_rule: MakeRule) -> Non
         rule, [f"{number}" for number in range(30)], partial(members.as_predictions, class_names=None)
     )
     looks.add_saved(np.delete(np.arange(30), 4), np.zeros((29, 3), dtype=np.float32))
-    take_all_looks(looks, images, HalvingBatches(members, 8))
+    take_all_looks(looks, images, make_inference(members, 8))
     assert looks.taken[1].min() > 0

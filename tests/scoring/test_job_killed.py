@@ -34,7 +34,7 @@ def slow(batch):
     bright = batch.mean(axis=(1, 2, 3)) / 255.0
     return np.stack([1 - bright, bright], axis=1)
 
-job.chunk_rows = lambda *_: 16
+job.chunk_rows = job.choose_chunk_rows = lambda *_: 16
 chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
 pyarrow.array(np.zeros(1)), pyarrow.array([[1]])  # the first array imports the slowest modules
 classifier = load_classifier(slow, name="slow")

@@ -16,7 +16,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.predictions import collect
-from secondlook.scoring import SelectiveClassifier, selective_classifier
+from secondlook.scoring import SelectiveClassifier, adaptive_looks, selective_classifier
 from secondlook.selective import DEFAULT_DELTA, DEFAULT_TOLERANCE, Guarantee, Policy, Rule, certify
 from secondlook.sources import ArraySource, open_source
 
@@ -185,6 +185,7 @@ def test_init_loads_and_checks_nothing() -> None:
         "max_looks": None,
         "allow_mismatch": False,
         "progress": False,
+        "device": "auto",
     }
     with pytest.raises(DecisionError, match=r"absent\.json"):
         lazy.predict(np.zeros((1, 4, 4, 3), dtype=np.uint8))
@@ -315,7 +316,7 @@ def test_adaptive_policy_looks_until_images_are_decided(
         dark, bright = brightness(batch).T
         return np.stack([0.9 * dark, 0.9 * bright, np.full(len(batch), 0.1)], axis=1)
 
-    monkeypatch.setattr(selective_classifier, "ADAPTIVE_CHUNK_ROWS", rows)
+    monkeypatch.setattr(adaptive_looks, "ADAPTIVE_CHUNK_ROWS", rows)
     rule = make_adaptive_rule(**settings)
     assert rule.schedule is not None
     adaptive = make_adaptive(load_classifier(count, name="counted"), rule)
@@ -389,3 +390,16 @@ def test_fit_makes_an_adaptive_policy(classifier: Classifier, bright_or_dark: Da
     assert again.rule_.schedule is not None
     assert again.rule_.schedule.tolerance == 0.02
     assert sorted(again.views_.texts) == sorted(schedule.views)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_everything_is_classified_on_the_device(cuda_1_only: Classifier, bright_or_dark: Data, adaptive: bool) -> None:
+    images, labels = bright_or_dark
+    options: dict[str, Any] = {"risk": 0.3, "delta": 0.1, "adaptive": adaptive}
+    model = SelectiveClassifier(cuda_1_only, views=VIEWS, device="cuda:1", **options)
+    assert clone(model).device == "cuda:1"
+    predicted = model.fit(images, labels).predict(images[:9])
+    again = SelectiveClassifier(cuda_1_only, model.policy_, device="cuda:1")
+    np.testing.assert_array_equal(again.predict(images[:9]), predicted)
+    with pytest.raises(AssertionError):
+        SelectiveClassifier(cuda_1_only, model.policy_).predict(images[:9])

@@ -334,3 +334,13 @@ def test_real_classifier_without_its_normalization() -> None:
     assert (wrong.better.accuracy or 0) > 0.85 > 0.6 > (wrong.readings[0].accuracy or 1)
     assert {"mean", "std"} == set(wrong.better.settings)
     assert sl.check_setup(sl.load_classifier(model, **given, **IMAGENET), data, progress=False).looks_right
+
+
+def test_setup_is_checked_on_the_device(cuda_1_only: sl.Classifier, photos: Photos) -> None:
+    labels = np.arange(len(photos.images)) % 2
+    options: dict[str, Any] = {"labels": labels, "images": 40, "progress": False}
+    given, *others = sl.check_setup(cuda_1_only, photos.images, device="cuda:1", **options).readings
+    assert others, "readings that fail are left out"
+    assert given.images == 40
+    with pytest.raises(AssertionError):
+        sl.check_setup(cuda_1_only, photos.images, **options)

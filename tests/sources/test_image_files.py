@@ -114,6 +114,16 @@ def test_16_bit_pixels_keep_the_upper_byte(kind: str) -> None:
     np.testing.assert_array_equal(image, np.repeat((deep // 256).astype(np.uint8)[..., None], 3, axis=2))
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
+def test_large_files_are_decoded_as_small_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are decoded in memory, large ones from the disk."""
+    content = encode(Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)), kind)
+    small = decode(content)
+    for limit in (len(content), len(content) - 1, 0):
+        monkeypatch.setattr(image_files, "SMALL_FILE_BYTES", limit)
+        np.testing.assert_array_equal(decode(content), small)
+
+
 def test_first_of_several_images_is_decoded() -> None:
     first, second = Image.fromarray(PIXELS), Image.fromarray(PIXELS[::-1].copy())
     content = encode(first, "TIFF", save_all=True, append_images=[second])

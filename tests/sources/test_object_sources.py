@@ -11,7 +11,8 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import FileSource, Source, open_source
+from secondlook.sources import FileSource, Source, object_sources, open_labeled, open_source
+from secondlook.views import apply_views
 from tests.sources.conftest import png_bytes, random_images, write_png
 
 torch = pytest.importorskip("torch")
@@ -241,6 +242,88 @@ def test_reading_does_not_change_the_given_images() -> None:
     given = [image.copy() for image in IMAGES]
     open_source(given).read(0)[:] = 0
     np.testing.assert_array_equal(given[0], IMAGES[0])
+
+
+@pytest.fixture
+def on_accelerator(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Source]:
+    """Opens tensors as if they were on a GPU."""
+
+    def open_there(tensor: Any, **options: Any) -> Source:
+        with monkeypatch.context() as patched:
+            patched.setattr(object_sources, "is_on_accelerator", lambda tensor: True)
+            return open_source(tensor, **options)
+
+    return open_there
+
+
+FLOATS = TENSOR / 255
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [TENSOR, TENSOR[:, :1], TENSOR[2], FLOATS, FLOATS.half(), FLOATS.bfloat16(), FLOATS.double(), FLOATS.clone()[1]],
+)
+@pytest.mark.parametrize("options", [{}, {"limit": 1}, {"labels": [0]}])
+def test_tensor_on_an_accelerator_is_the_same_source(
+    tensor: Any, options: dict[str, Any], on_accelerator: Callable[..., Source]
+) -> None:
+    if "labels" in options:
+        tensor = tensor[:1] if tensor.ndim == 4 else tensor
+    expected, source = open_source(tensor, **options), on_accelerator(tensor, **options)
+    assert (source.spec, source.ids, source.digest) == (expected.spec, expected.ids, expected.digest)
+    for index in range(len(expected)):
+        image, other = source.read(index), expected.read(index)
+        assert image.flags.c_contiguous
+        assert image.dtype == other.dtype
+        np.testing.assert_array_equal(image, other)
+    block = source.read_block(range(len(source)))
+    assert isinstance(block, torch.Tensor)
+    np.testing.assert_array_equal(block.numpy(), np.stack([expected.read(index) for index in range(len(expected))]))
+    np.testing.assert_array_equal(apply_views(source, "identity")[:, 0], block.numpy())
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        TENSOR.permute(0, 2, 3, 1),
+        TENSOR[0, 0],
+        TENSOR[:0],
+        TENSOR[:, :2],
+        TENSOR[:, :, :0],
+        TENSOR.int(),
+        TENSOR.bool(),
+        TENSOR.float(),
+        TENSOR.half(),
+        FLOATS - 0.5,
+        FLOATS[:0],
+        torch.full((2, 3, 4, 4), torch.nan),
+        torch.full((2, 3, 4, 4), 1.001, dtype=torch.float64),
+    ],
+)
+def test_invalid_tensor_on_an_accelerator_is_rejected_as_any_other(
+    tensor: Any, on_accelerator: Callable[..., Source]
+) -> None:
+    with pytest.raises(SourceError) as expected:
+        open_source(tensor)
+    with pytest.raises(SourceError, match=f"^{re.escape(str(expected.value))}$"):
+        on_accelerator(tensor)
+
+
+class LabelsElsewhere:
+    """Labels that cannot be converted to an array before they are on the host, as those on a GPU."""
+
+    def __array__(self, *_arguments: Any, **_options: Any) -> Array:
+        raise TypeError("cannot convert a tensor on a GPU")
+
+    def cpu(self) -> Any:
+        return torch.arange(6)
+
+
+def test_labels_on_an_accelerator_are_copied_to_the_host() -> None:
+    labels: Any = LabelsElsewhere()
+    source = open_labeled(TENSOR, labels, None)
+    assert source.labels is not None
+    assert source.labels.tolist() == list(range(6))
 
 
 def test_random_transforms_are_rejected() -> None:

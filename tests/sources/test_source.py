@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, LargeImageError, Skipped, Source, UnreadableImageError, open_source
+from secondlook.sources import ArraySource, LargeImageError, Skipped, Source, Subset, UnreadableImageError, open_source
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
 
@@ -97,6 +98,63 @@ def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: 
     assert source.peak <= 120 * threads
 
 
+@given(sizes=st.lists(st.integers(1, 150), min_size=1, max_size=40), threads=st.integers(1, 4))
+@settings(deadline=None, max_examples=60)
+def test_images_that_are_converted_stay_below_the_limit(sizes: list[int], threads: int) -> None:
+    source = Photos(sizes, 120)
+
+    def convert(id_: str, image: Array) -> Array:
+        time.sleep(0.0005)  # lets the other threads read
+        return np.array([len(image)])
+
+    results = list(source.convert_images(convert, range(len(sizes)), threads))
+    assert [(index, int(size[0])) for index, size in results] == list(enumerate(sizes))
+    assert source.peak <= max(120, *sizes), "an image above the limit is held alone"
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_converted_images_are_the_readable_ones_in_order(threads: int) -> None:
+    source = open_source(Stripes(30, frozenset({0, 7, 29})), on_error="skip")
+    source.threads = threads
+    results = list(source.convert_images(lambda id_, image: np.array([int(id_[1:]), image[0, 0, 0]]), range(5, 30)))
+    readable = [index for index in range(5, 30) if index not in (7, 29)]
+    assert [(index, *pair.tolist()) for index, pair in results] == [(index, index, index) for index in readable]
+    assert [skipped.id for skipped in source.skipped] == ["s7", "s29"]
+
+
+class SlowStripes(Stripes):
+    """Counts the images that are read."""
+
+    n_read = 0
+
+    def read(self, index: int) -> Array:
+        self.n_read += 1
+        time.sleep(0.002)
+        return super().read(index)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_first_error_of_a_conversion_is_raised_and_ends_the_reading(threads: int) -> None:
+    def convert(id_: str, image: Array) -> Array:
+        if id_ in ("s4", "s5"):
+            raise ZeroDivisionError(f"at {id_}")
+        return image
+
+    source = SlowStripes(250)
+    with pytest.raises(ZeroDivisionError, match="at s4"):
+        list(source.convert_images(convert, range(250), threads))
+    assert source.n_read < 125
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_reading_ends_when_nobody_needs_more_images(threads: int) -> None:
+    source = SlowStripes(250)
+    results = source.convert_images(lambda id_, image: image, range(250), threads)
+    next(results)
+    results.close()
+    assert source.n_read < 125
+
+
 def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
     source = open_source(IMAGES)
     source.max_bytes = 200  # two images of 90 bytes
@@ -165,6 +223,30 @@ def test_digests_differ_for_any_difference() -> None:
     assert len(set(digests)) == len(digests)
     assert open_source(IMAGES.copy(order="F")).digest == digests[0]
     assert open_source(IMAGES).digest == digests[0]
+
+
+def test_images_are_hashed_one_by_one_or_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way to hash images gives the digests that are stored."""
+    monkeypatch.setattr("secondlook.sources.source.IMAGES_PER_HASHING_BLOCK", 3)
+    positions = np.array([2, 0, 3])
+    expected = [Unblocked(IMAGES).digest, Subset(Unblocked(IMAGES), positions, "some", "fail").digest]
+    for smallest in (1, 10**6):
+        monkeypatch.setattr("secondlook.sources.source.BYTES_HASHED_PER_TASK", smallest)
+        assert [open_source(IMAGES).digest, Subset(open_source(IMAGES), positions, "some", "fail").digest] == expected
+
+
+class Unblocked(ArraySource):
+    def read(self, index: int) -> Array:
+        return super().read(index)
+
+
+def test_own_hash_of_a_users_source_is_used() -> None:
+    class Named(ArraySource):
+        def hash_content(self, index: int) -> bytes:
+            return self.ids[index].encode()
+
+    for source in (Named(IMAGES), Subset(Named(IMAGES), np.arange(4), "all", "fail")):
+        assert source.digest == Named(IMAGES[::-1]).digest != open_source(IMAGES).digest
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from secondlook.arrays import Array
 from secondlook.errors import SecondLookError, ViewError
 from secondlook.views import STEPS, View, ViewSet, apply_view, apply_views, iter_views
-from secondlook.views.engine import plan_operations
 from secondlook.views.operations import Frame, Warp
+from secondlook.views.plan import plan_operations
 
 COPIES = ["identity", "hflip", "vflip", "shift:2,-1", "shift:-3,0", "shift:0,4", "shift:50,0", "shift:-1e12,1"]
 COLOR_COPIES = ["channels:bgr", "channels:gbr", "channels:brg"]

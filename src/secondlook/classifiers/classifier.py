@@ -2,17 +2,25 @@
 
 import hashlib
 import json
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from secondlook.arrays import OUTPUTS, Array, Float32Array, Output, softmax
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError, SecondLookError
+from secondlook.views import View
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secondlook.classifiers.device import DeviceWorkers, Fetch, PlacedImages
 
 LONGEST_REASON = 300
 """Characters of a library's message that are kept in ours."""
@@ -33,6 +41,16 @@ IRREGULAR_FILES = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
 )
+
+
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def check_device(device: object) -> None:
+    """Raise for a text that is not a device."""
+    if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
+        hint = " Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
+        raise ClassifierError(f"unknown device={device!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:N'.{hint}")
 
 
 class Classifier(ABC):
@@ -57,9 +75,12 @@ class Classifier(ABC):
         Names of the classes, if the model has them.
     members
         Members of an ensemble; empty for a single classifier.
+    workers
+        The models on GPUs, which make the views themselves; None for a classifier that gets its views from the host.
     """
 
     members: tuple["Classifier", ...] = ()
+    workers: "DeviceWorkers | None" = None
 
     def __init__(
         self,
@@ -89,16 +110,76 @@ class Classifier(ABC):
     def __call__(self, images: Array) -> Float32Array:
         """Return the validated output for images at input size. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         self._check_images(images)
-        values = validate_output(
-            self.forward(images), n_images=len(images), output=self.output, n_classes=self.n_classes, name=self.name
-        )
-        self.n_classes = values.shape[1]
-        return values
+        return self._validate(self.forward(images), len(images))
 
     def probabilities(self, images: Array) -> Float32Array:
         """Return probabilities, also from logits. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         values = self(images)
         return softmax(values).astype(np.float32) if self.output == "logits" else values
+
+    def on_device(self, device: str) -> "Classifier":
+        """Return the classifier on a device: 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'.
+
+        'auto' leaves a classifier where it was put explicitly, and otherwise uses the GPUs where it can.
+        """
+        if device not in ("auto", "cpu"):
+            check_device(device)
+            raise ClassifierError(
+                f"classifier {self.name!r} cannot be put on device={device!r}, only torch and ONNX models can; pass "
+                "device='auto' to use it where it is."
+            )
+        return self
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether `upload` and `start` can be used: models on GPUs make the views themselves."""
+        return self.workers is not None
+
+    def upload(self, images: "Array | Tensor") -> "PlacedImages":
+        """Start to copy images at input size to the GPUs. uint8|float32 [N, H, W, C]"""
+        assert self.workers is not None, "upload is for accelerated classifiers"
+        if isinstance(images, np.ndarray):
+            images = self.preprocessing.convert_channels(images)
+        self.preprocessing.check_size(images.shape[1], images.shape[2])
+        return self.workers.upload(images)
+
+    def start(self, images: "PlacedImages", views: Sequence[View]) -> "Fetch":
+        """Start to classify views of images on the GPUs.
+
+        The returned function waits for the validated outputs, float32 [V * n, n_classes], one view after another.
+        """
+        assert self.workers is not None, "start is for accelerated classifiers"
+        n_inputs = len(views) * len(images)
+        with self._describe_device_failures(n_inputs):
+            fetch = self.workers.start(images, views, self.preprocessing)
+
+        def fetch_validated() -> Float32Array:
+            with self._describe_device_failures(n_inputs):
+                outputs = fetch()
+            return self._validate(outputs, n_inputs)
+
+        return fetch_validated
+
+    def find_batch_size(self, image: Array) -> int | None:
+        """Return how many images [H, W, C] fill the GPUs and fit in their memory; None without GPUs."""
+        return None if self.workers is None else self.workers.find_batch_size(image, self.preprocessing)
+
+    @contextmanager
+    def _describe_device_failures(self, n_inputs: int) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ClassifierError(
+                f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}; check the "
+                "size and layout of the images (resize=, crop=, layout=)."
+            ) from error
+
+    def _validate(self, values: Array, n_images: int) -> Float32Array:
+        outputs = validate_output(
+            values, n_images=n_images, output=self.output, n_classes=self.n_classes, name=self.name
+        )
+        self.n_classes = outputs.shape[1]
+        return outputs
 
     def _check_images(self, images: Array) -> None:
         if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype not in (np.uint8, np.float32):
@@ -134,6 +215,12 @@ class Ensemble(Classifier):
             class_names=next((member.class_names for member in members if member.class_names is not None), None),
         )
         self.members = tuple(members)
+
+    def on_device(self, device: str) -> Classifier:
+        """Return the ensemble with all members on a device."""
+        moved = [member.on_device(device) for member in self.members]
+        is_same = all(one is other for one, other in zip(moved, self.members, strict=True))
+        return self if is_same else Ensemble(moved, name=self.name)
 
     def forward(self, images: Array) -> Array:
         """Return the mean probabilities of the members. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""

@@ -9,7 +9,7 @@ import numpy as np
 from secondlook.classifiers.classifier import Classifier, check_regular_file, reject_failures
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, Size
-from secondlook.classifiers.torch_model import Placement, wrap_module
+from secondlook.classifiers.torch_model import make_placement, wrap_module
 from secondlook.errors import ClassifierError
 from secondlook.imports import import_extra
 
@@ -34,7 +34,9 @@ def open_transformers(
     revision: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    channels_last: bool = False,
+    channels_last: bool | None = None,
+    compile: bool = False,  # noqa: A002 - as in torch
+    cuda_graphs: bool = False,
     trust_remote_code: bool = False,
 ) -> Classifier:
     """Open a model by its name on the Hub or by the folder it was saved in.
@@ -47,7 +49,7 @@ def open_transformers(
         Options common to all model schemes.
     revision
         Branch, tag or commit on the Hub.
-    device, dtype, channels_last
+    device, dtype, channels_last, compile, cuda_graphs
         As for a torch model.
     trust_remote_code
         Run the Python code that the model comes with; by default such a model is rejected. Pickled weights are loaded
@@ -66,7 +68,7 @@ def open_transformers(
         model,
         options,
         preprocessing,
-        Placement(device, dtype, channels_last),
+        make_placement(device, dtype, channels_last, compile, cuda_graphs),
         output=options.expect_output("logits"),
         class_names=class_names,
     )

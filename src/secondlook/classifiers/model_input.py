@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from secondlook.arrays import Array
 from secondlook.classifiers.preprocessing import InputType, Layout, Preprocessing
 from secondlook.errors import ClassifierError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHANNELS = (1, 3)
 MAX_PADDED_BYTES = 4 * 2**30
@@ -111,7 +115,7 @@ def run_in_batches(inputs: Array, batch_size: int | None, run: Callable[[Array],
     return np.concatenate([run(batch) for batch in split_padded(inputs, batch_size)])[: len(inputs)]
 
 
-def describe_failure(name: str, inputs: Array, error: Exception) -> str:
+def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> str:
     """Return the message for a model that fails on its input."""
     return (
         f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {str(error).splitlines()[0]}; "

@@ -1,31 +1,28 @@
-"""ONNX files, run by ONNX Runtime."""
+"""ONNX files, run by ONNX Runtime on the CPU or on GPUs."""
 
+import copy
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
     Classifier,
+    check_device,
     digest_files,
     digest_with_options,
     find_model_file,
     reject_failures,
 )
 from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import (
-    ModelInput,
-    check_single_input,
-    choose_output_name,
-    describe_failure,
-    run_in_batches,
-)
+from secondlook.classifiers.model_input import ModelInput, check_single_input, choose_output_name, run_in_batches
 from secondlook.classifiers.onnx_file import find_external_data
+from secondlook.classifiers.onnx_session import OnnxSessions, SessionRun, list_session_gpus, sees_gpus
 from secondlook.classifiers.preprocessing import InputType
-from secondlook.classifiers.time_limits import TIME_LIMITS
 from secondlook.errors import ClassifierError
-from secondlook.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from secondlook.classifiers.device import DeviceWorkers
 
 INPUT_TYPES: dict[str, InputType] = {
     "tensor(float)": "float32",
@@ -38,20 +35,32 @@ OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "prob
 DEFAULT_TIMEOUT = 600.0
 """Seconds that one batch may take; a model can contain an endless loop."""
 
-DEFAULT_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
+
+class PlacedSession(NamedTuple):
+    """A session on its device, and the workers of GPUs if torch can make the views there."""
+
+    run: SessionRun
+    workers: "DeviceWorkers | None" = None
 
 
 class OnnxClassifier(Classifier):
     """An ONNX Runtime session with one image input; layout, size, number type and batch size come from the model."""
 
     def __init__(
-        self, session: Any, files: Sequence[Path], options: LoadOptions, output_name: str | None, timeout: float
+        self,
+        sessions: OnnxSessions,
+        files: Sequence[Path],
+        options: LoadOptions,
+        output_name: str | None,
+        providers: Sequence[str] | None,
+        timeout: float,
     ) -> None:
-        self._session = session
-        self._timeout = timeout
+        self._sessions = sessions
+        session = sessions.open() if providers is None else sessions.open(providers)
         self._input = _describe_input(session, options.spec)
         output = _select_output(session, output_name, options.spec)
         self._output_name = output.name
+        self._timeout = timeout
         has_several_outputs = len(session.get_outputs()) > 1
         n_classes = output.shape[-1] if len(output.shape) == 2 else None
         super().__init__(
@@ -64,31 +73,71 @@ class OnnxClassifier(Classifier):
             preprocessing=options.override(self._input.make_preprocessing(options.layout, options.spec)),
             n_classes=n_classes if isinstance(n_classes, int) else None,
         )
+        self._device = "auto"
+        # Given providers are kept by device='auto', and the session without any is the one on the CPU.
+        self._known = {"cpu" if providers is None else "auto": PlacedSession(self._make_run(session))}
+        """The session by the device that was asked for; copies of the classifier share it."""
+
+    @property
+    def session(self) -> Any:
+        """The session itself, on the first GPU if there are several."""
+        return self._placed.run.session
 
     @property
     def providers(self) -> list[str]:
         """The ONNX Runtime providers in use, in order of preference."""
-        return list(self._session.get_providers())
+        return list(self.session.get_providers())
+
+    @property
+    def workers(self) -> "DeviceWorkers | None":  # type: ignore[override]
+        """The sessions on GPUs where torch can make the views; None elsewhere."""
+        return self._placed.workers
+
+    def on_device(self, device: str) -> "OnnxClassifier":
+        """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs that torch sees) or 'cuda:N'."""
+        check_device(device)
+        if device in ("auto", self._device):
+            return self
+        moved = copy.copy(self)
+        moved._device = device
+        self._place(device)  # now, since it may be impossible
+        return moved
 
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        return run_in_batches(self.preprocessing.normalize(images), self._input.batch_size, self._run)
+        return run_in_batches(self.preprocessing.normalize(images), self._input.batch_size, self._placed.run)
 
-    def _run(self, inputs: Array) -> Array:
-        import onnxruntime
+    @property
+    def _placed(self) -> PlacedSession:
+        return self._place(self._device)
 
-        run_options = onnxruntime.RunOptions()
-        try:
-            with TIME_LIMITS.limit(self._timeout, partial(setattr, run_options, "terminate", True)):
-                values: Array = self._session.run([self._output_name], {self._input.name: inputs}, run_options)[0]
-        except Exception as error:
-            if run_options.terminate:
-                raise ClassifierError(
-                    f"classifier {self.name!r} was stopped after {self._timeout:g} seconds on a batch of {len(inputs)} "
-                    "images; if the model is not in an endless loop, pass a larger timeout= or use a smaller batch."
-                ) from error
-            raise ClassifierError(describe_failure(self.name, inputs, error)) from error
-        return values
+    def _place(self, device: str) -> PlacedSession:
+        if device not in self._known:
+            self._known[device] = self._open(device)
+        return self._known[device]
+
+    def _open(self, device: str) -> PlacedSession:
+        if device == "cpu":
+            return PlacedSession(self._make_run(self._sessions.open()))
+        if device == "auto":
+            try:
+                return self._place("cuda")
+            except ClassifierError:  # there is no GPU that ONNX Runtime can use
+                return self._place("cpu")
+        gpus = list_session_gpus(device)
+        runs = [self._make_run(self._sessions.open_on_gpu(gpu, device)) for gpu in gpus]
+        return PlacedSession(runs[0], _make_workers(runs, gpus) if sees_gpus() else None)
+
+    def _make_run(self, session: Any) -> SessionRun:
+        return SessionRun(session, self._input, self._output_name, self.name, self._timeout)
+
+
+def _make_workers(runs: Sequence[SessionRun], gpus: Sequence[str]) -> "DeviceWorkers":
+    import torch
+
+    from secondlook.classifiers.device import DeviceWorkers
+
+    return DeviceWorkers([run.to_device_model(torch.device(gpu)) for run, gpu in zip(runs, gpus, strict=True)])
 
 
 @model_scheme(
@@ -117,7 +166,8 @@ def open_onnx(
     output_name
         The output to use if there are several.
     providers
-        ONNX Runtime providers in order of preference; by default CUDA if available, then CPU.
+        ONNX Runtime providers in order of preference, which device='auto' keeps; by default CUDA if available, then
+        CPU.
     threads
         Threads per operator; by default all cores.
     timeout
@@ -128,34 +178,9 @@ def open_onnx(
     file = find_model_file(location, options.spec)
     # ONNX Runtime opens external data, so their paths are checked before.
     files = [file, *find_external_data(file, options.spec)]
+    names = [providers] if isinstance(providers, str) else providers
     with reject_failures(f"ONNX Runtime cannot open {options.spec!r}", "check or re-export the file."):
-        session = _create_session(file, providers, threads)
-        return OnnxClassifier(session, files, options, output_name, timeout)
-
-
-def _create_session(file: Path, providers: str | Sequence[str] | None, threads: int | None) -> Any:
-    import onnxruntime
-
-    session_options = onnxruntime.SessionOptions()
-    # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
-    session_options.add_session_config_entry("session.load_model_format", "ONNX")
-    if threads is not None:
-        session_options.intra_op_num_threads = threads
-    chosen = _choose_providers(providers, onnxruntime.get_available_providers())
-    return onnxruntime.InferenceSession(str(file), session_options, providers=chosen)
-
-
-def _choose_providers(given: str | Sequence[str] | None, available: list[str]) -> list[str]:
-    if given is None:
-        return [provider for provider in DEFAULT_PROVIDERS if provider in available]
-    names = [given] if isinstance(given, str) else list(given)
-    for name in names:
-        if name not in available:
-            raise ClassifierError(
-                f"provider {name!r} in providers= is not available in this ONNX Runtime; "
-                f"available: {', '.join(available)}.{did_you_mean(name, available)}"
-            )
-    return names
+        return OnnxClassifier(OnnxSessions(file, threads), files, options, output_name, names, timeout)
 
 
 def _describe_input(session: Any, spec: str) -> ModelInput:

@@ -156,15 +156,28 @@ class Preprocessing:
 
     def fit(self, images: Sequence[Array] | Array) -> Array:
         """Resize, crop and stack images of any size. uint8|float32 [H, W, C] each -> [N, height, width, channels]"""
-        if isinstance(images, np.ndarray) and images.ndim == 4 and self._keeps_size(images.shape[1:3]):
+        if isinstance(images, np.ndarray) and images.ndim == 4 and self.keeps_size(images.shape[1:3]):
             batch = images
         else:
             batch = _stack_images([self._fit_image(image) for image in images])
-        batch = self._convert_channels(batch)
+        batch = self.convert_channels(batch)
         self.check_size(batch.shape[1], batch.shape[2])
         return batch
 
-    def _keeps_size(self, size: tuple[int, ...]) -> bool:
+    def keeps(self, shape: tuple[int, ...]) -> bool:
+        """Whether `fit` returns images of this shape [H, W, C] as they are."""
+        is_accepted = self.input_size in (None, shape[:2])
+        return is_accepted and self.keeps_size(shape[:2]) and self._keeps_channels(shape[2])
+
+    def _keeps_channels(self, channels: int) -> bool:
+        return channels == self._n_channels or (self.channels is None and self._n_channels == 1)
+
+    @property
+    def _n_channels(self) -> int:
+        return self.channels or max(len(self.mean), len(self.std))
+
+    def keeps_size(self, size: tuple[int, ...]) -> bool:
+        """Whether `fit` neither resizes nor crops images of this height and width."""
         resized = size if self.resize is None else _compute_resized_size(size[0], size[1], self.resize)
         return resized == size and self.crop in (None, size)
 
@@ -186,14 +199,14 @@ class Preprocessing:
 
     def normalize(self, images: Array) -> Array:
         """Return the model's input. uint8|float32 [N, H, W, C] -> [N, C, H, W] or [N, H, W, C], see `layout`"""
-        images = self._convert_channels(images)
+        images = self.convert_channels(images)
         if self.color == "BGR":
             images = images[..., ::-1]
         if self.layout == "NCHW":
             images = images.transpose(0, 3, 1, 2)
         if self.input_dtype == "uint8":
             return as_pixels(images)
-        factor, offset = self._factor_and_offset
+        factor, offset = self.factor_and_offset
         if images.dtype == np.float32:
             factor = factor * np.float32(255)
         inputs = np.empty(images.shape, dtype=np.float32)
@@ -204,17 +217,18 @@ class Preprocessing:
         return inputs if self.input_dtype == "float32" else inputs.astype(np.float16)
 
     @cached_property
-    def _factor_and_offset(self) -> tuple[Float32Array, Float32Array]:
+    def factor_and_offset(self) -> tuple[Float32Array, Float32Array]:
         """(x * scale - mean) / std as x * factor + offset, in a shape that broadcasts over the layout."""
         mean, std = np.array(self.mean), np.array(self.std)
         shape = (-1, 1, 1) if self.layout == "NCHW" else (-1,)
         factor = np.broadcast_to(self.scale / std, np.broadcast_shapes(mean.shape, std.shape))
         return factor.astype(np.float32).reshape(shape), (-mean / std).astype(np.float32).reshape(shape)
 
-    def _convert_channels(self, images: Array) -> Array:
+    def convert_channels(self, images: Array) -> Array:
+        """Convert between gray and color as `gray` allows. [N, H, W, 1 or 3] -> [N, H, W, channels]"""
         channels = images.shape[-1]
-        required = self.channels or max(len(self.mean), len(self.std))
-        if channels == required or (self.channels is None and required == 1):
+        required = self._n_channels
+        if self._keeps_channels(channels):
             return images
         if (channels, required, self.gray) == (1, 3, "repeat"):
             return np.repeat(images, 3, axis=-1)

@@ -10,9 +10,9 @@ from secondlook.classifiers.classifier import Classifier, reject_failures
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, Size
 from secondlook.classifiers.torch_model import (
-    Placement,
     force_weights_only,
     load_weights,
+    make_placement,
     require_torch,
     wrap_module,
 )
@@ -40,7 +40,9 @@ def open_timm(
     n_classes: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    channels_last: bool = False,
+    channels_last: bool | None = None,
+    compile: bool = False,  # noqa: A002 - as in torch
+    cuda_graphs: bool = False,
 ) -> Classifier:
     """Open a timm model.
 
@@ -54,7 +56,7 @@ def open_timm(
         'DEFAULT' for the pretrained weights, or a safetensors file or state dict.
     n_classes
         Number of classes of the weights in the file, if it differs from the pretrained weights.
-    device, dtype, channels_last
+    device, dtype, channels_last, compile, cuda_graphs
         As for a torch model.
     """
     timm = _import_package("timm", "timm.data", options.spec)
@@ -66,7 +68,7 @@ def open_timm(
         model,
         options,
         _parse_data_config(timm.data.resolve_model_data_config(model), options.spec),
-        Placement(device, dtype, channels_last),
+        make_placement(device, dtype, channels_last, compile, cuda_graphs),
         output=options.expect_output("logits"),
     )
 
@@ -121,7 +123,9 @@ def open_torchvision(
     n_classes: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    channels_last: bool = False,
+    channels_last: bool | None = None,
+    compile: bool = False,  # noqa: A002 - as in torch
+    cuda_graphs: bool = False,
 ) -> Classifier:
     """Open a torchvision model.
 
@@ -135,7 +139,7 @@ def open_torchvision(
         'DEFAULT' or the name of other pretrained weights (`IMAGENET1K_V1`), or a safetensors file or state dict.
     n_classes
         Number of classes of the weights in the file, if it differs from the pretrained weights.
-    device, dtype, channels_last
+    device, dtype, channels_last, compile, cuda_graphs
         As for a torch model.
     """
     models = _import_package("torchvision", "torchvision.models", options.spec).models
@@ -152,7 +156,7 @@ def open_torchvision(
         model,
         options,
         _parse_transforms(entry.transforms(), options.spec),
-        Placement(device, dtype, channels_last),
+        make_placement(device, dtype, channels_last, compile, cuda_graphs),
         output=options.expect_output("logits"),
         class_names=tuple(entry.meta["categories"]) if pretrained else None,
     )

@@ -7,9 +7,8 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
     LONGEST_REASON,
     Classifier,
+    check_device,
     check_regular_file,
     digest_files,
     digest_with_options,
@@ -29,64 +29,39 @@ from secondlook.classifiers.model_input import ModelInput, check_single_input, d
 from secondlook.classifiers.preprocessing import InputType, Preprocessing
 from secondlook.errors import ClassifierError
 from secondlook.imports import import_extra
+from secondlook.views import View
 
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("float32", "float16", "bfloat16", "float64")
+    from secondlook.classifiers.device import DeviceWorkers, Fetch, PlacedImages
+    from secondlook.classifiers.torch_placement import PlacedModule, Placement
+
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
 DATA_PARALLEL_PREFIX = "module."
 CHECKPOINT_KEYS = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts save the state dict in a checkpoint."""
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where and how a module runs; None keeps the module's own device or dtype."""
-
-    device: str | None = None
-    dtype: str | None = None
-    channels_last: bool = False
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the module stays as it is."""
-        return self == Placement()
-
-    def move(self, module: "torch.nn.Module") -> "torch.nn.Module":
-        """Move a module to the device, dtype and memory format."""
-        import torch
-
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise ClassifierError(f"unknown dtype={self.dtype!r}; expected one of {', '.join(DTYPES)}.")
-        try:
-            module = module.to(device=self.device, dtype=None if self.dtype is None else getattr(torch, self.dtype))
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise ClassifierError(
-                f"device={self.device!r} is not available: {reason}; pass device='cpu' or another device."
-            ) from error
-        return module.to(memory_format=torch.channels_last) if self.channels_last else module  # type: ignore[call-overload]
-
-
 class TorchClassifier(Classifier):
     """A torch module, run in eval and inference mode; its training flags are restored afterwards.
 
-    `module` is the network itself, for methods that register hooks.
+    On GPUs it makes the views there as well, in exact arithmetic: deterministic algorithms, and float32 without TF32.
     """
 
     def __init__(
         self,
-        module: "torch.nn.Module",
+        make_module: "Callable[[str | None], torch.nn.Module]",
         options: LoadOptions,
         *,
         digest: str,
         output: Output,
         preprocessing: Preprocessing,
+        placement: "Placement",
         batch_size: int | None = None,
-        channels_last: bool = False,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
+        """Create the classifier of the module that `make_module(device)` puts on a device; None is its own device."""
         super().__init__(
             name=options.display_name,
             digest=digest,
@@ -94,25 +69,105 @@ class TorchClassifier(Classifier):
             preprocessing=preprocessing,
             class_names=class_names,
         )
-        self.module = module
+        self._make_module = make_module
+        self._placement = placement
         self._batch_size = batch_size
-        self._channels_last = channels_last
+        self._known: dict[str | None, PlacedModule] = {}
+        """The module by the device that was asked for; copies of the classifier share it."""
+        self._is_device_chosen = placement.is_device_chosen
+        """Whether the user chose the device, which device='auto' keeps then."""
+        self._device = placement.device if placement.is_device_chosen else None
+        if placement.device == "auto":
+            self._device = self._choose_device()
+        self._placed = self._place(self._device)
+
+    @property
+    def module(self) -> "torch.nn.Module":
+        """The network itself, for methods that register hooks."""
+        return self._placed.module
+
+    @property
+    def workers(self) -> "DeviceWorkers | None":  # type: ignore[override]
+        """The modules on GPUs; None if the module is elsewhere."""
+        return self._placed.workers
+
+    def on_device(self, device: str) -> "TorchClassifier":
+        """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'; a module is copied to move it."""
+        check_device(device)
+        if device == "auto":
+            chosen = self._device if self._is_device_chosen else self._choose_device()
+        else:
+            chosen = self._find_own(device)
+        is_chosen = self._is_device_chosen or device != "auto"
+        if (chosen, is_chosen) == (self._device, self._is_device_chosen):
+            return self
+        moved = copy.copy(self)
+        moved._device, moved._placed, moved._is_device_chosen = chosen, self._place(chosen), is_chosen
+        return moved
+
+    def _choose_device(self) -> str | None:
+        """Return 'cuda' where torch sees a GPU and the module is on the CPU, and otherwise None, its own device."""
+        import torch
+
+        return "cuda" if torch.cuda.is_available() and self._find_own("cpu") is None else None
+
+    def _find_own(self, device: str) -> str | None:
+        """Return None if a device is the one that the module has by itself, and otherwise the device."""
+        from secondlook.classifiers.device import list_gpus
+        from secondlook.classifiers.torch_placement import find_weight
+
+        weight = find_weight(self._place(None).module)
+        own = "cpu" if weight is None else str(weight.device)
+        return None if (["cpu"] if device == "cpu" else list_gpus(device)) == [own] else device
+
+    def _place(self, device: str | None) -> "PlacedModule":
+        from secondlook.classifiers.torch_placement import PlacedModule
+
+        if device not in self._known:
+            self._known[device] = PlacedModule(
+                self._make_module,
+                device,
+                self._placement,
+                takes_pixels=self.preprocessing.input_dtype == "uint8",
+                name=self.name,
+                batch_size=self._batch_size,
+            )
+        return self._known[device]
 
     def forward(self, images: Array) -> Array:
         """Return the output of the module. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
-        inputs = self.preprocessing.normalize(images)
-        with _eval_mode(self.module):
-            return run_in_batches(inputs, self._batch_size, self._run)
+        if self.workers is None:
+            return run_in_batches(self.preprocessing.normalize(images), self._batch_size, self._run)
+        # One GPU only: its module is the one that methods register hooks for.
+        first = self.workers.first
+        with self._use_exact_arithmetic():
+            placed = first.upload(self.preprocessing.convert_channels(images))
+            return first.start(placed, [View()], self.preprocessing)()
+
+    def start(self, images: "PlacedImages", views: Sequence[View]) -> "Fetch":
+        """Start to classify views of images on the GPUs, see `Classifier.start`."""
+        with self._use_exact_arithmetic():
+            return super().start(images, views)
+
+    def find_batch_size(self, image: Array) -> int | None:
+        """Return how many images [H, W, C] fill the GPUs and fit in their memory; None without GPUs."""
+        with self._use_exact_arithmetic():
+            return super().find_batch_size(image)
+
+    def _use_exact_arithmetic(self) -> AbstractContextManager[None]:
+        from secondlook.classifiers.torch_placement import use_exact_arithmetic
+
+        return use_exact_arithmetic(self._placement.dtype)
 
     def _run(self, inputs: Array) -> Array:
         import torch
 
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._use_exact_arithmetic():
                 # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
                 tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-                outputs = self.module(self._move_inputs(tensor))
-                values: Array = _extract_tensor(outputs, self.name).to("cpu", torch.float32).numpy()
+                outputs = self._placed.run(self._move_inputs(tensor))
+                values: Array = outputs.to("cpu", torch.float32).numpy()
         except RuntimeError as error:
             raise ClassifierError(describe_failure(self.name, inputs, error)) from error
         return values
@@ -120,38 +175,14 @@ class TorchClassifier(Classifier):
     def _move_inputs(self, inputs: "torch.Tensor") -> "torch.Tensor":
         import torch
 
-        like = next((value for value in self.module.parameters() if value.is_floating_point()), None)
-        memory_format = torch.channels_last if self._channels_last else torch.preserve_format
-        if like is None:
-            return inputs.contiguous(memory_format=torch.channels_last) if self._channels_last else inputs
-        dtype = like.dtype if inputs.is_floating_point() else inputs.dtype
-        return inputs.to(like.device, dtype, memory_format=memory_format)
+        from secondlook.classifiers.torch_placement import find_weight
 
-
-def _extract_tensor(outputs: Any, name: str) -> "torch.Tensor":
-    """Return the output tensor: the output itself, or the `logits` of a transformers output."""
-    import torch
-
-    values = getattr(outputs, "logits", outputs)
-    if not isinstance(values, torch.Tensor):
-        raise ClassifierError(
-            f"classifier {name!r} returned {type(outputs).__name__}, not a tensor; "
-            "wrap the module so that forward returns one tensor [images, classes]."
-        )
-    return values
-
-
-@contextmanager
-def _eval_mode(module: "torch.nn.Module") -> Iterator[None]:
-    """Set all submodules to eval mode, and afterwards restore the flag of each: frozen layers stay frozen."""
-    training = [submodule for submodule in module.modules() if submodule.training]
-    for submodule in training:
-        submodule.training = False
-    try:
-        yield
-    finally:
-        for submodule in training:
-            submodule.training = True
+        weight, channels_last = find_weight(self.module), self._placed.run.channels_last
+        memory_format = torch.channels_last if channels_last else torch.preserve_format
+        if weight is None:
+            return inputs.contiguous(memory_format=torch.channels_last) if channels_last else inputs
+        dtype = weight.dtype if inputs.is_floating_point() else inputs.dtype
+        return inputs.to(weight.device, dtype, memory_format=memory_format)
 
 
 def _is_torch_module(target: object) -> bool:
@@ -173,7 +204,9 @@ def open_torch(
     weights: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    channels_last: bool = False,
+    channels_last: bool | None = None,
+    compile: bool = False,  # noqa: A002 - as in torch
+    cuda_graphs: bool = False,
 ) -> Classifier:
     """Open a torch model.
 
@@ -185,14 +218,22 @@ def open_torch(
         Options common to all model schemes.
     weights
         Safetensors file or state dict for the module; no code in it is run.
-    device, dtype
-        Device and number type to compute with; by default those of the module. A module of the user is copied first.
+    device
+        'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any;
+        or another device of torch. By default that of the module. A module of the user is copied to move it.
+    dtype
+        Number type to compute with: 'float32', 'tf32' (float32 with faster, rounded products on a GPU), 'bfloat16',
+        'float16' or 'float64'. By default that of the module.
     channels_last
-        Use the channels-last memory format, which is faster on some devices.
+        Whether to use the channels-last memory format; by default on GPUs where it is faster.
+    compile
+        Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU.
+    cuda_graphs
+        Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches.
     """
     output = options.require_output()
     require_torch()
-    placement = Placement(device, dtype, channels_last)
+    placement = make_placement(device, dtype, channels_last, compile, cuda_graphs)
     if isinstance(target, str) and ":" not in target:
         if weights is not None:
             raise ClassifierError(f"{options.spec!r} is a file that contains its weights; remove weights=.")
@@ -205,11 +246,21 @@ def open_torch(
     return wrap_module(module, options, Preprocessing(), placement, output=output, is_shared=weights is None)
 
 
+def make_placement(
+    device: str | None, dtype: str | None, channels_last: bool | None, compiles: bool, cuda_graphs: bool
+) -> "Placement":
+    """Return how a module is to run, from the options of a model scheme."""
+    require_torch()
+    from secondlook.classifiers.torch_placement import Placement
+
+    return Placement(None if device is None else str(device), dtype, channels_last, compiles, cuda_graphs)
+
+
 def wrap_module(
     module: "torch.nn.Module",
     options: LoadOptions,
     preprocessing: Preprocessing,
-    placement: Placement,
+    placement: "Placement",
     *,
     output: Output,
     is_shared: bool = False,
@@ -217,15 +268,18 @@ def wrap_module(
 ) -> TorchClassifier:
     """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
     digest = digest_with_options(_digest_module(module), dtype=placement.dtype)
-    if is_shared and not placement.is_default:
-        module = copy.deepcopy(module)
+
+    def make_module(device: str | None) -> "torch.nn.Module":
+        is_used_elsewhere = device is not None or (is_shared and placement.changes_weights)
+        return placement.move(copy.deepcopy(module) if is_used_elsewhere else module, device)
+
     return TorchClassifier(
-        placement.move(module),
+        make_module,
         options,
         digest=digest,
         output=output,
         preprocessing=options.override(preprocessing),
-        channels_last=placement.channels_last,
+        placement=placement,
         class_names=class_names,
     )
 
@@ -331,24 +385,29 @@ def _load_state_dict(file: Path) -> dict[str, Any]:
     return state
 
 
-def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classifier:
+def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Classifier:
     """Open a torch.export or TorchScript file."""
     spec = options.spec
     with reject_failures(f"cannot open {spec!r} as a torch.export or TorchScript file", "save it again."):
-        module, model_input = _load_program(file, spec, placement.device)
+        module, model_input = _load_program(file, spec, None)
     preprocessing = Preprocessing()
     if model_input is not None:
         preprocessing = model_input.make_preprocessing(options.layout, spec)
-        if placement.dtype is not None:
+        if placement.dtype not in (None, "tf32"):
             raise ClassifierError(f"{spec!r} was exported with a fixed dtype; remove dtype={placement.dtype!r}.")
+
+    def make_module(device: str | None) -> "torch.nn.Module":
+        # A program contains the device it was made for, so it is loaded again for another one.
+        return placement.move(module if device is None else _load_program(file, spec, device)[0], device)
+
     return TorchClassifier(
-        placement.move(module),
+        make_module,
         options,
         digest=digest_with_options(digest_files([file]), dtype=placement.dtype),
         output=options.require_output(),
         preprocessing=options.override(preprocessing),
+        placement=placement,
         batch_size=None if model_input is None else model_input.batch_size,
-        channels_last=placement.channels_last,
     )
 
 

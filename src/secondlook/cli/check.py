@@ -24,6 +24,7 @@ def check(
     model_options: options.ModelOptions = None,
     header_from_env: options.HeaderFromEnv = None,
     batch_size: options.BatchSize = None,
+    device: options.Device = "auto",
     on_error: options.OnErrorOption = "fail",
     config: options.Config = None,
     as_json: options.Json = False,
@@ -53,6 +54,7 @@ def check(
         data,
         images=images,
         batch_size=batch_size or "auto",
+        device=device,
         on_error=options.choose_on_error(on_error),
         progress=not (quiet or no_progress),
     )

@@ -41,6 +41,7 @@ def evaluate(
     resamples: options.Resamples = 500,
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
+    device: options.Device = "auto",
     on_error: options.OnErrorOption = "fail",
     no_check: Annotated[
         bool,
@@ -89,6 +90,7 @@ def evaluate(
             resamples=resamples,
             seed=seed,
             batch_size=batch_size or "auto",
+            device=device,
             on_error=options.choose_on_error(on_error),
             check_setup=not no_check,
             progress=not (quiet or no_progress),

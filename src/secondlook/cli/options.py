@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secondlook.arrays import Output
-from secondlook.classifiers import MODELS
+from secondlook.classifiers import MODELS, check_device
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
@@ -132,6 +132,21 @@ def _hide_bars(wanted: bool) -> bool:
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
+
+
+def _check_device(device: str) -> str:
+    check_device(device)
+    return device
+
+
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda[:N]",
+        callback=_check_device,
+        help="Where to run the model: auto uses GPUs if it can, cuda all GPUs, cuda:N one of them.",
+    ),
+]
 
 
 def load_models(

@@ -42,6 +42,7 @@ def score(
     level: options.Level = 0.95,
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
+    device: options.Device = "auto",
     on_error: options.OnErrorOption = "fail",
     allow_mismatch: Annotated[
         bool,
@@ -77,6 +78,7 @@ def score(
         export_all=export_all,
         image_prefix=image_prefix,
         batch_size=batch_size or "auto",
+        device=device,
         progress=not (quiet or no_progress),
         allow_mismatch=allow_mismatch,
         overwrite=overwrite,

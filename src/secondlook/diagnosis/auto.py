@@ -83,6 +83,7 @@ def auto_views(
     store: str | Path | None = None,
     on_error: OnError | None = None,
     progress: bool = True,
+    device: str = "auto",
 ) -> ViewChoice:
     """Choose views for a classifier and its images: the most useful ones of `AUTO_POOL` that are not harmful.
 
@@ -105,9 +106,11 @@ def auto_views(
         Folder to store the outputs in, so that an interrupted or repeated call does not compute them again.
     progress
         Whether to show a progress bar, if standard error is a terminal.
+    device
+        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
     """
     _check_budget(budget, len(AUTO_POOL))
-    loaded = load_classifier(classifier)
+    loaded = load_classifier(classifier).on_device(device)
     images = spread_images(open_labeled(source, labels, loaded.class_names, on_error), MAX_IMAGES)
     views = ("identity", *AUTO_POOL)
     preds = collect(loaded, images, views, store=store, batch_size=batch_size, progress=progress)

@@ -3,11 +3,9 @@
 from secondlook.predictions.batching import (
     BatchSize,
     Chunking,
-    HalvingBatches,
     block_rows,
     choose_batch_size,
     chunk_rows,
-    classify_views,
 )
 from secondlook.predictions.chunks import (
     Chunk,
@@ -19,6 +17,7 @@ from secondlook.predictions.chunks import (
 )
 from secondlook.predictions.collection import PROGRESS_UNIT, collect
 from secondlook.predictions.decoding import DecodedChunk, read_first_image
+from secondlook.predictions.inference import Fetch, Inference, make_inference
 from secondlook.predictions.manifest import ensemble_key, entry_key
 from secondlook.predictions.pipeline import (
     CollectJob,
@@ -49,7 +48,8 @@ __all__ = [
     "CollectJob",
     "DamagedChunkWarning",
     "DecodedChunk",
-    "HalvingBatches",
+    "Fetch",
+    "Inference",
     "PredictFrom",
     "Predictions",
     "SaveTimer",
@@ -63,11 +63,11 @@ __all__ = [
     "check_top_k",
     "choose_batch_size",
     "chunk_rows",
-    "classify_views",
     "collect",
     "concatenate",
     "ensemble_key",
     "entry_key",
+    "make_inference",
     "read_ahead",
     "read_chunks",
     "read_first_image",

@@ -1,14 +1,11 @@
 """How many images to process at once: batches for the classifier, chunks of a store, blocks read into memory."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from secondlook.arrays import Array, Float32Array
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
-from secondlook.views import View
 
 BatchSize = int | Literal["auto"]
 
@@ -29,18 +26,24 @@ _OUT_OF_MEMORY_MESSAGES = (
 )
 
 
-def choose_batch_size(batch_size: BatchSize, image: Array) -> int:
-    """Return the number of images per batch; 'auto' chooses 8 to 256 from the size of an input image [H, W, C]."""
+def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifier | None = None) -> int:
+    """Return the number of images per batch.
+
+    'auto' chooses 8 to 256 from the size of an input image [H, W, C], or what fills the GPUs of the classifier.
+    """
     if batch_size == "auto":
+        on_gpus = None if classifier is None else classifier.find_batch_size(image)
+        if on_gpus is not None:
+            return on_gpus
         return min(256, max(8, _round_down_to_power_of_two(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
     if type(batch_size) is not int or batch_size < 1:  # True is an int, but not a batch size
         raise PredictionsError(f"batch_size is {batch_size!r}; expected 'auto' or a positive integer.")
     return batch_size
 
 
-def chunk_rows(image: Array, most: int = CHUNK_ROWS) -> int:
+def chunk_rows(image: Array, most: int = CHUNK_ROWS, n_bytes: int | None = None) -> int:
     """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together; 1 if they are huge."""
-    return min(most, _round_down_to_power_of_two(CHUNK_BYTES // image.nbytes))
+    return min(most, _round_down_to_power_of_two((n_bytes or CHUNK_BYTES) // image.nbytes))
 
 
 def block_rows(views: int, classes: int, rows_per_read: int = 1) -> int:
@@ -75,56 +78,6 @@ def group_views(views: int, images: int, batch_size: int) -> list[range]:
     return [range(start, min(start + size, views)) for start in range(0, views, size)]
 
 
-def stack_views(images: Array, views: Sequence[View]) -> Array:
-    """Return the views of a batch, one view after another. [n, H, W, C] -> [len(views) * n, H, W, C]"""
-    from secondlook.views import apply_view
-
-    stacked = [apply_view(images, view) for view in views]
-    return stacked[0] if len(stacked) == 1 else np.concatenate(stacked)
-
-
-def classify_views(classify: "HalvingBatches", images: Array, views: Sequence[View]) -> Float32Array:
-    """Classify views of a few images in as few calls as the batch size allows. [n, H, W, C] -> float32 [n, V, classes]
-
-    The batches are those of `run_pipeline`, so that the outputs are the same to the last bit.
-    """
-    groups = group_views(len(views), len(images), classify.batch_size)
-    outputs = np.concatenate([classify(stack_views(images, views[group.start : group.stop])) for group in groups])
-    return np.ascontiguousarray(outputs.reshape(len(views), len(images), -1).swapaxes(0, 1))
-
-
-class HalvingBatches:
-    """Calls a classifier in batches, and halves the batch size for good when a batch does not fit in memory."""
-
-    def __init__(self, classify: Callable[[Array], Float32Array], batch_size: int) -> None:
-        self._classify = classify
-        self.batch_size = batch_size
-
-    def __call__(self, images: Array) -> Float32Array:
-        """Classify images. [n, H, W, C] -> float32 [n, classes]"""
-        outputs: list[Float32Array] = []
-        done = 0
-        while done < len(images):
-            batch = images[done : done + self.batch_size]
-            try:
-                outputs.append(self._classify(batch))
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._halve(len(batch), error)
-            else:
-                done += len(batch)
-        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
-
-    def _halve(self, failed_size: int, error: Exception) -> None:
-        if failed_size == 1:
-            raise PredictionsError(
-                f"the classifier ran out of memory on a single image ({_first_line(error)}); "
-                "use a smaller input size, a smaller classifier or a machine with more memory."
-            ) from error
-        self.batch_size = failed_size // 2
-
-
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or its cause, is an out-of-memory error of any library."""
     if error is None:
@@ -133,7 +86,3 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return True
     message = str(error).lower()
     return any(text in message for text in _OUT_OF_MEMORY_MESSAGES) or is_out_of_memory(error.__cause__)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__

@@ -24,7 +24,7 @@ from secondlook.predictions.manifest import (
     write_manifest,
 )
 from secondlook.predictions.pipeline import CollectJob, Sink, run_pipeline
-from secondlook.predictions.predictions import Predictions, open_entry
+from secondlook.predictions.predictions import ArrayTable, Predictions, open_entry
 from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
 from secondlook.progress import progress_bar
@@ -46,6 +46,7 @@ def collect(
     batch_size: BatchSize = "auto",
     progress: bool = True,
     on_error: OnError | None = None,
+    device: str = "auto",
 ) -> Predictions:
     """Return the outputs of a classifier for all views of all images.
 
@@ -71,8 +72,11 @@ def collect(
     on_error
         How to handle an image that cannot be read: "fail", or "skip" to exclude it and list it in
         `Predictions.skipped`. The default is the setting of the source.
+    device
+        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N". "auto" leaves a model where it was put
+        explicitly, and otherwise uses the GPUs that torch sees, if the model can run there.
     """
-    loaded = load_classifier(classifier)
+    loaded = load_classifier(classifier).on_device(device)
     source = open_labeled(data, labels, loaded.class_names, on_error)
     check_class_names_match(loaded.members or (loaded,), source)
     collector = _Collector(source, as_view_set(views), batch_size, progress)
@@ -93,13 +97,14 @@ class _Collector:
             members = [self.collect_in_memory(member) for member in classifier.members]
             return Predictions(members=members, views=self.views)
         sink = InMemory(len(self.source), len(self.views))
-        self._run(self._plan(classifier), sink)
+        self._run(self._plan(classifier, is_stored=False), sink)
         indices, outputs = sink.result()
-        return Predictions(
-            **{classifier.output: outputs},
-            views=self.views,
+        is_complete = len(indices) == len(self.source)
+        return Predictions.from_table(  # the classifier has validated its outputs
+            ArrayTable(outputs, classifier.output),
+            self.views,
             labels=None if self.source.labels is None else self.source.labels[indices],
-            ids=[self.source.ids[index] for index in indices],
+            ids=self.source.ids if is_complete else [self.source.ids[index] for index in indices.tolist()],
             class_names=self.source.class_names,
             skipped=[(image.id, image.reason) for image in self.source.skipped],
         )
@@ -109,7 +114,7 @@ class _Collector:
             members = [self.collect_on_disk(member, store) for member in classifier.members]
             self._write_ensemble(classifier, store)
             return Predictions(members=members, views=self.views)
-        job = self._plan(classifier)
+        job = self._plan(classifier, is_stored=True)
         folder = store / self._entry_name(classifier)
         manifest = Manifest.create(classifier, self.source, self.views, job.chunking.rows)
         entry = StoreEntry.open_or_create(folder, manifest)
@@ -120,11 +125,12 @@ class _Collector:
             entry.check_none_skipped()
         return open_entry(entry, self.views)
 
-    def _plan(self, classifier: Classifier) -> CollectJob:
+    def _plan(self, classifier: Classifier, *, is_stored: bool) -> CollectJob:
         image = read_first_image(classifier, self.source)
-        batch_size = choose_batch_size(self.batch_size, image)
-        chunking = Chunking(len(self.source), chunk_rows(image))
-        return CollectJob(classifier, self.source, self.views, batch_size, chunking)
+        batch_size = choose_batch_size(self.batch_size, image, classifier)
+        # The batches of GPUs may be larger than the chunks of a store.
+        rows = chunk_rows(image) if is_stored else max(chunk_rows(image), chunk_rows(image, batch_size))
+        return CollectJob(classifier, self.source, self.views, batch_size, Chunking(len(self.source), rows))
 
     def _fill(self, entry: StoreEntry, job: CollectJob) -> None:
         repaired = [image.index for image in entry.manifest.skipped if self._is_readable(image.index)]

@@ -1,6 +1,9 @@
 """Decoding: from the images of a source to arrays at the input size of a classifier, chunk by chunk."""
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,19 +11,22 @@ from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.sources import Source
+from secondlook.sources import DECODING_THREADS, Source
 
-DECODED_AT_ONCE = 16
-"""Number of images held at their original size before they are resized; fewer where they exceed `max_bytes`."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """The readable images of one chunk at the input size, [n, H, W, C], with their source indices, int64 [n]."""
+    """The readable images of one chunk at the input size, [n, H, W, C], with their source indices, int64 [n].
+
+    The images are a tensor where they are on a GPU already and the classifier takes them from there.
+    """
 
     number: int
     indices: IntArray
-    images: Array
+    images: "Array | Tensor"
     skipped: tuple[SkippedImage, ...]
 
 
@@ -36,37 +42,72 @@ def read_first_image(classifier: Classifier, source: Source) -> Array:
 
 def decode_chunk(classifier: Classifier, source: Source, number: int, requested: range) -> DecodedChunk:
     """Read the images at the requested source indices, and fit them to the classifier."""
-    read, inputs = [], []
-    for batch in source.batches(DECODED_AT_ONCE, requested.start, requested.stop):
-        read.append(batch.indices)
-        for id_, image in zip(batch.ids, batch.images, strict=True):
-            inputs.append(_fit_image(classifier, source, id_, image))
-        del batch, image  # the images must not stay in memory while the next ones are decoded
-    indices = np.concatenate(read) if read else np.empty(0, dtype=np.int64)
-    _check_same_shape(inputs, indices, source)
-    images = np.stack(inputs) if inputs else np.empty((0, 1, 1, 1), dtype=np.uint8)
+    first = source.read_block(requested[:1])
+    block = None
+    if first is not None and classifier.preprocessing.keeps_size(first.shape[1:3]):
+        block = source.read_block(requested)
+    if block is not None:
+        indices = np.array(requested, dtype=np.int64)
+        return DecodedChunk(number, indices, _fit_block(classifier, source, block, requested), ())
+    # Any number of threads can read an array, but they pay off only where images are resized.
+    threads = source.threads if first is None else DECODING_THREADS
+    indices, images = _decode_images(classifier, source, requested, threads)
     return DecodedChunk(number, indices, images, _list_skipped(source, requested, indices))
+
+
+def _decode_images(classifier: Classifier, source: Source, requested: range, threads: int) -> tuple[IntArray, Array]:
+    """Read and fit images one by one, in several threads. -> int64 [n], [n, H, W, C]"""
+
+    def fit(id_: str, image: Array) -> Array:
+        return _fit_image(classifier, source, id_, image)
+
+    indices: list[int] = []
+    images = np.empty((0, 1, 1, 1), dtype=np.uint8)
+    with closing(source.convert_images(fit, requested, threads)) as fitted:
+        for index, image in fitted:
+            if not indices:
+                images = np.empty((len(requested), *image.shape), dtype=image.dtype)
+            elif image.shape != images.shape[1:]:
+                raise _describe_other_shape(source, (indices[0], index), (images.shape[1:], image.shape))
+            if image.dtype != images.dtype:  # of a user's source: no value may change
+                images = images.astype(np.result_type(images, image))
+            images[len(indices)] = image
+            indices.append(index)
+    return np.array(indices, dtype=np.int64), images[: len(indices)]
 
 
 def _fit_image(classifier: Classifier, source: Source, id_: str, image: Array) -> Array:
     """Return one image at the input size, [H, W, C]; an error names the image."""
+    return image if classifier.preprocessing.keeps(image.shape) else _fit(classifier, source, id_, [image])[0]
+
+
+def _fit_block(classifier: Classifier, source: Source, block: "Array | Tensor", requested: range) -> "Array | Tensor":
+    """Return images that need not be resized as the classifier takes them, [n, H, W, C], on a GPU where possible."""
+    if not isinstance(block, np.ndarray):
+        if classifier.workers is not None and classifier.preprocessing.keeps(tuple(block.shape[1:])):
+            return block
+        block = block.cpu().numpy()
+    # An error concerns all images, since their shapes are equal.
+    return _fit(classifier, source, source.ids[requested.start], np.ascontiguousarray(block))
+
+
+def _fit(classifier: Classifier, source: Source, id_: str, images: Sequence[Array] | Array) -> Array:
     try:
-        fitted: Array = classifier.preprocessing.fit([image])[0]
+        return classifier.preprocessing.fit(images)
     except ClassifierError as error:
         raise ClassifierError(f"image {id_!r} of {source.spec!r} does not fit the classifier: {error}") from error
-    return fitted
 
 
-def _check_same_shape(inputs: list[Array], indices: IntArray, source: Source) -> None:
-    """Check that images can be classified together; those of a chunk are one batch or several."""
-    for index, image in zip(indices.tolist(), inputs, strict=True):
-        if image.shape != inputs[0].shape:
-            first, other = (" x ".join(map(str, shape)) for shape in (inputs[0].shape, image.shape))
-            raise PredictionsError(
-                f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels), but "
-                f"{source.ids[int(indices[0])]!r} has {first}; load the classifier with resize=(height, width), or "
-                "with resize= the shorter side and crop= a side."
-            )
+def _describe_other_shape(
+    source: Source, indices: tuple[int, int], shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> PredictionsError:
+    """Return the error for two images that cannot be classified together; those of a chunk are one batch or several."""
+    first_id, other_id = (source.ids[index] for index in indices)
+    first, other = (" x ".join(map(str, shape)) for shape in shapes)
+    return PredictionsError(
+        f"image {other_id!r} of {source.spec!r} has {other} pixels (height x width x channels), but {first_id!r} has "
+        f"{first}; load the classifier with resize=(height, width), or with resize= the shorter side and crop= a side."
+    )
 
 
 def _list_skipped(source: Source, requested: range, read: IntArray) -> tuple[SkippedImage, ...]:

@@ -1,17 +1,20 @@
-"""The collection pipeline: decode, transform, classify and write, each stage in its own thread."""
+"""The collection pipeline: decode, make views, classify and write, each stage in its own thread or on a GPU."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array
+from secondlook.arrays import Float32Array
 from secondlook.classifiers import Classifier
-from secondlook.predictions.batching import Chunking, HalvingBatches, group_views, stack_views
+from secondlook.predictions.batching import Chunking, group_views
 from secondlook.predictions.chunks import Chunk
 from secondlook.predictions.decoding import DecodedChunk, decode_chunk
+from secondlook.predictions.inference import Fetch, Inference, make_inference
 from secondlook.predictions.read_ahead import read_ahead
 from secondlook.predictions.validation import check_classes
 from secondlook.sources import Source
@@ -58,42 +61,65 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """Views of one batch, one view after another: images [views * n, H, W, C], or outputs that are known already.
+    """Views of one batch, one view after another: inputs to classify, or outputs that are known already.
 
     It has neither for a chunk without readable images. There are several views only where they fit in one batch.
     """
 
     chunk: DecodedChunk
     views: tuple[int, ...]
+    n_images: int
     is_last: bool
-    images: Array | None = None
+    inputs: Any = None
     outputs: Float32Array | None = None
 
 
 def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) -> None:
     """Compute all chunks that the sink needs; `advance` is called with the number of images just classified."""
-    classify = HalvingBatches(job.classifier, job.batch_size)
-    outputs: list[Float32Array] = []
-    is_checked = False
-    with closing(read_ahead(lambda: _iter_view_batches(job, sink), _VIEW_BATCHES_AHEAD)) as batches:
+    inference = make_inference(job.classifier, job.batch_size)
+    collector = _OutputCollector(job, sink, advance)
+    started: deque[tuple[ViewBatch, Fetch]] = deque()
+    with closing(read_ahead(lambda: _iter_view_batches(job, sink, inference), _VIEW_BATCHES_AHEAD)) as batches:
         for batch in batches:
-            if batch.images is not None:
-                outputs.append(classify(batch.images))
-                if not is_checked:
-                    check_classes(job.classifier.name, job.source, outputs[-1].shape[1])
-                    is_checked = True
-                advance(len(batch.images))
-            elif batch.outputs is not None:
-                outputs.append(batch.outputs)
-                advance(len(batch.outputs))
-            if batch.is_last:
-                for view, chunk in _split_views(batch, outputs):
-                    sink.write(view, batch.chunk.number, chunk)
-                outputs = []
-            elif sink.is_save_due():
-                joined = np.concatenate(outputs)
-                chunk = Chunk(batch.chunk.indices[: len(joined)], joined, batch.chunk.skipped)
-                sink.write_partial(batch.views[0], batch.chunk.number, chunk)
+            is_known = batch.inputs is None
+            started.append((batch, partial(_return_known, batch) if is_known else inference.start(batch.inputs)))
+            while len(started) > inference.outstanding:
+                collector.add(*started.popleft())
+        while started:
+            collector.add(*started.popleft())
+
+
+def _return_known(batch: ViewBatch) -> Float32Array:
+    return np.empty((0, 1), dtype=np.float32) if batch.outputs is None else batch.outputs
+
+
+class _OutputCollector:
+    """Gives the outputs of batches to the sink when the last one of a chunk is there."""
+
+    def __init__(self, job: CollectJob, sink: Sink, advance: Callable[[int], None]) -> None:
+        self._job = job
+        self._sink = sink
+        self._advance = advance
+        self._outputs: list[Float32Array] = []
+        self._is_checked = False
+
+    def add(self, batch: ViewBatch, fetch: Fetch) -> None:
+        """Wait for the outputs of the next batch."""
+        outputs = fetch()
+        if batch.n_images:
+            self._outputs.append(outputs)
+        if batch.inputs is not None and not self._is_checked:
+            check_classes(self._job.classifier.name, self._job.source, outputs.shape[1])
+            self._is_checked = True
+        self._advance(batch.n_images * len(batch.views))
+        if batch.is_last:
+            for view, chunk in _split_views(batch, self._outputs):
+                self._sink.write(view, batch.chunk.number, chunk)
+            self._outputs = []
+        elif self._sink.is_save_due():
+            joined = np.concatenate(self._outputs)
+            chunk = Chunk(batch.chunk.indices[: len(joined)], joined, batch.chunk.skipped)
+            self._sink.write_partial(batch.views[0], batch.chunk.number, chunk)
 
 
 def read_chunks(job: CollectJob, is_needed: Callable[[int], bool]) -> Generator[DecodedChunk, None, None]:
@@ -116,30 +142,32 @@ def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tupl
         yield view, Chunk(batch.chunk.indices, view_outputs, batch.chunk.skipped)
 
 
-def _iter_view_batches(job: CollectJob, sink: Sink) -> Iterator[ViewBatch]:
+def _iter_view_batches(job: CollectJob, sink: Sink, inference: Inference) -> Iterator[ViewBatch]:
     with closing(read_chunks(job, lambda number: _is_needed(job, sink, number))) as chunks:
         for chunk in chunks:
+            placed = inference.place(chunk.images) if len(chunk.images) else None
             for group in group_views(len(job.views), len(chunk.indices), job.batch_size):
                 # Another process may have written the chunk since it was decoded.
                 views = tuple(view for view in group if sink.needs(view, chunk.number))
                 if views:
-                    yield from _iter_batches_of_views(job, sink, chunk, views)
+                    yield from _iter_batches_of_views(job, sink, inference, chunk, placed, views)
 
 
 def _iter_batches_of_views(
-    job: CollectJob, sink: Sink, chunk: DecodedChunk, views: tuple[int, ...]
+    job: CollectJob, sink: Sink, inference: Inference, chunk: DecodedChunk, placed: Any, views: tuple[int, ...]
 ) -> Iterator[ViewBatch]:
-    if not len(chunk.images):
-        yield ViewBatch(chunk, views, is_last=True)
+    n_images = len(chunk.indices)
+    if n_images == 0:
+        yield ViewBatch(chunk, views, 0, is_last=True)
     saved = [_read_saved_outputs(sink, view, chunk) for view in views]
-    for start in range(0, len(chunk.images), job.batch_size):
-        batch = chunk.images[start : start + job.batch_size]
-        is_last = start + len(batch) == len(chunk.images)
-        known = [outputs[start : start + len(batch)] for outputs in saved]
-        if all(len(outputs) == len(batch) for outputs in known):
-            yield ViewBatch(chunk, views, is_last, outputs=np.concatenate(known))
+    for start in range(0, n_images, job.batch_size):
+        stop = min(start + job.batch_size, n_images)
+        known = [outputs[start:stop] for outputs in saved]
+        if all(len(outputs) == stop - start for outputs in known):
+            yield ViewBatch(chunk, views, stop - start, stop == n_images, outputs=np.concatenate(known))
         else:
-            yield ViewBatch(chunk, views, is_last, images=stack_views(batch, [job.views.views[view] for view in views]))
+            inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
+            yield ViewBatch(chunk, views, stop - start, stop == n_images, inputs=inputs)
 
 
 def _read_saved_outputs(sink: Sink, view: int, chunk: DecodedChunk) -> Float32Array:

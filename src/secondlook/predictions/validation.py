@@ -69,7 +69,9 @@ def check_output_values(outputs: Array, kind: Output, views: Sequence[str], firs
 
     `first_image` is the position of the first image, for error messages.
     """
-    _check_all(np.isfinite(outputs).all(axis=2), outputs, "are not finite", kind, views, first_image)
+    finite = np.isfinite(outputs)
+    if not finite.all():  # much faster than a result for each view
+        _check_all(finite.all(axis=2), outputs, "are not finite", kind, views, first_image)
     if kind == "probabilities":
         hint = "; if the classifier outputs logits, pass logits= (or output='logits')"
         _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image, hint)
@@ -127,9 +129,11 @@ def as_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
     """Return one unique id per image; zero-padded positions by default."""
     if ids is None:
         return default_ids(images)
-    values = tuple(str(value) for value in ids)
+    values = tuple(map(str, ids))
     if len(values) != images:
         raise PredictionsError(f"ids has {len(values)} entries; expected {images}, one per image.")
+    if len(set(values)) == images:
+        return values
     seen: dict[str, int] = {}
     for position, value in enumerate(values):
         if seen.setdefault(value, position) != position:

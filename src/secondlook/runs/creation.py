@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from secondlook.classifiers import Classifier, load_classifier
+from secondlook.classifiers import Classifier, check_device, load_classifier
 from secondlook.diagnosis import collect_views, describe_harmful_views
 from secondlook.errors import ReportError, SecondLookError, SourceError
 from secondlook.estimators import find_method, needs_fitting
@@ -49,6 +49,7 @@ def create_run(
     on_error: OnError | None = None,
     check_setup: bool = True,
     progress: bool = True,
+    device: str = "auto",
 ) -> Run:
     """Evaluate a classifier on labeled images and write the run to the folder `path`.
 
@@ -87,11 +88,14 @@ def create_run(
         clearly better; see `check_setup`.
     progress
         Whether to show progress bars.
+    device
+        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
     """
     chosen_methods, chosen_metrics = list(methods or ()), list(metrics or ())
     _check_arguments(chosen_methods, chosen_metrics, predict_from)
     check_resampling(level, resamples, seed)
-    loaded = load_classifier(classifier)
+    check_device(device)
+    loaded = load_classifier(classifier).on_device(device)
     if loaded.n_classes is not None:
         check_top_k(top_k, loaded.n_classes)
     # Numbers of NumPy are stored as those of Python.
@@ -162,6 +166,7 @@ def create_run(
         "batch_size": None if batch_size == "auto" else batch_size,
         "on_error": on_error,
         "no_check": not check_setup,
+        "device": None if device == "auto" else device,
     }
     record = RunRecord.create(
         _given(settings),

@@ -99,6 +99,7 @@ class RunSettings(TypedDict, total=False):
     batch_size: PositiveCount
     on_error: OnError
     no_check: bool
+    device: str
 
 
 class RunRecord(SealedRecord):

@@ -1,24 +1,37 @@
 """Adaptive looking: one look at every image, then further looks at those whose decision is still open."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
-from secondlook.predictions import HalvingBatches, Predictions, read_ahead
+from secondlook.classifiers import Classifier
+from secondlook.predictions import Fetch, Inference, Predictions, chunk_rows, read_ahead
 from secondlook.selective import Rule
 from secondlook.views import View, ViewSet
 
 ADAPTIVE_CHUNK_ROWS = 4096
 """Largest number of images that are looked at together: so many that the few open ones still fill a batch."""
 
+CHUNK_ROWS_ON_GPU = 16_384
+CHUNK_BYTES_ON_GPU = 512 * 2**20
+"""Approximate size of the decoded images of a chunk for GPUs, whose batches are larger."""
+
 _BATCHES_AHEAD = 3
 
 MakePredictions = Callable[[Float32Array, ViewSet, Sequence[str]], Predictions]
 """From outputs float32 [n, V, outputs per look], their views and the ids of the images to predictions."""
+
+
+def choose_chunk_rows(image: Array, classifier: Classifier) -> int:
+    """Return the number of images [H, W, C] that are looked at together."""
+    if classifier.is_accelerated:
+        return chunk_rows(image, CHUNK_ROWS_ON_GPU, CHUNK_BYTES_ON_GPU)
+    return chunk_rows(image, ADAPTIVE_CHUNK_ROWS)
 
 
 class LookedGroup(NamedTuple):
@@ -120,35 +133,42 @@ class AdaptiveLooks:
         return self._make_predictions(outputs, self._view_sets[looks - 1], [self._ids[index] for index in positions])
 
 
-def take_looks(looks: AdaptiveLooks, images: Array, classify: HalvingBatches) -> Generator[None, None, None]:
-    """Take all looks at images [N, H, W, C], and pause after each batch.
+def take_looks(looks: AdaptiveLooks, images: Any, inference: Inference) -> Generator[None, None, None]:
+    """Take all looks at images [N, H, W, C]. Pause after each batch on the host, and whenever GPUs have work.
 
-    The images of a round are gathered into full batches, and the next ones are made while one is classified.
+    The images of a round are gathered into full batches where they are, so that images that are decided take no room.
     """
+    placed = inference.place(images) if len(images) else images
     while len(due := looks.due):
-        batches = _iter_batches(images, due, looks.view, classify.batch_size)
-        with closing(batches if len(due) <= classify.batch_size else _read_ahead(batches)) as inputs:
-            for batch in inputs:
-                looks.add(classify(batch))
-                yield
+        started: deque[Fetch] = deque()
+        with closing(_iter_inputs(placed, due, looks.view, inference)) as batches:
+            for inputs in batches:
+                started.append(inference.start(inputs))
+                if not inference.outstanding:
+                    looks.add(started.popleft()())
+                    yield
+        if started:
+            yield
+        while started:
+            looks.add(started.popleft()())
 
 
-def take_all_looks(looks: AdaptiveLooks, images: Array, classify: HalvingBatches) -> list[LookedGroup]:
+def take_all_looks(looks: AdaptiveLooks, images: Any, inference: Inference) -> list[LookedGroup]:
     """Take all looks at images [N, H, W, C], and return them by the number of looks."""
-    for _ in take_looks(looks, images, classify):
+    for _ in take_looks(looks, images, inference):
         pass
     return list(looks.groups())
 
 
-def _read_ahead(batches: Generator[Array, None, None]) -> Generator[Array, None, None]:
+def _iter_inputs(images: Any, positions: IntArray, view: View, inference: Inference) -> Generator[Any, None, None]:
+    """Yield the inputs of a round; where the host makes the views of several batches, it does so ahead of them."""
+    size = inference.batch_size
+    batches = (
+        inference.prepare(images[positions[start : start + size]], [view]) for start in range(0, len(positions), size)
+    )
+    if inference.outstanding or len(positions) <= size:
+        return batches
     return read_ahead(lambda: batches, _BATCHES_AHEAD)
-
-
-def _iter_batches(images: Array, positions: IntArray, view: View, size: int) -> Generator[Array, None, None]:
-    from secondlook.views import apply_view  # which loads OpenCV
-
-    for start in range(0, len(positions), size):
-        yield apply_view(images[positions[start : start + size]], view)
 
 
 @lru_cache(maxsize=8)

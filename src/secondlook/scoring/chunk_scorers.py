@@ -1,8 +1,9 @@
 """Computing the chunks of a scoring job: all views of every image, or look by look; rows follow in the background."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +13,11 @@ from secondlook.predictions import (
     Chunk,
     CollectJob,
     DecodedChunk,
-    HalvingBatches,
+    Inference,
     Predictions,
     SaveTimer,
     Sink,
+    make_inference,
     read_chunks,
     run_pipeline,
 )
@@ -100,30 +102,49 @@ class ChunkScoring:
         run_pipeline(self.job, _AllLooks(self, on_first_predictions), advance)
 
     def compute_adaptively(self, advance: Advance) -> None:
-        """Look at each image until it is decided; `advance` is called with the number of images just decided."""
-        classify = HalvingBatches(self.job.classifier, self.job.batch_size)
+        """Look at each image until it is decided; `advance` is called with the number of images just decided.
+
+        GPUs get two chunks at a time: while the host finds the open images of one, they classify the other.
+        """
+        inference = make_inference(self.job.classifier, self.job.batch_size)
+        n_active = 2 if inference.outstanding else 1
+        active: deque[Iterator[None]] = deque()
         with closing(read_chunks(self.job, lambda number: not self.chunks.has(number))) as chunks:
             for chunk in chunks:
-                self._look_at(chunk, classify, advance)
+                active.append(self._look_at(chunk, inference, advance))
+                while len(active) == n_active:
+                    _continue_first(active)
+            while active:
+                _continue_first(active)
 
-    def _look_at(self, chunk: DecodedChunk, classify: HalvingBatches, advance: Advance) -> None:
+    def _look_at(self, chunk: DecodedChunk, inference: Inference, advance: Advance) -> Iterator[None]:
         looks = AdaptiveLooks(self.rule, self.list_ids(chunk.indices), self.make_predictions)
         saved = self.chunks.read_partial(LOOKS, chunk.number)
         if saved is not None:
             looks.add_saved(_find_positions(saved.indices, chunk.indices), saved.outputs)
         n_decided = looks.n_decided
         advance(n_decided + len(chunk.skipped))
-        for _ in take_looks(looks, chunk.images, classify):
+        for _ in take_looks(looks, chunk.images, inference):
             advance(looks.n_decided - n_decided)
             n_decided = looks.n_decided
             if self.writer.is_save_due() and len(looks.due):
                 positions, outputs = looks.taken
                 self.writer.save(chunk.number, {LOOKS: Chunk(chunk.indices[positions], outputs, chunk.skipped)})
+            yield
+        advance(looks.n_decided - n_decided)
         self.writer.finish(chunk.number, chunk, looks.groups())
 
     def list_ids(self, indices: IntArray) -> list[str]:
         """Return the ids of images by their source indices, int64 [n]."""
         return [self.job.source.ids[index] for index in indices]
+
+
+def _continue_first(active: deque[Iterator[None]]) -> None:
+    """Continue the first of several jobs until it pauses, and put it last, unless it is done."""
+    job = active.popleft()
+    with suppress(StopIteration):
+        next(job)
+        active.append(job)
 
 
 def _find_positions(wanted: IntArray, indices: IntArray) -> IntArray:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, check_device
 from secondlook.errors import DecisionError, SourceError
 from secondlook.predictions import (
     PROGRESS_UNIT,
@@ -23,7 +24,7 @@ from secondlook.predictions import (
     read_first_image,
 )
 from secondlook.progress import progress_bar
-from secondlook.scoring.adaptive_looks import ADAPTIVE_CHUNK_ROWS
+from secondlook.scoring.adaptive_looks import choose_chunk_rows
 from secondlook.scoring.chunk_scorers import ChunkScoring, OnPredictions, RowWriter
 from secondlook.scoring.chunks import JobRecord, ScoreChunks
 from secondlook.scoring.exports import ExportFile
@@ -64,6 +65,7 @@ def score(
     overwrite: bool = False,
     on_error: OnError | None = None,
     on_first_predictions: OnPredictions | None = None,
+    device: str = "auto",
 ) -> "ScoreSummary":
     """Write predicted class, confidence, interval and decision of every image of `data` to `out`.
 
@@ -105,7 +107,10 @@ def score(
     on_first_predictions
         Called once, with the predictions of the first chunk; never for an adaptive policy, which has no predictions
         for all views.
+    device
+        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
     """
+    check_device(device)
     loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
     check_threshold_transfers(loaded.method, loaded.options)
     path = Path(out)
@@ -124,7 +129,7 @@ def score(
         beside = None if isinstance(policy, Policy) else Path(policy).parent
         resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch, folder=beside)
     options = RowOptions(loaded.rule, level, seed, per_view)
-    job = ScoringJob.prepare(loaded, resolved, source, options, batch_size)
+    job = ScoringJob.prepare(loaded, resolved.on_device(device), source, options, batch_size)
     if not overwrite:
         check_replaceable(path, job.metadata, source.ids)
         for export in () if path.exists() else export_files:
@@ -252,13 +257,15 @@ class ScoringJob:
             preprocessing=resolved.classifier.preprocessing.to_dict(),
             data=source.digest,
             images=len(source),
-            rows=min(_chunk_rows(policy, image), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))),
+            rows=min(
+                _chunk_rows(policy, image, classifier), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))
+            ),
             level=options.level,
             seed=options.seed,
             per_view=options.per_view,
             class_names=class_names,
         )
-        chosen = choose_batch_size(batch_size, image)
+        chosen = choose_batch_size(batch_size, image, classifier)
         return cls(policy, resolved, source, options, classifier, class_names, n_classes, chosen, record)
 
     def compute_chunks(
@@ -348,8 +355,8 @@ class ScoringJob:
         return {"secondlook.score": json.dumps(content, ensure_ascii=False)}
 
 
-def _chunk_rows(policy: Policy, image: Array) -> int:
-    return chunk_rows(image) if policy.schedule is None else chunk_rows(image, ADAPTIVE_CHUNK_ROWS)
+def _chunk_rows(policy: Policy, image: Array, classifier: Classifier) -> int:
+    return chunk_rows(image) if policy.schedule is None else choose_chunk_rows(image, classifier)
 
 
 def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequence[ExportFile]) -> None:

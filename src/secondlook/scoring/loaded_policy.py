@@ -8,7 +8,8 @@ from typing import Self
 from pydantic import PrivateAttr
 
 from secondlook.arrays import Float32Array, default_ids
-from secondlook.predictions import HalvingBatches, Predictions, choose_batch_size, classify_views
+from secondlook.classifiers import check_device
+from secondlook.predictions import Predictions, choose_batch_size, make_inference
 from secondlook.scoring.adaptive_looks import AdaptiveLooks, take_all_looks
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.rows import make_decisions
@@ -47,12 +48,14 @@ class LoadedPolicy(Policy):
     _given: object = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
     _allow_mismatch: bool = PrivateAttr(default=False)
+    _device: str = PrivateAttr(default="auto")
     _decider: "Decider | None" = PrivateAttr(default=None)
 
-    def with_classifier(self, given: object, *, folder: Path | None, allow_mismatch: bool) -> Self:
+    def with_classifier(self, given: object, *, folder: Path | None, allow_mismatch: bool, device: str) -> Self:
         """Return the policy with the arguments that its classifier is resolved from at first use."""
         policy = self.model_copy()
         policy._given, policy._folder, policy._allow_mismatch = given, folder, allow_mismatch
+        policy._device = device
         return policy
 
     @property
@@ -60,7 +63,7 @@ class LoadedPolicy(Policy):
         """The policy with its classifier, which is loaded and checked at first use."""
         if self._decider is None or self._decider.policy is not self:  # a copy takes private attributes along
             resolved = resolve_classifier(self, self._given, allow_mismatch=self._allow_mismatch, folder=self._folder)
-            self._decider = Decider(self, resolved)
+            self._decider = Decider(self, resolved.on_device(self._device))
         return self._decider
 
     def decide(self, image: object, *, level: float = DEFAULT_LEVEL, seed: int = 0) -> ImageDecision:
@@ -79,7 +82,9 @@ class LoadedPolicy(Policy):
         return self.decider.decide(image, level=level, seed=seed)
 
 
-def load_policy(path: str | Path, *, classifier: object = None, allow_mismatch: bool = False) -> LoadedPolicy:
+def load_policy(
+    path: str | Path, *, classifier: object = None, allow_mismatch: bool = False, device: str = "auto"
+) -> LoadedPolicy:
     """Read a policy file, for `decide`: `load_policy("policy.json").decide(image)`.
 
     Parameters
@@ -91,9 +96,13 @@ def load_policy(path: str | Path, *, classifier: object = None, allow_mismatch: 
         the policy, if that is a local ONNX file; everything else must be given, since it may run code.
     allow_mismatch
         Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
+    device
+        Where to classify: "auto", "cpu", "cuda" or "cuda:N", see `collect`.
     """
+    check_device(device)
     policy = LoadedPolicy.load(path)
-    return policy.with_classifier(classifier, folder=Path(path).parent, allow_mismatch=allow_mismatch)
+    folder = Path(path).parent
+    return policy.with_classifier(classifier, folder=folder, allow_mismatch=allow_mismatch, device=device)
 
 
 class Decider:
@@ -111,13 +120,14 @@ class Decider:
     def decide(self, image: object, *, level: float, seed: int) -> ImageDecision:
         """Decide about one image of any kind that `read_image` takes."""
         inputs = self._classifier.preprocessing.fit([read_image(image)])
-        batches = HalvingBatches(self._classifier, choose_batch_size("auto", inputs[0]))
+        batch_size = choose_batch_size("auto", inputs[0], self._classifier)
+        inference = make_inference(self._classifier, batch_size)
         if self.rule.schedule is None:
-            outputs = classify_views(batches, inputs, self._views.views)
+            outputs = inference.classify_views(inputs, self._views.views)
             preds = self._make_predictions(outputs, self._views, default_ids(1))
         else:
             looks = AdaptiveLooks(self.rule, default_ids(1), self._make_predictions)
-            ((_, preds),) = take_all_looks(looks, inputs, batches)
+            ((_, preds),) = take_all_looks(looks, inputs, inference)
         (decision,) = make_decisions(self.rule, preds, level=level, seed=seed)
         first = decision.label if isinstance(decision.label, int) else decision.label[0]
         return ImageDecision(

@@ -5,17 +5,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
-from secondlook.predictions import Predictions
+from secondlook.predictions import Fetch, Predictions
 from secondlook.scoring.policy_options import DescribedModel, inherit_options, select_harmless_options
 from secondlook.selective import Policy
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
-from secondlook.views import ViewSet
+from secondlook.views import View, ViewSet
 
 REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
 """A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
@@ -27,6 +28,10 @@ class ResolvedClassifier:
 
     classifier: Classifier
     mismatch: str | None
+
+    def on_device(self, device: str) -> "ResolvedClassifier":
+        """Return the same with the classifier on a device, see `Classifier.on_device`."""
+        return replace(self, classifier=self.classifier.on_device(device))
 
 
 def resolve_classifier(
@@ -164,6 +169,27 @@ class MemberOutputs(Classifier):
         outputs: Float32Array = self.forward(images)
         self.n_classes = outputs.shape[1]
         return outputs
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether all members are on the same GPUs, so that these make the views once for all of them."""
+        workers = [member.workers for member in self.members]
+        devices = {None if one is None else one.devices for one in workers}
+        return devices != {None} and len(devices) == 1
+
+    def upload(self, images: Any) -> Any:
+        """Start to copy images at input size to the GPUs. uint8|float32 [N, H, W, C]"""
+        return self.members[0].upload(images)
+
+    def start(self, images: Any, views: Sequence[View]) -> Fetch:
+        """Start to classify views with all members. -> float32 [V * n, members * classes]"""
+        fetches = [member.start(images, views) for member in self.members]
+        return lambda: np.concatenate([fetch() for fetch in fetches], axis=1)
+
+    def find_batch_size(self, image: Array) -> int | None:
+        """Return how many images [H, W, C] fill the GPUs and fit in their memory; None unless all members have some."""
+        sizes = [member.find_batch_size(image) for member in self.members] if self.is_accelerated else []
+        return min((size for size in sizes if size is not None), default=None)
 
     def as_predictions(
         self, outputs: Float32Array, views: ViewSet, ids: Sequence[str], class_names: tuple[str, ...] | None

@@ -19,19 +19,18 @@ from secondlook.errors import DecisionError
 from secondlook.predictions import (
     Chunking,
     CollectJob,
-    HalvingBatches,
     PredictFrom,
     Predictions,
     check_class_names_match,
     check_classes,
     choose_batch_size,
-    chunk_rows,
     collect,
+    make_inference,
     read_chunks,
     read_first_image,
 )
 from secondlook.progress import progress_bar
-from secondlook.scoring.adaptive_looks import ADAPTIVE_CHUNK_ROWS, AdaptiveLooks, LookedGroup, take_all_looks
+from secondlook.scoring.adaptive_looks import AdaptiveLooks, LookedGroup, choose_chunk_rows, take_all_looks
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.rows import REJECTED_LABEL, Decisions, compute_confidence, join_decisions, make_decisions
 from secondlook.selective import (
@@ -100,6 +99,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Whether to use the policy with a classifier that it was not made for; nothing is guaranteed then.
     progress
         Whether to show progress bars.
+    device
+        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
 
     Attributes
     ----------
@@ -132,6 +133,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_looks: int | None = None,
         allow_mismatch: bool = False,
         progress: bool = False,
+        device: str = "auto",
     ) -> None:
         self.classifier = classifier
         self.policy = policy
@@ -147,6 +149,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.max_looks = max_looks
         self.allow_mismatch = allow_mismatch
         self.progress = progress
+        self.device = device
 
     @property
     def classifier_(self) -> Classifier:
@@ -202,7 +205,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         policy = self._load_policy()
         views: ViewsLike
         if policy is None:
-            classifier = load_classifier(self.classifier)
+            classifier = load_classifier(self.classifier).on_device(self.device)
             views = self.views
             methods = None if self.method is None else as_methods(self.method)
             settings: dict[str, Any] = {"predict_from": self.predict_from, "top_k": self.top_k}
@@ -309,7 +312,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Policy.load(self.policy) if isinstance(self.policy, str | Path) else self.policy
 
     def _resolve_classifier(self, policy: Policy) -> ResolvedClassifier:
-        return resolve_classifier(policy, load_classifier(self.classifier), allow_mismatch=self.allow_mismatch)
+        loaded = load_classifier(self.classifier)
+        return resolve_classifier(policy, loaded, allow_mismatch=self.allow_mismatch).on_device(self.device)
 
     def _look(self, images: Any) -> Iterator[LookedGroup]:
         """Yield the predictions of some images at a time; folders of new images need not be classes."""
@@ -333,16 +337,16 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier, rule = MemberOutputs(self.classifier_), self.rule_
         check_class_names_match(classifier.members, source)
         image = read_first_image(classifier, source)
-        chunking = Chunking(len(source), chunk_rows(image, ADAPTIVE_CHUNK_ROWS))
-        job = CollectJob(classifier, source, self.views_, choose_batch_size("auto", image), chunking)
-        classify = HalvingBatches(classifier, job.batch_size)
+        chunking = Chunking(len(source), choose_chunk_rows(image, classifier))
+        job = CollectJob(classifier, source, self.views_, choose_batch_size("auto", image, classifier), chunking)
+        inference = make_inference(classifier, job.batch_size)
         make_predictions = partial(classifier.as_predictions, class_names=None)
         is_checked = False
         bar = progress_bar(short_name(classifier.name), len(source), "images", enabled=self.progress)
         with bar as advance, closing(read_chunks(job, lambda _: True)) as chunks:
             for chunk in chunks:
                 looks = AdaptiveLooks(rule, [source.ids[index] for index in chunk.indices], make_predictions)
-                for positions, preds in take_all_looks(looks, chunk.images, classify):
+                for positions, preds in take_all_looks(looks, chunk.images, inference):
                     if not is_checked:
                         check_classes(classifier.name, source, preds.n_classes)
                         is_checked = True

@@ -52,6 +52,7 @@ def check_setup(
     batch_size: BatchSize = "auto",
     on_error: OnError | None = None,
     progress: bool = True,
+    device: str = "auto",
 ) -> SetupCheck:
     """Check whether a classifier is used as it was trained: preprocessing, order of channels and order of classes.
 
@@ -72,10 +73,12 @@ def check_setup(
         Images per call of the classifier; "fail" or "skip" for an image that cannot be read.
     progress
         Whether to show progress bars.
+    device
+        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
     """
     if not is_whole_number(images) or images < 1:
         raise ClassifierError(f"images is {images!r}; expected the number of images to use, at least 1.")
-    loaded = load_classifier(classifier)
+    loaded = load_classifier(classifier).on_device(device)
     source = open_labeled(data, labels, loaded.class_names, on_error)
     checks = [
         _check_member(member, source, images, batch_size=batch_size, progress=progress)

@@ -7,6 +7,7 @@ from secondlook.sources.labels import is_text
 from secondlook.sources.loading import open_labeled, open_source
 from secondlook.sources.object_sources import stack_images
 from secondlook.sources.source import (
+    DECODING_THREADS,
     SOURCES,
     ArraySource,
     Batch,
@@ -22,6 +23,7 @@ from secondlook.sources.source import (
 from secondlook.sources.subset import Subset, SubsetName, read_indices, spread_images
 
 __all__ = [
+    "DECODING_THREADS",
     "SOURCES",
     "ArraySource",
     "Batch",

@@ -1,10 +1,11 @@
 """Image files: decoding to uint8 RGB pixels, with size limits that are checked before decoding."""
 
 import hashlib
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff")
 FORMATS = "JPEG, PNG, WebP, BMP or TIFF"
 HEADER_BYTES = 30
+SMALL_FILE_BYTES = 2**20
 CHANNELS = 3
 STRIP_PIXELS = 2**22
 ORIENTATION_TAG = 0x0112
@@ -136,6 +138,7 @@ def decode_image(file: BinaryIO, where: str, max_pixels: int, max_bytes: int = M
     EXIF orientation is applied; gray, palette, CMYK and 16-bit pixels become 8-bit RGB; an alpha channel is dropped.
     """
     with _translate_decoding_errors(where):
+        file = _load_small_file(file)
         header = _read_header(file)
         canvas = _parse_webp_canvas(header)
         if canvas is not None:
@@ -186,6 +189,9 @@ def has_too_many_scans(file: BinaryIO) -> bool:
 def _find_marker(file: BinaryIO) -> int | None:
     """Return the second byte of the next marker of a JPEG file and move behind it; None at the end of the file."""
     start = file.tell()
+    if JPEG_MARKER.fullmatch(marker := file.read(2)):  # as a rule, a segment follows the last one
+        return marker[1]
+    file.seek(start)
     while len(block := file.read(BYTES_PER_BLOCK)) > 1:
         found = JPEG_MARKER.search(block)
         if found is not None:
@@ -194,6 +200,15 @@ def _find_marker(file: BinaryIO) -> int | None:
         start += len(block) - 1  # a marker may begin with the last byte
         file.seek(start)
     return None
+
+
+def _load_small_file(file: BinaryIO) -> BinaryIO:
+    """Return a small file in memory, where the many short reads of a decoder take less time."""
+    content = file.read(SMALL_FILE_BYTES + 1)
+    if len(content) <= SMALL_FILE_BYTES:
+        return io.BytesIO(content)
+    file.seek(0)
+    return file
 
 
 def _read_header(file: BinaryIO) -> bytes:
@@ -220,23 +235,28 @@ def _find_opener(header: bytes, where: str) -> "Callable[[BinaryIO], ImageFile]"
     Opening files with these classes instead of `PIL.Image.open` avoids its own size limit (ours is configurable) and
     dozens of rare formats on untrusted files.
     """
-    from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
-
     if not header:
         raise UnreadableImageError(where, "it is empty (0 bytes)")
-    if header[:4] == b"RIFF" and header[8:12] == b"WEBP":
-        return WebPImagePlugin.WebPImageFile
-    openers: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
+    start = header[:4] + header[8:12] if header[:4] == b"RIFF" else header
+    opener = next((opener for known, opener in _load_openers().items() if start.startswith(known)), None)
+    if opener is None:
+        raise UnreadableImageError(where, f"its content is not {FORMATS}")
+    return opener
+
+
+@cache
+def _load_openers() -> "dict[bytes, Callable[[BinaryIO], ImageFile]]":
+    """Return Pillow's classes by the first bytes of a file; the length of a RIFF file is left out."""
+    from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+    return {
         JPEG_START: JpegImagePlugin.JpegImageFile,
         b"\x89PNG\r\n\x1a\n": PngImagePlugin.PngImageFile,
         b"BM": BmpImagePlugin.BmpImageFile,
         b"II*\0": TiffImagePlugin.TiffImageFile,
         b"MM\0*": TiffImagePlugin.TiffImageFile,
+        b"RIFFWEBP": WebPImagePlugin.WebPImageFile,
     }
-    opener = next((opener for start, opener in openers.items() if header.startswith(start)), None)
-    if opener is None:
-        raise UnreadableImageError(where, f"its content is not {FORMATS}")
-    return opener
 
 
 def _check_size(width: int, height: int, where: str, max_pixels: int, max_bytes: int) -> None:
@@ -282,10 +302,10 @@ def _convert_to_rgb(image: "Image", where: str) -> Array:
 
 
 def _cut_strip(image: "Image", top: int, bottom: int) -> "Image":
-    from PIL.Image import Resampling
-
     if (top, bottom) == (0, image.height):
         return image
+    from PIL.Image import Resampling
+
     # Unlike `crop`, `resize` does not apply Pillow's own size limit.
     return image.resize((image.width, bottom - top), Resampling.NEAREST, (0, top, image.width, bottom))
 

@@ -75,13 +75,18 @@ def is_instance(value: object, module: str, name: str) -> bool:
 
 def convert_tensor(tensor: Any, name: str) -> Array:
     """Return a torch tensor [..., C, H, W] as an array [..., H, W, C] that shares its memory where possible."""
+    check_tensor_shape(tensor, name)
     values = tensor.detach().cpu()
     array: Array = (values.float() if values.is_floating_point() else values).numpy()
-    if array.ndim not in (3, 4) or array.shape[-3] not in (1, 3):
-        axes = (2, 0, 1) if array.ndim == 3 else (0, 3, 1, 2)
-        is_channels_last = array.ndim in (3, 4) and array.shape[-1] in (1, 3)
+    return np.moveaxis(array, -3, -1)
+
+
+def check_tensor_shape(tensor: Any, name: str) -> None:
+    """Raise unless a torch tensor has the shape of an image or of images."""
+    if tensor.ndim not in (3, 4) or tensor.shape[-3] not in (1, 3):
+        axes = (2, 0, 1) if tensor.ndim == 3 else (0, 3, 1, 2)
+        is_channels_last = tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3)
         hint = f"; the channels seem to come last: pass it with permute{axes}" if is_channels_last else ""
         raise SourceError(
-            f"{name} has shape {list(array.shape)}; expected [C, H, W] or [N, C, H, W] with 1 or 3 channels{hint}."
+            f"{name} has shape {list(tensor.shape)}; expected [C, H, W] or [N, C, H, W] with 1 or 3 channels{hint}."
         )
-    return np.moveaxis(array, -3, -1)

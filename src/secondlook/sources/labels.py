@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.regular_files import read_text_file, reject_damaged
@@ -20,12 +21,20 @@ def validate_ids(ids: Sequence[str], where: str) -> tuple[str, ...]:
     if len(set(ids)) < len(ids):
         duplicate, times = Counter(ids).most_common(1)[0]
         raise SourceError(f"duplicate id {duplicate!r} ({times} times) in {where!r}; ids must be unique.")
-    for id_ in ids:
-        try:
-            id_.encode()
-        except UnicodeEncodeError:
-            raise SourceError(f"id {id_!r} in {where!r} is not valid UTF-8; rename the file.") from None
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError:
+        id_ = next(id_ for id_ in ids if not _is_encodable(id_))
+        raise SourceError(f"id {id_!r} in {where!r} is not valid UTF-8; rename the file.") from None
     return tuple(ids)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def validate_class_names(names: Iterable[str], where: str) -> tuple[str, ...]:
@@ -47,12 +56,11 @@ def validate_labels(
     Accepted are [N] or [N, 1] integers from 0 to the number of classes - 1, and class names. Without `class_names`, the
     names that occur are the class names, in sorted order, as in a folder.
     """
-    values = np.asarray(labels)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
+    given = _to_array(labels)
+    values = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     if values.shape != (n_images,):
         raise SourceError(
-            f"the labels of {where!r} have shape {list(np.shape(labels))}; expected [{n_images}], one per image."
+            f"the labels of {where!r} have shape {list(given.shape)}; expected [{n_images}], one per image."
         )
     if is_text(labels):
         texts = [to_text(value) for value in values.tolist()]
@@ -75,13 +83,18 @@ def validate_labels(
 
 def is_text(labels: ArrayLike) -> bool:
     """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
-    if np.asarray(labels).dtype.kind not in "OTUS":
+    if _to_array(labels).dtype.kind not in "OTUS":
         return False
     return all(isinstance(value, str | bytes) for value in _list_values(labels))
 
 
 def _list_values(labels: ArrayLike) -> list[object]:
-    return list(labels) if isinstance(labels, list | tuple) else list(np.asarray(labels).flat)
+    return list(labels) if isinstance(labels, list | tuple) else list(_to_array(labels).flat)
+
+
+def _to_array(labels: Any) -> Array:
+    """Return labels as an array; those in a tensor on a GPU are copied to the host."""
+    return np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
 
 
 def _check_label_range(labels: IntArray, class_names: tuple[str, ...] | None, where: str) -> None:

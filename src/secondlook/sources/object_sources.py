@@ -12,17 +12,26 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, default_ids
 from secondlook.errors import SourceError
+from secondlook.sources.device_images import DeviceImages, is_on_accelerator
 from secondlook.sources.hugging_face import open_hugging_face_object
 from secondlook.sources.image_files import FileSource
-from secondlook.sources.image_objects import KINDS, Kind, convert_tensor, find_kind, is_instance, read_image
+from secondlook.sources.image_objects import (
+    KINDS,
+    Kind,
+    check_tensor_shape,
+    convert_tensor,
+    find_kind,
+    is_instance,
+    read_image,
+)
 from secondlook.sources.regular_files import describe_error
 from secondlook.sources.source import (
     DECODING_THREADS,
     ArraySource,
-    LargeImageError,
     ReadOptions,
     Source,
     UnreadableImageError,
+    check_image_bytes,
     hash_pixels,
 )
 from secondlook.specs import expand_path
@@ -49,6 +58,9 @@ def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Sou
     if is_instance(data, "datasets", "Dataset"):
         return open_hugging_face_object(data, read_options, labeling.labels, labeling.class_names)
     if is_instance(data, "torch", "Tensor"):
+        if is_on_accelerator(data):
+            check_tensor_shape(data, "the tensor")
+            return _open_array(DeviceImages(data[None] if data.ndim == 3 else data), labeling, read_options)
         data = convert_tensor(data, "the tensor")
     if isinstance(data, np.ndarray) and data.dtype.kind not in "OU":
         is_one_image = data.ndim == 3 and data.shape[2] in (1, 3)
@@ -61,7 +73,7 @@ def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Sou
     return _open_items(data, "list" if is_list else "dataset", _check_length(data), labeling, read_options)
 
 
-def _open_array(images: Array, labeling: Labeling, read_options: ReadOptions) -> ArraySource:
+def _open_array(images: Array | DeviceImages, labeling: Labeling, read_options: ReadOptions) -> ArraySource:
     return ArraySource(images, labels=labeling.labels, class_names=labeling.class_names, on_error=read_options.on_error)
 
 
@@ -263,9 +275,7 @@ class ItemSource(Source):
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, or raise `LargeImageError` if it takes more than `max_bytes`."""
-        n_bytes = self.summaries[index].n_bytes
-        if n_bytes > max_bytes:
-            raise LargeImageError(self.ids[index], f"it takes {n_bytes} bytes, above the limit of {max_bytes}", n_bytes)
+        check_image_bytes(self.ids[index], self.summaries[index].n_bytes, max_bytes)
         return self._read(index, max_bytes)
 
     def _read(self, index: int, max_bytes: int) -> Array:
@@ -295,8 +305,9 @@ def stack_images(data: Any) -> Array:
     if isinstance(data, np.ndarray) and data.ndim == 4:
         return data
     source = data if isinstance(data, Source) else open_object(data, Labeling(), ReadOptions())
-    if isinstance(source, ArraySource) and isinstance(source.images, np.ndarray):
-        return source.images
+    block = source.read_block(range(len(source)))
+    if block is not None:
+        return block if isinstance(block, np.ndarray) else block.cpu().numpy()
     images = [source.read(index) for index in range(len(source))]
     for id_, image in zip(source.ids, images, strict=True):
         if image.shape != images[0].shape:

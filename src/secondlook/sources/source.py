@@ -6,13 +6,12 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, repeat
-from typing import Literal, Self, TypeVar
+from itertools import repeat
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,16 +19,21 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import Array, IntArray, default_ids, describe_image_fault
 from secondlook.errors import SourceError
 from secondlook.registry import Registry
+from secondlook.sources.device_images import DeviceImages
 from secondlook.sources.labels import validate_class_names, validate_ids, validate_labels
+from secondlook.sources.reading_threads import ReadingThreads, SharedMemory
 from secondlook.sources.stored_images import StoredImages
 from secondlook.specs import Spec
 
-OnError = Literal["fail", "skip"]
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from torch import Tensor
 
-DECODING_THREADS = min(8, os.cpu_count() or 1)
-IMAGES_PER_HASHING_BLOCK = 1024
-IMAGES_PER_TASK = 8
+OnError = Literal["fail", "skip"]
+
+DECODING_THREADS = min(32, os.cpu_count() or 1)
+IMAGES_PER_HASHING_BLOCK = 256
+BYTES_HASHED_PER_TASK = 2**16
+"""Smaller images are hashed faster than a thread picks up a task."""
 
 MAX_BYTES = 512_000_000
 """Maximum size of the decoded images that a source holds at once, in bytes."""
@@ -156,6 +160,14 @@ class Source(ABC):
         """
         return self.read(index)
 
+    def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
+        """Return one or more images of equal size together, [n, H, W, 1 or 3]; None to have them read one by one.
+
+        The block may be on a GPU, and may share memory with the images of the source: do not write to it. Several threads
+        may read a source that has blocks.
+        """
+        return None
+
     def hash_content(self, index: int) -> bytes:
         """Return a digest of the content of one image: of its pixels, or, for files, of the bytes of the file."""
         try:
@@ -215,21 +227,56 @@ class Source(ABC):
             )
         return self._read_batches(range(start, stop), batch_size)
 
-    def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
-        with self._open_pool() as pool:
-            for first in range(0, len(positions), batch_size):
-                yield from self._read_block(pool, positions[first : first + batch_size])
+    def convert_images(
+        self, convert: Callable[[str, Array], Array], positions: range, threads: int | None = None
+    ) -> Generator[tuple[int, Array], None, None]:
+        """Yield the position and `convert(id, image)` of each image in order, without skipped images.
 
-    def _read_block(self, pool: ThreadPoolExecutor | None, positions: range) -> Iterator[Batch]:
+        Each image is converted by the thread that reads it and held until then: one image per thread, and together at
+        most `max_bytes`, except for a single image. By default, the threads are those of the source.
+        """
+        threads = self.threads if threads is None else threads
+        memory = SharedMemory(self.max_bytes, threads)
+        with ReadingThreads(threads) as readers:
+            results = readers.map(lambda index: self._convert_within(index, convert, memory), positions)
+            for index, result in zip(positions, results, strict=True):
+                if isinstance(result, Skipped):
+                    self._skipped[result.id] = result
+                else:
+                    yield index, result
+
+    def _convert_within(
+        self, index: int, convert: Callable[[str, Array], Array], memory: SharedMemory
+    ) -> Array | Skipped:
+        """Read and convert one image; one above the share of a thread waits for memory."""
+        with memory.reserve(memory.share):
+            result = self._try_convert(index, convert, memory.share)
+        if not isinstance(result, int):
+            return result
+        with memory.reserve(result):
+            return cast(Array | Skipped, self._try_convert(index, convert))
+
+    def _try_convert(
+        self, index: int, convert: Callable[[str, Array], Array], max_bytes: int | None = None
+    ) -> Array | Skipped | int:
+        result = self._try_read(index, max_bytes)
+        return result if isinstance(result, Skipped | int) else convert(self.ids[index], result)
+
+    def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
+        with ReadingThreads(self.threads) as readers:
+            for first in range(0, len(positions), batch_size):
+                yield from self._read_together(readers, positions[first : first + batch_size])
+
+    def _read_together(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
         """Read images together if they are small, and otherwise as many at a time as `max_bytes` allows."""
         share = self.max_bytes // len(positions)
-        results = list(_map_in_order(pool, lambda index: self._try_read(index, share), positions))
+        results = list(readers.map(lambda index: self._try_read(index, share), positions))
         groups = [positions]
         if any(isinstance(result, int) for result in results):
             groups = _split_by_size(positions, [_measure_result(result) for result in results], self.max_bytes)
             results = []  # the small images are read again: they must not add to the large ones
         for group in groups:
-            batch = self._make_batch(group, results or _map_in_order(pool, self._try_read, group))
+            batch = self._make_batch(group, results or readers.map(self._try_read, group))
             if batch.images:
                 yield batch
             del batch  # its images must not stay in memory while the next ones are read
@@ -258,13 +305,19 @@ class Source(ABC):
         return Batch(np.array(list(images), dtype=np.int64), tuple(self.ids[i] for i in images), list(images.values()))
 
     def _hash_contents(self) -> Iterator[bytes]:
-        with self._open_pool() as pool:
+        with ReadingThreads(self.threads) as readers:
             for first in range(0, len(self), IMAGES_PER_HASHING_BLOCK):
                 positions = range(first, min(first + IMAGES_PER_HASHING_BLOCK, len(self)))
-                yield from _map_in_order(pool, self.hash_content, positions)
+                block = self.read_block(positions) if self._hashes_pixels else None
+                if block is None:
+                    yield from readers.map(self.hash_content, positions)
+                else:
+                    yield from _hash_images(block if isinstance(block, np.ndarray) else block.cpu().numpy())
 
-    def _open_pool(self) -> ThreadPoolExecutor | nullcontext[None]:
-        return ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext()
+    @property
+    def _hashes_pixels(self) -> bool:
+        """Whether `hash_content` hashes the pixels."""
+        return getattr(self.hash_content, "__func__", None) is Source.hash_content
 
 
 def _measure_result(result: Array | Skipped | int) -> int:
@@ -284,14 +337,12 @@ def _split_by_size(positions: range, sizes: Sequence[int], max_bytes: int) -> li
     return [*ranges, positions[first:]]
 
 
-def _map_in_order(
-    pool: ThreadPoolExecutor | None, function: Callable[[int], T], positions: Sequence[int]
-) -> Iterator[T]:
-    if pool is None:
-        return map(function, positions)
-    # Small images decode faster than a thread picks up a task, so each task reads several images.
-    tasks = [positions[first : first + IMAGES_PER_TASK] for first in range(0, len(positions), IMAGES_PER_TASK)]
-    return chain.from_iterable(pool.map(lambda task: [function(index) for index in task], tasks))
+def _hash_images(images: Array) -> Iterator[bytes]:
+    if images[0].nbytes < BYTES_HASHED_PER_TASK:
+        yield from map(hash_pixels, images)
+        return
+    with ThreadPoolExecutor(DECODING_THREADS) as pool:
+        yield from pool.map(hash_pixels, images)
 
 
 def hash_pixels(image: Array) -> bytes:
@@ -303,11 +354,11 @@ def hash_pixels(image: Array) -> bytes:
 
 
 class ArraySource(Source):
-    """An array of images in memory or stored in a file: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
+    """An array of images in memory, in a file or on a GPU: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
 
     def __init__(
         self,
-        images: Array | StoredImages,
+        images: Array | StoredImages | DeviceImages,
         *,
         spec: str | None = None,
         ids: Sequence[str] | None = None,
@@ -316,7 +367,10 @@ class ArraySource(Source):
         on_error: OnError = "fail",
     ) -> None:
         spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        fault = images.describe_fault() if isinstance(images, StoredImages) else describe_image_fault(images)
+        if isinstance(images, StoredImages | DeviceImages):
+            fault = images.describe_fault()
+        else:
+            fault = describe_image_fault(images)
         if fault is not None:
             raise SourceError(f"the images of {spec!r} {fault}.")
         if not len(images):
@@ -330,14 +384,42 @@ class ArraySource(Source):
     def read(self, index: int) -> Array:
         """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
         image = self.images[index]
-        return np.ascontiguousarray(image) if isinstance(self.images, StoredImages) else np.array(image, order="C")
+        return np.array(image, order="C") if isinstance(self.images, np.ndarray) else np.ascontiguousarray(image)
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, or raise `LargeImageError` if it takes more than `max_bytes`."""
-        n_bytes = math.prod(self.images.shape[1:]) * self.images.dtype.itemsize
-        if n_bytes > max_bytes:
-            raise LargeImageError(self.ids[index], f"it takes {n_bytes} bytes, above the limit of {max_bytes}", n_bytes)
+        check_image_bytes(self.ids[index], self._image_bytes, max_bytes)
         return self.read(index)
+
+    def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
+        """Return images together where they are, without a copy where possible. -> uint8 or float32 [n, H, W, 1 or 3]
+
+        Images are read one by one, and the block is None, where a copy would take more than `max_bytes`.
+        """
+        if getattr(self.read, "__func__", None) is not ArraySource.read:
+            return None  # the images of a subclass are those that its `read` returns
+        is_copied = isinstance(self.images, StoredImages) or not isinstance(positions, range)
+        if is_copied and len(positions) * self._image_bytes > self.max_bytes:
+            return None
+        if isinstance(self.images, StoredImages):
+            return self.images.read_range(positions) if isinstance(positions, range) else None
+        key = as_index(positions)
+        return self.images.select(key) if isinstance(self.images, DeviceImages) else self.images[key]
+
+    @property
+    def _image_bytes(self) -> int:
+        return math.prod(self.images.shape[1:]) * self.images.dtype.itemsize
+
+
+def as_index(positions: range | IntArray) -> slice | IntArray:
+    """Return consecutive positions as a slice, which selects without a copy; other positions as they are."""
+    return slice(positions.start, positions.stop) if isinstance(positions, range) else positions
+
+
+def check_image_bytes(id_: str, n_bytes: int, max_bytes: int) -> None:
+    """Raise `LargeImageError` for an image in memory of more than `max_bytes`."""
+    if n_bytes > max_bytes:
+        raise LargeImageError(id_, f"it takes {n_bytes} bytes, above the limit of {max_bytes}", n_bytes)
 
 
 Opener = Callable[[Spec, ReadOptions], Source]

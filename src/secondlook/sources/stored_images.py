@@ -1,10 +1,10 @@
-"""Images stored uncompressed in a file, read one at a time."""
+"""Images stored uncompressed in a file, read when they are needed."""
 
 import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +18,7 @@ BYTES_PER_BLOCK = 2**24
 
 
 class StoredImages:
-    """An array of images in C order in a part of a file; images are read one at a time.
+    """An array of images in C order in a part of a file, read when they are needed.
 
     The file is not memory-mapped, because a process that reads a mapped file is killed if the file is truncated. A file
     that has changed since it was opened is an error.
@@ -50,8 +50,13 @@ class StoredImages:
     def __getitem__(self, index: int) -> Array:
         """Read one image."""
         position = range(len(self))[index]
-        image: Array = self._read(position, 1)[0]
-        return image if self._axes is None else image.transpose(self._axes)
+        image: Array = self.read_range(range(position, position + 1))[0]
+        return image
+
+    def read_range(self, positions: range) -> Array:
+        """Read consecutive images at once. -> [n, ...]"""
+        images = self._read(positions.start, len(positions))
+        return images if self._axes is None else images.transpose(0, *(1 + axis for axis in self._axes))
 
     @property
     def image_bytes(self) -> int:
@@ -60,13 +65,11 @@ class StoredImages:
 
     def describe_fault(self) -> str | None:
         """Return how these images fail to be uint8, or float32 in [0, 1], [N, H, W, 1 or 3]; None where they do not."""
-        is_float = self.dtype == np.float32
-        outline = np.broadcast_to(np.zeros((), dtype=np.uint8 if is_float else self.dtype), self.shape)
-        fault = describe_image_fault(outline)
-        if fault is not None or not is_float or not len(self):
-            return fault
+        return describe_fault(self.dtype, self.shape, self._find_range)
+
+    def _find_range(self) -> tuple[float, float]:
         ranges = np.array([(block.min(), block.max()) for block in self._blocks()], dtype=np.float32)
-        return describe_image_fault(np.array([ranges[:, 0].min(), ranges[:, 1].max()]).reshape(2, 1, 1, 1))
+        return float(ranges[:, 0].min()), float(ranges[:, 1].max())
 
     def _blocks(self) -> Iterator[Array]:
         count = max(1, BYTES_PER_BLOCK // self.image_bytes)
@@ -82,6 +85,18 @@ class StoredImages:
         if is_changed or n_read != images.nbytes:
             raise SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
         return images
+
+
+def describe_fault(
+    dtype: np.dtype[Any], shape: tuple[int, ...], find_range: Callable[[], tuple[float, float]]
+) -> str | None:
+    """Return how images that are not in memory fail to be images; `find_range` finds their lowest and highest value."""
+    is_float = dtype == np.float32
+    outline = np.broadcast_to(np.zeros((), dtype=np.uint8 if is_float else dtype), shape)
+    fault = describe_image_fault(outline)
+    if fault is not None or not is_float or not shape[0]:
+        return fault
+    return describe_image_fault(np.array(find_range(), dtype=np.float32).reshape(2, 1, 1, 1))
 
 
 def read_status(file: BinaryIO) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.lib import format as npy
@@ -14,7 +14,10 @@ from secondlook.arrays import Array, BoolArray, IntArray
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, read_text_file, reject_damaged
-from secondlook.sources.source import OnError, Source
+from secondlook.sources.source import OnError, Source, as_index
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SubsetName = Literal["experimental", "evaluation"]
 SUBSET_NAMES: tuple[SubsetName, ...] = get_args(SubsetName)
@@ -54,9 +57,20 @@ class Subset(Source):
         """Read one image from the whole source, if it takes at most `max_bytes`."""
         return self.whole.read_within(int(self.positions[index]), max_bytes)
 
+    def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
+        """Return images of the whole source together, where it does."""
+        chosen = self.positions[as_index(positions)]
+        first, stop = int(chosen[0]), int(chosen[0]) + len(chosen)
+        is_consecutive = np.array_equal(chosen, np.arange(first, stop))
+        return self.whole.read_block(range(first, stop) if is_consecutive else chosen)
+
     def hash_content(self, index: int) -> bytes:
         """Return the content digest of one image in the whole source."""
         return self.whole.hash_content(int(self.positions[index]))
+
+    @property
+    def _hashes_pixels(self) -> bool:
+        return self.whole._hashes_pixels
 
 
 def spread_images(source: Source, count: int) -> Source:

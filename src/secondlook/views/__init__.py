@@ -19,6 +19,7 @@ from secondlook.views.view_set import (
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, iter_views
     from secondlook.views.sheet import contact_sheet
+    from secondlook.views.torch_engine import apply_view_to_tensor, write_normalized_view
 
 __all__ = [
     "AUTO",
@@ -33,6 +34,7 @@ __all__ = [
     "ViewWarning",
     "ViewsLike",
     "apply_view",
+    "apply_view_to_tensor",
     "apply_views",
     "as_view_set",
     "as_view_set_with_identity",
@@ -40,6 +42,7 @@ __all__ = [
     "contact_sheet",
     "iter_views",
     "view_step",
+    "write_normalized_view",
 ]
 
 __getattr__ = lazy_attributes(
@@ -49,5 +52,7 @@ __getattr__ = lazy_attributes(
         "apply_views": "secondlook.views.engine",
         "iter_views": "secondlook.views.engine",
         "contact_sheet": "secondlook.views.sheet",
+        "apply_view_to_tensor": "secondlook.views.torch_engine",
+        "write_normalized_view": "secondlook.views.torch_engine",
     },
 )

@@ -1,26 +1,27 @@
 """The CPU engine: applies views to batches of images with as few passes over the pixels as possible."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import cv2
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, Float64Array, describe_image_fault
+from secondlook.arrays import Array, Float32Array, describe_image_fault
 from secondlook.errors import ViewError
 from secondlook.sources import stack_images
 from secondlook.views.operations import (
+    Blur,
     Copy,
     Filter,
     Frame,
+    Luminance,
     Operation,
     Reorder,
     Tone,
     Warp,
-    computes_pixels,
-    fuse_operations,
+    rounds_at_most_once,
 )
+from secondlook.views.plan import compute_tables, plan_operations, run_filter
 from secondlook.views.view import View
 from secondlook.views.view_set import ViewsLike, as_view_set
 
@@ -68,31 +69,15 @@ def check_images(images: Any) -> Array:
     return np.ascontiguousarray(images)
 
 
-@lru_cache(maxsize=4096)
-def plan_operations(view: View, frame: Frame) -> tuple[Operation, ...]:
-    """Return the operations of a view for images of one size, fused as far as possible."""
-    if view.name is not None:
-        raise ViewError(
-            f"view {view.name!r} is only the name of a view that was computed elsewhere, so it cannot be applied to"
-            " images; write it as steps, such as 'hflip+shift:2,0'."
-        )
-    return fuse_operations((step.to_operation(frame) for step in view.steps), frame)
-
-
 def _apply(images: Array, view: View) -> Array:
     operations = plan_operations(view, Frame(*images.shape[1:]))
     if not operations:
         return images.copy()
-    if images.dtype == np.uint8 and not _rounds_at_most_once(operations):
+    if images.dtype == np.uint8 and not rounds_at_most_once(operations):
         return _apply_in_float(images, view, operations)
     for operation in operations:
         images = _run(images, view, operation)
     return images
-
-
-def _rounds_at_most_once(operations: tuple[Operation, ...]) -> bool:
-    computing = [operation for operation in operations if computes_pixels(operation)]
-    return len(computing) <= 1 and not any(isinstance(operation, Filter) for operation in computing)
 
 
 def _apply_in_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
@@ -118,8 +103,12 @@ def _run(images: Array, view: View, operation: Operation) -> Array:
             return _run_tone_table(images, operation) if images.dtype == np.uint8 else _run_tone(images, operation)
         case Warp():
             return _run_warp(images, operation)
+        case Luminance():
+            return _run_luminance(images, operation)
+        case Blur():
+            return _run_blur(images, operation)
         case Filter():
-            return _run_filter(images, view, operation)
+            return run_filter(images, view, operation)
 
 
 def _run_copy(images: Array, copy: Copy) -> Array:
@@ -249,25 +238,15 @@ def _run_tone_table(images: Array, tone: Tone) -> Array:
         return result
     flat, flat_result = images.reshape(len(images), -1), result.reshape(len(images), -1)
     if not tone.uses_mean:
-        cv2.LUT(flat, _compute_tables(np.ones((1, 256)), tone)[0], flat_result)
+        cv2.LUT(flat, compute_tables(np.ones((1, 256)), tone)[0], flat_result)
         return result
     for start in range(0, len(images), _TABLE_BLOCK):
         block = slice(start, start + _TABLE_BLOCK)
         histograms = [cv2.calcHist([image], [0], None, [256], [0, 256]).ravel() for image in flat[block]]
-        tables = _compute_tables(np.array(histograms, dtype=np.float64), tone)
+        tables = compute_tables(np.array(histograms, dtype=np.float64), tone)
         for image, table, target in zip(flat[block], tables, flat_result[block], strict=True):
             cv2.LUT(image[None], table, target[None])
     return result
-
-
-def _compute_tables(histograms: Float64Array, tone: Tone) -> Array:
-    """Return the new value of each pixel value, for images with these histograms. [n, 256] -> uint8 [n, 256]"""
-    values: Float64Array = np.broadcast_to(np.arange(256) / 255.0, histograms.shape)
-    n_pixels = histograms.sum(axis=1, keepdims=True)
-    for curve in tone.curves:
-        mean = (values * histograms).sum(axis=1, keepdims=True) / n_pixels
-        values = np.clip(curve(values, mean), 0.0, 1.0)
-    return np.rint(values * 255).astype(np.uint8)
 
 
 def _run_warp(images: Array, warp: Warp) -> Array:
@@ -283,14 +262,17 @@ def _run_warp(images: Array, warp: Warp) -> Array:
     return result
 
 
-def _run_filter(images: Float32Array, view: View, operation: Filter) -> Float32Array:
-    result = np.asarray(operation.function(images.copy()))  # a user's function may modify its input
-    if result.shape != images.shape:
-        raise ViewError(
-            f"a step of view {str(view)!r} returned shape {list(result.shape)}; expected {list(images.shape)}, the"
-            " shape of its input."
-        )
-    if not np.isfinite(result).all():
-        raise ViewError(f"a step of view {str(view)!r} returned NaN or infinite pixels; check its function.")
-    clipped: Float32Array = np.clip(result, 0.0, 1.0).astype(np.float32)
-    return clipped
+def _run_luminance(images: Float32Array, luminance: Luminance) -> Float32Array:
+    if images.shape[3] == 1:
+        return images
+    gray = images @ np.array(luminance.weights, dtype=np.float32)
+    return np.clip(np.repeat(gray[..., None], 3, axis=3), 0.0, 1.0)
+
+
+def _run_blur(images: Float32Array, blur: Blur) -> Float32Array:
+    side = 2 * blur.radius + 1
+    result = np.empty_like(images)
+    for image, target in zip(images, result, strict=True):
+        smooth = cv2.GaussianBlur(image, (side, side), blur.sigma, borderType=cv2.BORDER_REFLECT)
+        target[...] = smooth.reshape(image.shape)
+    return np.clip(result, 0.0, 1.0)

@@ -1,15 +1,18 @@
 """Operations of the engine on a batch of images, and how adjacent operations are fused into one."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, Float64Array
 
-ToneCurve = Callable[[Array, Array | np.float64], Array]
-"""Values in [0, 1] and the mean of the image, broadcastable -> values, which the engine clips to [0, 1]."""
+ToneCurve = Callable[[Any, Any], Any]
+"""Values in [0, 1] and the mean of the image, broadcastable -> values, which the engine clips to [0, 1].
+
+Curves consist of operators only, so that they take arrays as well as tensors."""
 
 Border = Literal["black", "edge", "mirror"]
 """How pixels outside the image are filled."""
@@ -100,18 +103,43 @@ class Warp:
 
 
 @dataclass(frozen=True)
+class Luminance:
+    """The luminance of color images in every channel, with these weights of red, green and blue."""
+
+    weights: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Blur:
+    """A Gaussian blur with a standard deviation of `sigma` pixels; the edges are mirrored."""
+
+    sigma: float
+
+    @property
+    def radius(self) -> int:
+        """How far the blur reaches, in pixels."""
+        return math.ceil(3 * self.sigma)
+
+
+@dataclass(frozen=True)
 class Filter:
-    """Any function of a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
+    """A user's function of a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
 
     function: Callable[[Float32Array], Array]
 
 
-Operation = Copy | Reorder | Tone | Warp | Filter
+Operation = Copy | Reorder | Tone | Warp | Luminance | Blur | Filter
 
 
 def computes_pixels(operation: Operation) -> bool:
     """Return whether an operation computes new pixel values, which need rounding."""
     return not isinstance(operation, Copy | Reorder)
+
+
+def rounds_at_most_once(operations: Iterable[Operation]) -> bool:
+    """Return whether uint8 images may stay uint8 in between, because pixels are computed in one operation at most."""
+    computing = [operation for operation in operations if computes_pixels(operation)]
+    return len(computing) <= 1 and all(isinstance(operation, Tone | Warp) for operation in computing)
 
 
 def fuse_operations(operations: Iterable[Operation], frame: Frame) -> tuple[Operation, ...]:

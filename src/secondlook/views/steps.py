@@ -6,12 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from secondlook.arrays import Array
 from secondlook.errors import ViewError
 from secondlook.registry import Registry
-from secondlook.views.operations import Axis, Border, Copy, Filter, Frame, Operation, Reorder, Tone, Warp
+from secondlook.views.operations import (
+    Axis,
+    Blur,
+    Border,
+    Copy,
+    Filter,
+    Frame,
+    Luminance,
+    Operation,
+    Reorder,
+    Tone,
+    Warp,
+)
 
 
 @dataclass(frozen=True)
@@ -232,7 +242,7 @@ def _zoom(frame: Frame, factor: float) -> Operation:
 
 @_built_in("gamma", "raise pixels in [0, 1] to the power G", Parameter.bounded("G", 0.01, 100.0), neutral=(1.0,))
 def _gamma(_frame: Frame, exponent: float) -> Operation:
-    return Tone((lambda values, _mean: np.power(values, exponent),))
+    return Tone((lambda values, _mean: values**exponent,))
 
 
 @_built_in("contrast", "scale about the image mean", Parameter.bounded("F", 0.0, 100.0), neutral=(1.0,))
@@ -247,13 +257,7 @@ def _brightness(_frame: Frame, factor: float) -> Operation:
 
 @_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")
 def _gray(_frame: Frame) -> Operation:
-    def compute_luminance(images: Array) -> Array:
-        if images.shape[3] == 1:
-            return images
-        gray = images @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
-        return np.repeat(gray[..., None], 3, axis=3)
-
-    return Filter(compute_luminance)
+    return Luminance((0.299, 0.587, 0.114))
 
 
 @_built_in("channels", "reorder the color channels, such as bgr", Parameter.channel_order("ORDER"), neutral=("rgb",))
@@ -267,17 +271,7 @@ def _channels(frame: Frame, order: str) -> Operation:
 
 @_built_in("blur", "Gaussian blur with a standard deviation of R pixels", Parameter.bounded("R", 0.01, 100.0))
 def _blur(_frame: Frame, sigma: float) -> Operation:
-    def blur(images: Array) -> Array:
-        import cv2
-
-        side = 2 * math.ceil(3 * sigma) + 1
-        result = np.empty_like(images)
-        for image, target in zip(images, result, strict=True):
-            smooth = cv2.GaussianBlur(image, (side, side), sigma, borderType=cv2.BORDER_REFLECT)
-            target[...] = smooth.reshape(image.shape)
-        return result
-
-    return Filter(blur)
+    return Blur(sigma)
 
 
 def _check_crop(x: float, y: float, width: float, height: float) -> str | None:

@@ -1,0 +1,250 @@
+"""Devices: models on GPUs that make the views themselves, while the host goes on."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from secondlook.arrays import Array, Float32Array, IntArray
+from secondlook.classifiers.preprocessing import Preprocessing
+from secondlook.errors import ClassifierError
+from secondlook.views import View, apply_view_to_tensor, write_normalized_view
+
+PIXELS_PER_BATCH = 2**25
+MAX_BATCH_SIZE = 8192
+"""Large enough to fill the chip with the smallest networks."""
+MEMORY_SHARE = 0.7
+"""Share of the free memory of a GPU that a batch may take."""
+PROBED_IMAGES = 8
+
+Fetch: TypeAlias = Callable[[], Float32Array]
+"""Waits for outputs and returns them, float32 [n, classes]."""
+
+
+def list_gpus(device: str) -> list[str]:
+    """Return the GPUs that 'cuda' (all of them) or 'cuda:N' means, or say why it cannot be used."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        raise ClassifierError(
+            f"device={device!r} is not available: torch {torch.__version__} sees no CUDA device; pass device='cpu', or "
+            "install a torch build for CUDA and its driver."
+        )
+    gpus = [f"cuda:{number}" for number in range(count)]
+    if device == "cuda":
+        return gpus
+    if device not in gpus:
+        raise ClassifierError(f"device={device!r} does not exist; this machine has {', '.join(gpus)}.")
+    return [device]
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A model on one device.
+
+    Attributes
+    ----------
+    device
+        Where it runs.
+    run
+        From the input of the model on the device to its output [n, classes], there or on the host.
+    dtype
+        Number type of the input; raw pixels for `torch.uint8`.
+    channels_last
+        Memory format of the input.
+    batch_size
+        The only number of images that the model takes at once, or None.
+    """
+
+    device: torch.device
+    run: Callable[[Tensor], Tensor]
+    dtype: torch.dtype
+    channels_last: bool = False
+    batch_size: int | None = None
+
+
+class PlacedImages:
+    """Images on one or several devices: image i is on device i modulo their number.
+
+    Indexing by a slice or by positions selects images on the devices.
+    """
+
+    def __init__(self, shards: Sequence[Tensor], places: Sequence[IntArray]) -> None:
+        self.shards = tuple(shards)
+        """The images of each device, [n, H, W, C] each."""
+        self.places = tuple(places)
+        """Positions of the images of each device among all images, int64 [n] each."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.places))
+
+    def __getitem__(self, key: slice | IntArray) -> "PlacedImages":
+        positions = np.arange(len(self))[key]
+        if len(self.shards) == 1:
+            rows = key if isinstance(key, slice) else torch.from_numpy(positions).to(self.shards[0].device)
+            return PlacedImages([self.shards[0][rows]], [np.arange(len(positions))])
+        shards, places = [], []
+        for shard, all_places in zip(self.shards, self.places, strict=True):
+            is_here = np.isin(positions, all_places)
+            rows = torch.from_numpy(np.searchsorted(all_places, positions[is_here])).to(shard.device)
+            shards.append(shard[rows])
+            places.append(np.flatnonzero(is_here))
+        return PlacedImages(shards, places)
+
+
+class DeviceWorkers:
+    """One model per GPU; each makes and classifies the views of its share of the images, all at the same time."""
+
+    def __init__(self, models: Sequence[DeviceModel]) -> None:
+        self.models = tuple(models)
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"secondlook-{model.device}") for model in models[1:]]
+        self._batch_sizes: dict[tuple[int, ...], int] = {}
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the models."""
+        return tuple(str(model.device) for model in self.models)
+
+    @property
+    def first(self) -> "DeviceWorkers":
+        """The first worker alone."""
+        return DeviceWorkers(self.models[:1])
+
+    def upload(self, images: "Array | Tensor") -> PlacedImages:
+        """Start to copy images to the devices. uint8|float32 [N, H, W, C] on the host or on a device"""
+        count = len(self.models)
+        places = [np.arange(first, len(images), count) for first in range(count)]
+        with torch.inference_mode():
+            return PlacedImages(
+                [_copy_to(model.device, images[first::count]) for first, model in enumerate(self.models)], places
+            )
+
+    def start(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
+        """Start to classify views of images; the outputs are float32 [V * n, classes], one view after another."""
+        if len(self.models) == 1:
+            return self._start(self.models[0], images.shards[0], views, preprocessing)
+        # The first device is served here, so that no thread is needed for a single one.
+        others = [
+            thread.submit(self._start, model, shard, views, preprocessing) if len(shard) else None
+            for thread, model, shard in zip(self._threads, self.models[1:], images.shards[1:], strict=True)
+        ]
+        first = self._start(self.models[0], images.shards[0], views, preprocessing) if len(images.shards[0]) else None
+        fetches = [first, *(None if other is None else other.result() for other in others)]
+
+        def fetch() -> Float32Array:
+            found = [(places, one()) for places, one in zip(images.places, fetches, strict=True) if one is not None]
+            outputs = np.empty((len(views), len(images), found[0][1].shape[1]), dtype=np.float32)
+            for places, values in found:
+                outputs[:, places] = values.reshape(len(views), len(places), -1)
+            return outputs.reshape(len(views) * len(images), -1)
+
+        return fetch
+
+    def find_batch_size(self, image: Array, preprocessing: Preprocessing) -> int:
+        """Return how many images [H, W, C] fill all devices, and fit in their memory."""
+        if image.shape not in self._batch_sizes:
+            sizes = [self._find_batch_size(model, image, preprocessing) for model in self.models]
+            self._batch_sizes[image.shape] = min(sizes) * len(sizes)
+        return self._batch_sizes[image.shape]
+
+    def _find_batch_size(self, model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
+        wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_BATCH // (image.shape[0] * image.shape[1])))
+        if model.device.type == "cuda" and wanted > PROBED_IMAGES:
+            wanted = min(wanted, self._count_fitting(model, image, preprocessing))
+        return 1 << (int(wanted).bit_length() - 1)
+
+    def _count_fitting(self, model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
+        """Return how many images fit in the free memory, by the memory that a few of them take; 1 if they do not."""
+        few = torch.zeros((PROBED_IMAGES, *image.shape), dtype=torch.uint8, device=model.device)
+        torch.cuda.reset_peak_memory_stats(model.device)
+        before = torch.cuda.memory_allocated(model.device)
+        try:
+            self._start(model, few, [View()], preprocessing)()
+        except torch.OutOfMemoryError:
+            return 1
+        taken = torch.cuda.max_memory_allocated(model.device) - before
+        free, _ = torch.cuda.mem_get_info(model.device)
+        unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
+        return max(1, int(MEMORY_SHARE * (free + unused) * PROBED_IMAGES / max(1, taken)))
+
+    def _start(self, model: DeviceModel, images: Tensor, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
+        with torch.inference_mode():
+            inputs = _make_inputs(model, images, views, preprocessing)
+            return _start_download(_run_in_batches(model, inputs))
+
+
+def _copy_to(device: torch.device, images: "Array | Tensor") -> Tensor:
+    """Copy images to a device; from the host through pinned memory, so that the copy need not be waited for."""
+    if isinstance(images, Tensor):
+        return images.to(device).contiguous()
+    dtype = torch.uint8 if images.dtype == np.uint8 else torch.float32
+    staged = torch.empty(images.shape, dtype=dtype, pin_memory=device.type == "cuda")
+    staged.numpy()[...] = images
+    return staged.to(device, non_blocking=True)
+
+
+def _make_inputs(model: DeviceModel, images: Tensor, views: Sequence[View], preprocessing: Preprocessing) -> Tensor:
+    """Return the views of images as the model takes them. [n, H, W, C] -> [V * n, C, H, W] or [V * n, H, W, C]"""
+    n_images, height, width, channels = images.shape
+    shape = (len(views) * n_images, height, width, channels)
+    if preprocessing.layout == "NHWC" or model.channels_last:
+        pixels_last = torch.empty(shape, dtype=model.dtype, device=images.device)
+    else:
+        pixels_last = torch.empty((shape[0], channels, height, width), dtype=model.dtype, device=images.device)
+        pixels_last = pixels_last.permute(0, 2, 3, 1)
+    for place, view in enumerate(views):
+        _write_view(images, view, preprocessing, pixels_last[place * n_images : (place + 1) * n_images])
+    return pixels_last if preprocessing.layout == "NHWC" else pixels_last.permute(0, 3, 1, 2)
+
+
+def _write_view(images: Tensor, view: View, preprocessing: Preprocessing, target: Tensor) -> None:
+    """Write a view as `Preprocessing.normalize` would. uint8|float32 [n, H, W, C] -> target of the same shape"""
+    factor, offset = _make_factor_and_offset(preprocessing, images.device, images.shape[3])
+    factor = factor if images.dtype == torch.uint8 else factor * 255
+    if target.dtype != torch.uint8 and preprocessing.color == "RGB":
+        write_normalized_view(images, view, factor, offset, target)
+        return
+    pixels = apply_view_to_tensor(images, view)
+    pixels = pixels.flip(3) if preprocessing.color == "BGR" else pixels
+    if target.dtype == torch.uint8:
+        target.copy_(pixels if pixels.dtype == torch.uint8 else (pixels.clamp(0, 1) * 255).round())
+    else:
+        torch.addcmul(offset, pixels, factor, out=target)
+
+
+@lru_cache(maxsize=256)
+def _make_factor_and_offset(preprocessing: Preprocessing, device: torch.device, channels: int) -> tuple[Tensor, Tensor]:
+    """Return what pixels are multiplied by, and what is added then, for each channel. float32 [C] each"""
+    factor, offset = (np.broadcast_to(each.reshape(-1), channels).copy() for each in preprocessing.factor_and_offset)
+    return torch.from_numpy(factor).to(device), torch.from_numpy(offset).to(device)
+
+
+def _run_in_batches(model: DeviceModel, inputs: Tensor) -> Tensor:
+    """Run a model; one with a fixed batch size gets its last batch filled up with copies of the last input."""
+    if model.batch_size is None or len(inputs) == model.batch_size:
+        return model.run(inputs)
+    missing = -len(inputs) % model.batch_size
+    padded = torch.cat([inputs, inputs[-1:].expand(missing, *inputs.shape[1:])]) if missing else inputs
+    return torch.cat([model.run(batch) for batch in torch.split(padded, model.batch_size)])[: len(inputs)]
+
+
+def _start_download(outputs: Tensor) -> Fetch:
+    """Start to copy outputs to the host."""
+    if outputs.device.type != "cuda":
+        values: Float32Array = outputs.to("cpu", torch.float32).numpy()
+        return lambda: values
+    with torch.cuda.device(outputs.device):
+        host = torch.empty(outputs.shape, dtype=torch.float32, pin_memory=True)
+        host.copy_(outputs.float(), non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+
+    def fetch() -> Float32Array:
+        done.synchronize()
+        return host.numpy().copy()  # pinned memory is scarce
+
+    return fetch

@@ -1,0 +1,198 @@
+"""Sessions of ONNX Runtime: on the CPU, with given providers or on GPUs, and how they are called."""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from secondlook.arrays import Array
+from secondlook.classifiers.classifier import shorten_reason
+from secondlook.classifiers.model_input import ModelInput, describe_failure
+from secondlook.classifiers.time_limits import TIME_LIMITS
+from secondlook.errors import ClassifierError
+from secondlook.registry import did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from secondlook.classifiers.device import DeviceModel
+
+CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+"""float32 is computed without TF32, and algorithms are not chosen by their speed, which may differ the next time."""
+
+
+@dataclass(frozen=True)
+class OnnxSessions:
+    """Creates the sessions of a file."""
+
+    file: Path
+    threads: int | None = None
+    """Threads per operator on the CPU; None for all cores."""
+
+    def open(self, providers: Sequence[str] = (CPU_PROVIDER,)) -> Any:
+        """Return a session with providers in order of preference."""
+        _check_providers(providers)
+        return self._create(list(providers), self._make_options())
+
+    def open_on_gpu(self, gpu: str, device: str) -> Any:
+        """Return a session on the GPU 'cuda:N'; operators that the provider lacks run on the CPU.
+
+        `device` is what the user asked for.
+        """
+        options = self._make_options()
+        options.use_deterministic_compute = True
+        cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": gpu.partition(":")[2]})
+        try:
+            # By default, ONNX Runtime prints an error, and uses the CPU.
+            session = self._create([cuda, CPU_PROVIDER], options, enable_fallback=0)
+        except Exception as error:
+            raise ClassifierError(
+                f"device={device!r} cannot be used by ONNX Runtime: {shorten_reason(error)}; pass another device, or "
+                "device='cpu'."
+            ) from error
+        if CUDA_PROVIDER not in session.get_providers():
+            raise ClassifierError(
+                f"device={device!r} cannot be used: ONNX Runtime did not find the CUDA libraries that its "
+                f"{CUDA_PROVIDER} needs; install CUDA and cuDNN in the versions that it was built for, or pass "
+                "device='cpu'."
+            )
+        return session
+
+    def _make_options(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        if self.threads is not None:
+            options.intra_op_num_threads = self.threads
+        return options
+
+    def _create(self, providers: Sequence[Any], options: Any, **settings: Any) -> Any:
+        import onnxruntime
+
+        return onnxruntime.InferenceSession(str(self.file), options, providers=providers, **settings)
+
+
+def _check_providers(names: Sequence[str]) -> None:
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    for name in names:
+        if name not in available:
+            raise ClassifierError(
+                f"provider {name!r} in providers= is not available in this ONNX Runtime; "
+                f"available: {', '.join(available)}.{did_you_mean(name, available)}"
+            )
+
+
+def list_session_gpus(device: str) -> list[str]:
+    """Return the GPUs of sessions for 'cuda' or 'cuda:N', or say why there are none.
+
+    Only torch tells which GPUs there are. Without it 'cuda' is the first one.
+    """
+    import onnxruntime
+
+    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+        raise ClassifierError(
+            f"device={device!r} is not available: this ONNX Runtime has no {CUDA_PROVIDER}; install onnxruntime-gpu, "
+            "or pass device='cpu'."
+        )
+    if sees_gpus():
+        from secondlook.classifiers.device import list_gpus
+
+        return list_gpus(device)
+    return ["cuda:0" if device == "cuda" else device]
+
+
+def sees_gpus() -> bool:
+    """Whether torch is installed and sees a GPU, so that views can be made there."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@dataclass(frozen=True)
+class SessionRun:
+    """A call of a session with arrays or with tensors of torch; a model can contain an endless loop.
+
+    Attributes
+    ----------
+    session
+        The session of ONNX Runtime.
+    model_input, output_name
+        The input of the model and the output to use.
+    name
+        Name of the classifier, for messages.
+    timeout
+        Seconds that one batch may take.
+    """
+
+    session: Any
+    model_input: ModelInput
+    output_name: str
+    name: str
+    timeout: float
+
+    def __call__(self, inputs: Array) -> Array:
+        """Return the output of the model for an array. -> [n, classes]"""
+        with self._limit_time(inputs) as run_options:
+            values: Array = self.session.run([self.output_name], {self.model_input.name: inputs}, run_options)[0]
+        return values
+
+    def run_tensor(self, inputs: "Tensor") -> "Tensor":
+        """Return the output of the model for a tensor, which is read where it is. -> [n, classes] on the host"""
+        import torch
+
+        inputs = inputs.contiguous()  # under a name, since the session gets no more than its address
+        if inputs.is_cuda:
+            # A session has a stream of its own. It waits for that itself at the end, but not for the views before.
+            torch.cuda.current_stream(inputs.device).synchronize()
+        with self._limit_time(inputs) as run_options:
+            binding = self.session.io_binding()
+            binding.bind_input(
+                self.model_input.name,
+                inputs.device.type,
+                inputs.device.index or 0,
+                np.dtype(self.model_input.dtype),
+                tuple(inputs.shape),
+                inputs.data_ptr(),
+            )
+            binding.bind_output(self.output_name)
+            self.session.run_with_iobinding(binding, run_options)
+            return torch.from_numpy(binding.copy_outputs_to_cpu()[0])
+
+    def to_device_model(self, device: "torch.device") -> "DeviceModel":
+        """Return the session as a model that gets its views on its device."""
+        import torch
+
+        from secondlook.classifiers.device import DeviceModel
+
+        dtype = getattr(torch, self.model_input.dtype)
+        return DeviceModel(device, self.run_tensor, dtype, batch_size=self.model_input.batch_size)
+
+    @contextmanager
+    def _limit_time(self, inputs: "Array | Tensor") -> Iterator[Any]:
+        import onnxruntime
+
+        run_options = onnxruntime.RunOptions()
+        try:
+            with TIME_LIMITS.limit(self.timeout, partial(setattr, run_options, "terminate", True)):
+                yield run_options
+        except Exception as error:
+            if run_options.terminate:
+                raise ClassifierError(
+                    f"classifier {self.name!r} was stopped after {self.timeout:g} seconds on a batch of {len(inputs)} "
+                    "images; if the model is not in an endless loop, pass a larger timeout= or use a smaller batch."
+                ) from error
+            raise ClassifierError(describe_failure(self.name, inputs, error)) from error

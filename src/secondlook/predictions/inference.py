@@ -1,0 +1,143 @@
+"""Inference: views of images become outputs, on the host or on GPUs, in batches that fit in memory."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from secondlook.arrays import Array, Float32Array
+from secondlook.classifiers import Classifier
+from secondlook.errors import PredictionsError
+from secondlook.predictions.batching import group_views, is_out_of_memory
+from secondlook.views import View
+
+Fetch = Callable[[], Float32Array]
+"""Waits for outputs and returns them. float32 [n, classes]"""
+
+_OUTSTANDING_BATCHES = 2
+"""Batches on a GPU that are not waited for, so that the next one is ready when one ends."""
+
+
+class Inference(ABC):
+    """Classifies views of images; the batch size is halved for good when a batch does not fit in memory.
+
+    Images are placed once, then inputs are prepared from them, in another thread where that takes the host's time, and
+    started in the order of their outputs.
+    """
+
+    outstanding: int
+    """Number of batches to start before the outputs of the first are fetched."""
+
+    def __init__(self, classifier: Classifier, batch_size: int) -> None:
+        self._classifier = classifier
+        self.batch_size = batch_size
+
+    @abstractmethod
+    def place(self, images: Any) -> Any:
+        """Return images [n, H, W, C] where inputs are made from them; they can be indexed by slices and positions."""
+
+    @abstractmethod
+    def prepare(self, images: Any, views: Sequence[View]) -> Any:
+        """Return inputs for views of placed images, one view after another."""
+
+    @abstractmethod
+    def start(self, inputs: Any) -> Fetch:
+        """Start to classify inputs, and return what waits for the outputs. -> float32 [V * n, classes]"""
+
+    def classify_views(self, images: Array, views: Sequence[View]) -> Float32Array:
+        """Classify views of a few images in as few calls as the batch size allows. -> float32 [n, V, classes]
+
+        The batches are those of `run_pipeline`, so that the outputs are the same to the last bit.
+        """
+        placed = self.place(images)
+        groups = group_views(len(views), len(images), self.batch_size)
+        fetches = [self.start(self.prepare(placed, views[group.start : group.stop])) for group in groups]
+        outputs = np.concatenate([fetch() for fetch in fetches])
+        return np.ascontiguousarray(outputs.reshape(len(views), len(images), -1).swapaxes(0, 1))
+
+    def _halve(self, failed_size: int, error: Exception) -> None:
+        if failed_size == 1:
+            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+            raise PredictionsError(
+                f"the classifier ran out of memory on a single image ({reason}); "
+                "use a smaller input size, a smaller classifier or a machine with more memory."
+            ) from error
+        self.batch_size = failed_size // 2
+
+
+def make_inference(classifier: Classifier, batch_size: int) -> Inference:
+    """Return the inference of a classifier: on its GPUs if it has any."""
+    return (DeviceInference if classifier.is_accelerated else HostInference)(classifier, batch_size)
+
+
+class HostInference(Inference):
+    """Views are made on the host; the classifier is called with arrays, and its outputs are there at once."""
+
+    outstanding = 0
+
+    def place(self, images: Array) -> Array:
+        """Return the images themselves."""
+        return images
+
+    def prepare(self, images: Array, views: Sequence[View]) -> Array:
+        """Make the views, one after another. [n, H, W, C] -> [V * n, H, W, C]"""
+        from secondlook.views import apply_view  # which loads OpenCV
+
+        stacked = [apply_view(images, view) for view in views]
+        return stacked[0] if len(stacked) == 1 else np.concatenate(stacked)
+
+    def start(self, inputs: Array) -> Fetch:
+        """Classify inputs."""
+        outputs: list[Float32Array] = []
+        done = 0
+        while done < len(inputs):
+            batch = inputs[done : done + self.batch_size]
+            try:
+                outputs.append(self._classifier(batch))
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._halve(len(batch), error)
+            else:
+                done += len(batch)
+        joined = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+        return lambda: joined
+
+
+class DeviceInference(Inference):
+    """Images are copied to the GPUs of a classifier, which make and classify the views; the host does not wait."""
+
+    outstanding = _OUTSTANDING_BATCHES
+
+    def place(self, images: Any) -> Any:
+        """Start to copy images to the GPUs."""
+        return self._classifier.upload(images)
+
+    def prepare(self, images: Any, views: Sequence[View]) -> tuple[Any, Sequence[View]]:
+        """Return the images and the views: the views are made when the batch is started."""
+        return images, views
+
+    def start(self, inputs: tuple[Any, Sequence[View]]) -> Fetch:
+        """Start to make and classify views."""
+        fetches: list[Fetch] = []
+        due = deque(self._split(*inputs))
+        while due:
+            images, views = due.popleft()
+            try:
+                fetches.append(self._classifier.start(images, views))
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._halve(len(images) * len(views), error)
+                due.extendleft(reversed(self._split(images, views)))
+        return fetches[0] if len(fetches) == 1 else lambda: np.concatenate([fetch() for fetch in fetches])
+
+    def _split(self, images: Any, views: Sequence[View]) -> list[tuple[Any, Sequence[View]]]:
+        """Split views of images into batches, in the order of their outputs."""
+        size = self.batch_size
+        if len(images) <= size:
+            return [(images, views[group.start : group.stop]) for group in group_views(len(views), len(images), size)]
+        starts = range(0, len(images), size)
+        return [(images[start : start + size], [view]) for view in views for start in starts]
