@@ -26,6 +26,7 @@ COVERAGE = 0.9
 MADE_UP_LOOKS = 2.0
 """Mean looks of a schedule that is made up for a network with random weights."""
 MIN_SPEEDUP = 4.0
+ADAPTIVE_TIMES = 4
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LATENCY_VARIANTS: dict[str, dict[str, bool]] = {
     "decide": {},
@@ -72,18 +73,22 @@ def score_images(policy: Policy, images: Array, classifier: Classifier, folder: 
 
 
 def measure_adaptive(network: Network, device: str, dtype: str, n_images: int, rounds: int) -> Iterator[Row]:
-    """Time `score` with all looks and adaptively, on images that the rule was not made from."""
+    """Time `score` with all looks and adaptively, on images that the rule was not made from.
+
+    Adaptively there are more images, so that both take a few seconds.
+    """
     half = len(network.pixels) // 2
     classifier = network.load(device, dtype)
     policies = make_policies(make_rule(classifier, network, half), classifier, network)
-    images = repeat_images(network.pixels[half:], n_images)
+    counts = {"all looks": n_images, "adaptive": ADAPTIVE_TIMES * n_images}
+    images = repeat_images(network.pixels[half:], max(counts.values()))
     with tempfile.TemporaryDirectory() as folder:
         scoring: dict[str, Callable[[], ScoreSummary]] = {
-            name: partial(score_images, policy, images, classifier, Path(folder), device)
+            name: partial(score_images, policy, images[: counts[name]], classifier, Path(folder), device)
             for name, policy in policies.items()
         }
         looks = scoring["adaptive"]().mean_looks
-        speeds = time_jobs({name: Job(run, n_images) for name, run in scoring.items()}, rounds)
+        speeds = time_jobs({name: Job(run, counts[name]) for name, run in scoring.items()}, rounds)
     # The looks of a made-up rule are chosen, so its speed shows only whether the GPU stays busy.
     is_made_up = network.labels is None
     name = f"{network.name} {dtype}, score{' with a made-up rule' if is_made_up else ''}"

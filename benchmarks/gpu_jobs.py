@@ -35,8 +35,8 @@ JPEG_QUALITY = 90
 FLOOR = "bare forward"
 HOST, ON_DEVICE, JPEG = "collect from host images", "collect from device tensors", "collect from JPEG files"
 DECODING = "decoding and fitting JPEG files alone"
-TTACH = "ttach ClassificationTTAWrapper"
-RATIO_TO_FLOOR, RATIO_TO_TTACH = "ratio to bare forward", "ratio to ttach"
+TTACH, TTACH_CHEAPEST = "ttach, flips and rotations", "ttach, views that cost next to nothing"
+RATIO_TO_FLOOR = "ratio to bare forward"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Job:
     """Something to time, which deals with so many images."""
 
     run: Callable[[], object]
-    n_images: int
+    n_images: float
 
 
 # --- Networks and images ---
@@ -147,10 +147,11 @@ def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compi
         ON_DEVICE: partial(collect, classifier, tensors, network.views, progress=False),
         HOST: partial(collect, classifier, pixels, network.views, progress=False),
     }
-    wrapper = make_ttach(forward, network.n_views)
-    if wrapper is not None:
-        jobs[TTACH] = partial(run_batches, wrapper, batches, 1, dtype)
-    return {name: Job(run, n_images) for name, run in jobs.items()}
+    wrapped = {} if compiled else make_ttach(forward, network.n_views)
+    jobs |= {name: partial(run_batches, wrapper, batches, 1, dtype) for name, (wrapper, _) in wrapped.items()}
+    # Where ttach has another number of views, it deals with as many views of fewer or more images.
+    counts = {name: n_images * n_views / network.n_views for name, (_, n_views) in wrapped.items()}
+    return {name: Job(run, counts.get(name, n_images)) for name, run in jobs.items()}
 
 
 def make_file_jobs(network: Network, classifier: Classifier, folder: Path, n_files: int) -> dict[str, Job]:
@@ -188,16 +189,25 @@ def run_batches(forward: Callable[[Tensor], Tensor], batches: Sequence[Tensor], 
         return [forward(batch) for _ in range(times) for batch in batches]
 
 
-def make_ttach(module: Callable[[Tensor], Tensor], n_views: int) -> nn.Module | None:
-    """Return ttach's wrapper with as many views that keep the shape, the cheapest that it has; None without ttach."""
+def make_ttach(module: Callable[[Tensor], Tensor], n_views: int) -> dict[str, tuple[nn.Module, int]]:
+    """Return ttach's wrapper in two forms, each with its number of views; nothing without ttach.
+
+    The first has what ttach offers for photographs, the flip and the rotations of its alias `d4_transform`, and factors
+    to make up the number; the second has views that are as cheap as they can be.
+    """
     try:
         import ttach
     except ImportError:
-        return None
+        return {}
     flips = [ttach.HorizontalFlip()] if n_views % 2 == 0 else []
-    factors = [1 + number / 100 for number in range(n_views // (len(flips) + 1))]
-    wrapper: nn.Module = ttach.ClassificationTTAWrapper(module, ttach.Compose([*flips, ttach.Multiply(factors)]))
-    return wrapper
+    turned = [*flips, ttach.Rotate90([0, 90, 180, 270])]
+    forms = {TTACH: (turned, n_views // (4 * (len(flips) + 1))), TTACH_CHEAPEST: (flips, n_views // (len(flips) + 1))}
+    found = {}
+    for name, (transforms, n_factors) in forms.items():
+        factors = [1 + number / 100 for number in range(max(1, n_factors))]
+        composed = ttach.Compose([*transforms, ttach.Multiply(factors)])
+        found[name] = (ttach.ClassificationTTAWrapper(module, composed), len(composed))
+    return found
 
 
 def decode_files(classifier: Classifier, spec: str) -> int:
@@ -243,7 +253,11 @@ def describe_speeds(name: str, speeds: dict[str, np.ndarray], n_views: int, targ
     for job, speed in speeds.items():
         yield make_value(f"{name}, {job}", "images/s", median(speed))
         if job not in (FLOOR, DECODING):
-            yield make_value(f"{name}, {job}", RATIO_TO_FLOOR, median(speed / floor), targets.get(job, ""))
-    for job in (ON_DEVICE, HOST) if TTACH in speeds else ():
-        ratio = median(speeds[job] / speeds[TTACH])
-        yield make_value(f"{name}, {job}", RATIO_TO_TTACH, ratio, targets.get(TTACH, "") if job == ON_DEVICE else "")
+            target = targets.get(job, "") if job in (ON_DEVICE, HOST) else ""
+            yield make_value(f"{name}, {job}", RATIO_TO_FLOOR, median(speed / floor), target)
+    for job in (ON_DEVICE, HOST):
+        for peer in (TTACH, TTACH_CHEAPEST):
+            if peer in speeds:
+                ratio = median(speeds[job] / speeds[peer])
+                target = targets.get(peer, "") if job == ON_DEVICE else ""
+                yield make_value(f"{name}, {job}", f"ratio to {peer}", ratio, target)

@@ -15,8 +15,8 @@ from PIL import Image
 from measurement import Row, create_parser, time_rounds, write_results
 from secondlook.arrays import Array
 from secondlook.views import View, apply_view
-from secondlook.views.plan import plan_operations
 from secondlook.views.operations import Frame, Warp
+from secondlook.views.plan import plan_operations
 
 COPIES = ["hflip", "vflip", "shift:2,-1", "hflip+shift:-2,1", "channels:bgr"]
 WARPS = ["rotate:7", "hflip+rotate:-10", "zoom:1.1", "zoom:0.9", "shift:0.5,0.5"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from secondlook.arrays import Array
-from secondlook.classifiers import load_classifier
+from secondlook.classifiers import TorchClassifier, load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions import collect
 from secondlook.scoring import score
@@ -98,7 +98,9 @@ def test_auto_uses_the_gpu_and_keeps_a_module_that_is_there() -> None:
     there = load_classifier(own, output="logits")
     assert there.is_accelerated
     assert there.on_device("auto") is there
-    assert there.on_device("cuda:0") is there
+    moved = there.on_device("cuda:0")
+    assert isinstance(moved, TorchClassifier)
+    assert moved.module is own
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

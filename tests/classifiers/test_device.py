@@ -173,7 +173,9 @@ def test_copies_of_a_classifier_share_its_modules(torch_module: Any) -> None:
     assert first.workers is second.workers
     assert second.preprocessing.mean == (0.3,)
     assert first.on_device("cuda") is first
-    assert first.on_device("auto").on_device("cpu").module is torch_module
+    back = first.on_device("auto").on_device("cpu")
+    assert isinstance(back, TorchClassifier)
+    assert back.module is torch_module
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")

@@ -48,6 +48,8 @@ ARGUMENT = re.compile(r"(?<![\w?&.<-])(?<!--model-option )(?P<name>[a-z][a-z_]*)
     [
         ("score", "pass allow_mismatch=True to use it anyway.", "pass --allow-mismatch to use it anyway."),
         ("score", "pass export_all=False, since", "omit --export-all, since"),
+        ("score", "device='cuda:1' is missing; pass device='cpu'.", "--device cuda:1 is missing; pass --device cpu."),
+        ("info", "pass device='cpu', or", "pass ?device=cpu, or"),
         ("score", "pass the classifier yourself with classifier=.", "pass the classifier yourself with --model."),
         ("score", "load it with output='logits', or", "load it with ?output=logits, or"),
         ("evaluate", "pass output='logits', or repair it.", "pass --output logits, or repair it."),

@@ -104,6 +104,11 @@ class AdaptiveLooks:
             positions, outputs = positions[len(due) :], outputs[len(due) :]
 
     @property
+    def has_taken(self) -> bool:
+        """Whether any look was taken so far."""
+        return bool(self._rounds or self._taken)
+
+    @property
     def taken(self) -> tuple[IntArray, Float32Array]:
         """Positions and outputs of all looks so far, in the order taken: int64 [n], float32 [n, C]"""
         positions = [*(one.positions for one in self._rounds), self._open[: self._n_taken]]
@@ -133,12 +138,11 @@ class AdaptiveLooks:
         return self._make_predictions(outputs, self._view_sets[looks - 1], [self._ids[index] for index in positions])
 
 
-def take_looks(looks: AdaptiveLooks, images: Any, inference: Inference) -> Generator[None, None, None]:
-    """Take all looks at images [N, H, W, C]. Pause after each batch on the host, and whenever GPUs have work.
+def take_looks(looks: AdaptiveLooks, placed: Any, inference: Inference) -> Generator[None, None, None]:
+    """Take all looks at images that inference has placed. Pause after each batch on the host, or when GPUs have work.
 
     The images of a round are gathered into full batches where they are, so that images that are decided take no room.
     """
-    placed = inference.place(images) if len(images) else images
     while len(due := looks.due):
         started: deque[Fetch] = deque()
         with closing(_iter_inputs(placed, due, looks.view, inference)) as batches:
@@ -155,7 +159,7 @@ def take_looks(looks: AdaptiveLooks, images: Any, inference: Inference) -> Gener
 
 def take_all_looks(looks: AdaptiveLooks, images: Any, inference: Inference) -> list[LookedGroup]:
     """Take all looks at images [N, H, W, C], and return them by the number of looks."""
-    for _ in take_looks(looks, images, inference):
+    for _ in take_looks(looks, inference.place(images), inference):
         pass
     return list(looks.groups())
 

@@ -1,10 +1,11 @@
 """Computing the chunks of a scoring job: all views of every image, or look by look; rows follow in the background."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from secondlook.predictions import (
     SaveTimer,
     Sink,
     make_inference,
+    read_ahead,
     read_chunks,
     run_pipeline,
 )
@@ -109,25 +111,35 @@ class ChunkScoring:
         inference = make_inference(self.job.classifier, self.job.batch_size)
         n_active = 2 if inference.outstanding else 1
         active: deque[Iterator[None]] = deque()
-        with closing(read_chunks(self.job, lambda number: not self.chunks.has(number))) as chunks:
-            for chunk in chunks:
-                active.append(self._look_at(chunk, inference, advance))
+        with closing(self._read_placed(inference)) as chunks:
+            for chunk, placed in chunks:
+                active.append(self._look_at(chunk, placed, inference, advance))
                 while len(active) == n_active:
                     _continue_first(active)
             while active:
                 _continue_first(active)
 
-    def _look_at(self, chunk: DecodedChunk, inference: Inference, advance: Advance) -> Iterator[None]:
+    def _read_placed(self, inference: Inference) -> Generator[tuple[DecodedChunk, Any], None, None]:
+        """Yield the chunks that are missing, and where their images were placed: on GPUs, ahead of their looks."""
+
+        def place_chunks() -> Generator[tuple[DecodedChunk, Any], None, None]:
+            with closing(read_chunks(self.job, lambda number: not self.chunks.has(number))) as chunks:
+                for chunk in chunks:
+                    yield chunk, inference.place(chunk.images) if len(chunk.images) else chunk.images
+
+        return read_ahead(place_chunks, 1) if inference.outstanding else place_chunks()
+
+    def _look_at(self, chunk: DecodedChunk, placed: Any, inference: Inference, advance: Advance) -> Iterator[None]:
         looks = AdaptiveLooks(self.rule, self.list_ids(chunk.indices), self.make_predictions)
         saved = self.chunks.read_partial(LOOKS, chunk.number)
         if saved is not None:
             looks.add_saved(_find_positions(saved.indices, chunk.indices), saved.outputs)
         n_decided = looks.n_decided
         advance(n_decided + len(chunk.skipped))
-        for _ in take_looks(looks, chunk.images, inference):
+        for _ in take_looks(looks, placed, inference):
             advance(looks.n_decided - n_decided)
             n_decided = looks.n_decided
-            if self.writer.is_save_due() and len(looks.due):
+            if self.writer.is_save_due() and looks.has_taken and len(looks.due):
                 positions, outputs = looks.taken
                 self.writer.save(chunk.number, {LOOKS: Chunk(chunk.indices[positions], outputs, chunk.skipped)})
             yield
