@@ -134,7 +134,7 @@ def test_two_chunks_take_turns(
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
-@pytest.mark.parametrize("stops_at", [3, 9, 14])
+@pytest.mark.parametrize("stops_at", [3, 20, 40])
 def test_interrupted_job_resumes_with_the_same_rows(
     stops_at: int, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +151,7 @@ def test_interrupted_job_resumes_with_the_same_rows(
     module.batches.clear()
     module.stops_at = None
     assert score_images(rule, classifier, pixels, tmp_path / "resumed.parquet") == expected
-    assert len(module.batches) < n_batches or stops_at == 3
+    assert len(module.batches) < n_batches or stops_at == 3, "what was saved is not computed again"
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
