@@ -98,7 +98,8 @@ def prepare_files(network: Network, dtype: str, folder: Path, n_images: int) -> 
     images = network.pixels if is_small else make_photos(min(n_files, DISTINCT_PHOTOS), *PHOTO_SIZE)
     write_jpegs(images, folder, n_files)
     fit = {} if is_small else {"resize": size * 8 // 7, "crop": size}
-    return make_file_jobs(network, network.load(DEVICE, dtype, **fit), folder, n_files)
+    plain, graphed = (network.load(DEVICE, dtype, cuda_graphs=graphs, **fit) for graphs in (False, True))
+    return make_file_jobs(network, plain, graphed, folder, n_files)
 
 
 # --- Memory and kernels ---

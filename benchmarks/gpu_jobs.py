@@ -34,6 +34,7 @@ JPEG_QUALITY = 90
 
 FLOOR = "bare forward"
 HOST, ON_DEVICE, JPEG = "collect from host images", "collect from device tensors", "collect from JPEG files"
+JPEG_GRAPHS = "collect from JPEG files, cuda_graphs=True"
 DECODING = "decoding and fitting JPEG files alone"
 TTACH, TTACH_CHEAPEST = "ttach, flips and rotations", "ttach, views that cost next to nothing"
 RATIO_TO_FLOOR = "ratio to bare forward"
@@ -154,11 +155,14 @@ def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compi
     return {name: Job(run, counts.get(name, n_images)) for name, run in jobs.items()}
 
 
-def make_file_jobs(network: Network, classifier: Classifier, folder: Path, n_files: int) -> dict[str, Job]:
+def make_file_jobs(
+    network: Network, classifier: Classifier, graphed: Classifier, folder: Path, n_files: int
+) -> dict[str, Job]:
     """Return `collect` from the JPEG files of a folder, and their decoding alone, which limits it."""
     spec = f"folder:{folder}"
     return {
         JPEG: Job(partial(collect, classifier, spec, network.views, progress=False), n_files),
+        JPEG_GRAPHS: Job(partial(collect, graphed, spec, network.views, progress=False), n_files),
         DECODING: Job(partial(decode_files, classifier, spec), n_files),
     }
 

@@ -107,11 +107,11 @@ def test_auto_uses_the_gpu_and_keeps_a_module_that_is_there() -> None:
 def test_decisions_agree_with_the_cpu(adaptive: bool, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    pixels = make_images((3000, 32, 32, 3))
-    classifier = load_classifier(make_network(), output="logits")
-    preds = collect(classifier, pixels, "cifar10", device="cpu")
-    labels = np.where(np.random.default_rng(1).random(3000) < 0.95, preds.predicted(), 0)
-    labeled = collect(classifier, pixels, "cifar10", labels=labels, device="cpu")
+    half, pixels = np.split(make_images((4000, 32, 32, 3)), 2)  # a threshold is the confidence of an image of the first
+    classifier = load_classifier(make_network(), output="logits", name="network")
+    preds = collect(classifier, half, "cifar10", device="cpu")
+    labels = np.where(np.random.default_rng(1).random(len(half)) < 0.95, preds.predicted(), 0)
+    labeled = collect(classifier, half, "cifar10", labels=labels, device="cpu")
     rule = certify(labeled, "mean", risk=0.2, delta=0.05, adaptive=adaptive)
     views = rule.list_views(ViewSet("cifar10").texts)
     policy = Policy.from_rule(rule, classifier=classifier, views=views)

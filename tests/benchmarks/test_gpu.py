@@ -121,7 +121,7 @@ def test_speed_includes_files(network: gpu_jobs.Network) -> None:
 def test_files_of_photos_are_fitted(network: gpu_jobs.Network, tmp_path: Path) -> None:
     gpu_jobs.write_jpegs(gpu_jobs.make_photos(2, 20, 30), tmp_path / "images", 5)
     classifier = network.load("cpu", "float32", resize=10, crop=8)
-    jobs = gpu_jobs.make_file_jobs(network, classifier, tmp_path / "images", 5)
+    jobs = gpu_jobs.make_file_jobs(network, classifier, classifier, tmp_path / "images", 5)
     preds: Any = jobs[gpu_jobs.JPEG].run()
     assert preds.shape == (5, 13, 10)
     np.testing.assert_array_equal(preds.logits[0], preds.logits[2])

@@ -155,6 +155,8 @@ def test_batch_on_devices_is_halved_for_good_when_memory_runs_out() -> None:
     inference = make_inference(load_on_gpus(module), 64)
     np.testing.assert_allclose(inference.classify_views(pixels, views), expected, atol=1e-6)
     assert inference.batch_size <= 6  # three on each of two devices
+    fitting = next(place for place, size in enumerate(module.batches) if size <= 3)
+    assert max(module.batches[fitting:]) <= 3, "no larger batch is tried again"
     module.batches.clear()
     inference.classify_views(pixels[:6], views)
     assert max(module.batches) <= 3

@@ -14,7 +14,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.sources import LargeImageError, UnreadableImageError, decode_file, image_files, open_source
-from secondlook.sources.image_files import decode_image
+from secondlook.sources.image_files import convert_pillow_image, decode_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
 MAX_PIXELS = 1_000_000
@@ -352,3 +352,13 @@ def test_data_behind_a_jpeg_image_are_not_its_scans() -> None:
     """Phones append a video, in which any bytes may occur."""
     content = encode(Image.fromarray(PIXELS), "JPEG", progressive=True)
     np.testing.assert_array_equal(decode(content + 1000 * b"\xff\xda\0\2"), decode(content))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 3), (500, 375), (3000, 2500)], ids=str)
+def test_pixels_are_those_that_numpy_reads(size: tuple[int, int]) -> None:
+    """Large images are in several parts of memory, which are read in strips."""
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    for each in (image, image.resize((size[0] + 1, size[1] + 2)), image.convert("RGBA"), image.convert("L")):
+        expected = np.asarray(each.convert("RGB"))
+        np.testing.assert_array_equal(convert_pillow_image(each, "it", 10**8), expected)

@@ -1,7 +1,7 @@
 """Devices: models on GPUs that make the views themselves, while the host goes on."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -132,7 +132,12 @@ class DeviceWorkers:
             thread.submit(self._start, model, shard, views, preprocessing) if len(shard) else None
             for thread, model, shard in zip(self._threads, self.models[1:], images.shards[1:], strict=True)
         ]
-        first = self._start(self.models[0], images.shards[0], views, preprocessing) if len(images.shards[0]) else None
+        first: Fetch | None = None
+        try:
+            if len(images.shards[0]):
+                first = self._start(self.models[0], images.shards[0], views, preprocessing)
+        finally:
+            wait([other for other in others if other is not None])  # none is left behind if the first one fails
         fetches = [first, *(None if other is None else other.result() for other in others)]
 
         def fetch() -> Float32Array:

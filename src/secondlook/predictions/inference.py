@@ -125,13 +125,16 @@ class DeviceInference(Inference):
         due = deque(self._split(*inputs))
         while due:
             images, views = due.popleft()
+            if len(images) * len(views) > self.batch_size:  # it was split before the batch size was halved
+                due.extendleft(reversed(self._split(images, views)))
+                continue
             try:
                 fetches.append(self._classifier.start(images, views))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 self._halve(len(images) * len(views), error)
-                due.extendleft(reversed(self._split(images, views)))
+                due.appendleft((images, views))
         return fetches[0] if len(fetches) == 1 else lambda: np.concatenate([fetch() for fetch in fetches])
 
     def _split(self, images: Any, views: Sequence[View]) -> list[tuple[Any, Sequence[View]]]:
