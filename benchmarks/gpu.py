@@ -218,7 +218,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterable[Row]]] = {
     "resnet50-float32": lambda options: measure_speed(
         load_resnet50(options), "float32", options.images // 4, options.rounds
     ),
-    "resnet50-tf32": lambda options: measure_speed(load_resnet50(options), "tf32", options.images // 2, options.rounds),
+    "resnet50-tf32": lambda options: measure_speed(load_resnet50(options), "tf32", options.images // 4, options.rounds),
     "resnet50-compiled": lambda options: measure_speed(
         load_resnet50(options), "bfloat16", options.images, options.rounds, compiled=True
     ),

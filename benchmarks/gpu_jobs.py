@@ -148,7 +148,7 @@ def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compi
         ON_DEVICE: partial(collect, classifier, tensors, network.views, progress=False),
         HOST: partial(collect, classifier, pixels, network.views, progress=False),
     }
-    wrapped = {} if compiled else make_ttach(forward, network.n_views)
+    wrapped = {} if compiled or dtype == "tf32" else make_ttach(forward, network.n_views)
     jobs |= {name: partial(run_batches, wrapper, batches, 1, dtype) for name, (wrapper, _) in wrapped.items()}
     # Where ttach has another number of views, it deals with as many views of fewer or more images.
     counts = {name: n_images * n_views / network.n_views for name, (_, n_views) in wrapped.items()}

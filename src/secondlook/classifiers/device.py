@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -58,6 +58,9 @@ class DeviceModel:
         Memory format of the input.
     batch_size
         The only number of images that the model takes at once, or None.
+    probe
+        Like `run`, for a few images whose memory is measured; None for `run` itself. A model that is compiled must not
+        be compiled for them.
     """
 
     device: torch.device
@@ -65,6 +68,7 @@ class DeviceModel:
     dtype: torch.dtype
     channels_last: bool = False
     batch_size: int | None = None
+    probe: Callable[[Tensor], Tensor] | None = None
 
 
 class PlacedImages:
@@ -168,7 +172,7 @@ class DeviceWorkers:
         torch.cuda.reset_peak_memory_stats(model.device)
         before = torch.cuda.memory_allocated(model.device)
         try:
-            self._start(model, few, [View()], preprocessing)()
+            self._start(replace(model, run=model.probe or model.run), few, [View()], preprocessing)()
         except torch.OutOfMemoryError:
             return 1
         taken = torch.cuda.max_memory_allocated(model.device) - before

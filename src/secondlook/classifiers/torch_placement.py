@@ -116,6 +116,11 @@ class ModuleRun:
         with _eval_mode(self.module):
             return self._call(inputs)
 
+    def run_as_it_is(self, inputs: Tensor) -> Tensor:
+        """Return the output of the module, neither compiled nor as a graph."""
+        with _eval_mode(self.module):
+            return extract_tensor(self.module(inputs), self._name)
+
     def _run(self, inputs: Tensor) -> Tensor:
         return extract_tensor(self._forward(inputs), self._name)
 
@@ -124,7 +129,7 @@ class ModuleRun:
         weight = find_weight(self.module)
         assert weight is not None, "a module on a GPU has weights"
         dtype = torch.uint8 if takes_pixels else weight.dtype
-        return DeviceModel(weight.device, self, dtype, self.channels_last, batch_size)
+        return DeviceModel(weight.device, self, dtype, self.channels_last, batch_size, self.run_as_it_is)
 
 
 def extract_tensor(outputs: Any, name: str) -> Tensor:
