@@ -15,8 +15,11 @@ from secondlook.predictions import chunks
 from secondlook.scoring import adaptive_looks, chunk_scorers, job, load_policy, score
 from secondlook.scoring.policy_classifier import MemberOutputs
 from secondlook.selective import Policy, Rule
+from secondlook.sources import object_sources
 
 torch = pytest.importorskip("torch")
+
+from secondlook.classifiers.device import DeviceWorkers  # noqa: E402 - imports torch
 
 MakeRule = Callable[..., Rule]
 VIEWS = ("identity", "hflip", "shift:1,0", "shift:0,1", "vflip")
@@ -175,3 +178,26 @@ def test_device_is_checked_first(tmp_path: Path) -> None:
         load_policy(tmp_path / "missing.json", device="gpu")
     with pytest.raises(ClassifierError, match="unknown device='gpu'"):
         score(tmp_path / "missing.json", "folder:missing", tmp_path / "out.parquet", device="gpu")
+
+
+@pytest.mark.usefixtures("cpu_as_gpus")
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_tensors_on_a_device_stay_there(
+    adaptive: bool, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, classifier = make_adaptive_rule() if adaptive else Rule(0.6), load_on_gpus(Colors())
+    expected = score_images(rule, classifier, pixels, tmp_path / "host.parquet")
+    monkeypatch.setattr(object_sources, "is_on_accelerator", lambda _: True)
+    uploaded: list[type] = []
+    upload = DeviceWorkers.upload
+
+    def record(workers: Any, images: Any) -> Any:
+        uploaded.append(type(images))
+        return upload(workers, images)
+
+    monkeypatch.setattr(DeviceWorkers, "upload", record)
+    tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    found = score_images(rule, classifier, tensor, tmp_path / "device.parquet")
+    assert found == expected
+    assert uploaded[0] is np.ndarray, "one image, to find the number of classes"
+    assert set(uploaded[1:]) == {torch.Tensor}

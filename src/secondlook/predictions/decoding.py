@@ -84,7 +84,7 @@ def _fit_image(classifier: Classifier, source: Source, id_: str, image: Array) -
 def _fit_block(classifier: Classifier, source: Source, block: "Array | Tensor", requested: range) -> "Array | Tensor":
     """Return images that need not be resized as the classifier takes them, [n, H, W, C], on a GPU where possible."""
     if not isinstance(block, np.ndarray):
-        if classifier.workers is not None and classifier.preprocessing.keeps(tuple(block.shape[1:])):
+        if classifier.is_accelerated and classifier.preprocessing.keeps(tuple(block.shape[1:])):
             return block
         block = block.cpu().numpy()
     # An error concerns all images, since their shapes are equal.
