@@ -1,5 +1,6 @@
 """Scoring on devices, with the CPU as two GPUs: the rows of the host, chunks in turn, ensembles, resumed jobs."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,29 @@ def test_tensors_on_a_device_stay_there(
     assert found == expected
     assert uploaded[0] is np.ndarray, "one image, to find the number of classes"
     assert set(uploaded[1:]) == {torch.Tensor}
+
+
+@pytest.mark.usefixtures("cpu_as_gpus")
+@pytest.mark.parametrize("rows", [(45, 16), (16, 45)], ids=["from GPUs to the host", "from the host to GPUs"])
+def test_job_keeps_the_size_of_its_chunks(
+    rows: tuple[int, int],
+    make_adaptive_rule: MakeRule,
+    pixels: Array,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Chunks are larger on GPUs, but a job that was begun elsewhere goes on as it was begun."""
+    monkeypatch.setattr(chunks, "SAVE_SECONDS", 0)
+    module, rule = Colors(), make_adaptive_rule()
+    classifier, out = load_on_gpus(module), tmp_path / "scores.parquet"
+    expected = score_images(rule, classifier, pixels, tmp_path / "whole.parquet")
+    module.batches.clear()
+    module.stops_at = 40
+    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: rows[0])
+    with pytest.raises(KeyboardInterrupt):
+        score_images(rule, classifier, pixels, out)
+    module.stops_at = None
+    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: rows[1])
+    saved = json.loads(out.with_name("scores.parquet.parts").joinpath("job.json").read_text())
+    assert saved["rows"] == rows[0]
+    assert score_images(rule, classifier, pixels, out) == expected

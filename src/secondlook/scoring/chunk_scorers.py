@@ -125,7 +125,10 @@ class ChunkScoring:
         def place_chunks() -> Generator[tuple[DecodedChunk, Any], None, None]:
             with closing(read_chunks(self.job, lambda number: not self.chunks.has(number))) as chunks:
                 for chunk in chunks:
-                    yield chunk, inference.place(chunk.images) if len(chunk.images) else chunk.images
+                    placed = inference.place(chunk.images) if len(chunk.images) else chunk.images
+                    # What was copied to GPUs need not stay in the memory of the host.
+                    yield replace(chunk, images=chunk.images[:0]), placed
+                    del chunk, placed
 
         return read_ahead(place_chunks, 1) if inference.outstanding else place_chunks()
 

@@ -95,11 +95,11 @@ class ScoreChunks:
     def open(cls, out: Path, record: JobRecord) -> Iterator["ScoreChunks"]:
         """Lock the chunks of the score file `out`: those of an interrupted job, or none yet."""
         folder = out.with_name(f"{out.name}.parts")
-        chunks = cls(folder, record)
         with ExitStack() as stack:
             with translate_write_errors("chunks of the scores", folder):
                 stack.enter_context(_lock_folder(folder))
-                _check_record(folder, record)
+                record = _resume_record(folder, record)
+                chunks = cls(folder, record)
                 remove_temporary_files(folder)
                 write_bytes_atomically(folder / RECORD, record.encode())
                 chunks._remove_damaged()
@@ -276,15 +276,18 @@ def _take_lock(folder: Path, stack: ExitStack) -> bool:
     return is_same_file(held, folder / LOCK)
 
 
-def _check_record(folder: Path, record: JobRecord) -> None:
-    """Raise an error if a folder holds another job; remove what an earlier version of this package computed."""
+def _resume_record(folder: Path, record: JobRecord) -> JobRecord:
+    """Return the record of a job, with the size of its chunks if it was begun before, perhaps on another device.
+
+    A folder that holds another job is an error. What an earlier version of this package computed is removed.
+    """
     repair = "remove this folder to start again, or choose another output file"
     if not (folder / RECORD).is_file():
         # A job that is killed before it writes its record, or while it is removed, leaves these files only.
         allowed = (LOCK, REJECTED_MARK)
         if any(path.name not in allowed and path.suffix != TEMPORARY_SUFFIX for path in folder.iterdir()):
             raise DecisionError(f"the folder {str(folder)!r} exists and is not a scoring job; {repair}.")
-        return
+        return record
     try:
         found = JobRecord.model_validate_json((folder / RECORD).read_bytes())
     except ValidationError:
@@ -292,14 +295,17 @@ def _check_record(folder: Path, record: JobRecord) -> None:
     stored = found.model_dump(mode="json")  # as in the file, where a tuple is a list
     # Policies were digested in another form then, and rows had other columns, so that nothing of it can be used.
     is_older = found.version < record.version
-    given = record.model_dump(mode="json", exclude={"version", "policy"} if is_older else {"version"})
+    ignored = {"version", "rows"} | ({"policy"} if is_older else set())
+    given = record.model_dump(mode="json", exclude=ignored)
     different = [name for name, value in given.items() if stored[name] != value]
     if different:
         raise DecisionError(
             f"the folder {str(folder)!r} holds an unfinished scoring job with different {', '.join(different)}; "
             f"{repair}."
         )
-    if is_older:
-        for path in folder.iterdir():
-            if path.name not in (RECORD, LOCK):
-                path.unlink()
+    if not is_older:
+        return found
+    for path in folder.iterdir():
+        if path.name not in (RECORD, LOCK):
+            path.unlink()
+    return record

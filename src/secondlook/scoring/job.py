@@ -16,7 +16,6 @@ from secondlook.errors import DecisionError, SourceError
 from secondlook.predictions import (
     PROGRESS_UNIT,
     BatchSize,
-    Chunking,
     CollectJob,
     SaveTimer,
     choose_batch_size,
@@ -272,8 +271,8 @@ class ScoringJob:
         self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None, *, progress: bool
     ) -> None:
         """Compute every chunk that is missing."""
-        views, chunking = ViewSet(list(self.policy.views)), Chunking(self.record.images, self.record.rows)
-        job = CollectJob(self.classifier, self.source.without_labels(), views, self.batch_size, chunking)
+        views = ViewSet(list(self.policy.views))
+        job = CollectJob(self.classifier, self.source.without_labels(), views, self.batch_size, chunks.chunking)
         make_predictions = partial(self.classifier.as_predictions, class_names=self.class_names)
         with RowWriter(chunks, self.options, SaveTimer()).run() as writer:
             scoring = ChunkScoring(job, chunks, writer, self.options.rule, make_predictions)

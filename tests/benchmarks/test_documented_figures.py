@@ -1,0 +1,148 @@
+"""Every figure of docs/benchmarks.md, and of what README.md says about GPUs, is that of benchmarks/results."""
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+
+NETWORKS = ("ResNet-50", "Wide-ResNet-16-2")
+PREFIXES = {
+    "Beside ttach": "",
+    "Adaptive looking": "",
+    "CPU and GPU": "",
+    "Number types": "",
+    "One image at a time": "",
+    "Memory": "",
+    "What the time goes to": "ResNet-50 bfloat16, collect from device tensors: ",
+    "How busy the chip is": "",
+    "The kernels that dominate": "ResNet-50 bfloat16, collect from device tensors: kernel ",
+}
+"""The sections whose tables have a row for each `what` and a column for each `measure`, and how `what` begins."""
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
+ABSENT = "–"
+
+Row = dict[str, str]
+
+
+class Figure(NamedTuple):
+    """A figure of a page, with what it says to measure."""
+
+    what: str
+    measure: str
+    text: str
+
+
+def read_results(name: str) -> list[Row]:
+    with (RESULTS / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_table(heading: str) -> list[list[str]]:
+    """Return the cells of the table below a heading, without backticks; the first row is its head."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    below = lines[next(place for place, line in enumerate(lines) if line.lstrip("# ") == heading and line[:1] == "#") :]
+    start = next(place for place, line in enumerate(below) if line.startswith("|"))
+    table = below[start : below.index("", start)]
+    cells = [[cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+    return [cells[0], *cells[2:]]
+
+
+def list_speeds(network: str) -> Iterator[Figure]:
+    """Yield images/s and, in brackets, the ratio to the floor; for the floor itself, forwards/s."""
+    head, *rows = read_table(network)
+    for job, *cells in rows:
+        measures = ("images/s", "forwards/s" if job == "bare forward" else "ratio to bare forward")
+        for column, cell in zip(head[1:], cells, strict=True):
+            numbers = NUMBER.findall(cell)
+            assert len(numbers) in (1, 2) or cell == ABSENT, cell
+            yield from (Figure(f"{network} {column}, {job}", *pair) for pair in zip(measures, numbers, strict=False))
+
+
+def list_figures(heading: str) -> Iterator[Figure]:
+    (_, *measures), *rows = read_table(heading)
+    for label, *cells in rows:
+        for measure, cell in zip(measures, cells, strict=True):
+            if cell != ABSENT:
+                yield Figure(PREFIXES[heading] + label, measure, cell)
+
+
+def is_rounded(text: str, value: float) -> bool:
+    """Whether a number, or a percentage, is a value rounded to the digits shown."""
+    number = Decimal(text.removesuffix("%").replace(",", "").strip())
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int), text
+    shown = 100 * value if text.endswith("%") else value
+    if number == 0:
+        return value == 0
+    # The values are rounded, too, to five significant digits.
+    return abs(float(number) - shown) <= 0.5 * 10.0**exponent + 1e-5 * abs(shown)
+
+
+def test_gpu_figures_are_the_measured_ones() -> None:
+    remaining: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in read_results("gpu.csv"):
+        remaining[row["what"].strip(), row["measure"]].append(float(row["value"]))
+    speeds = (figure for network in NETWORKS for figure in list_speeds(network))
+    others = (figure for heading in PREFIXES for figure in list_figures(heading))
+    for what, measure, text in chain(speeds, others):
+        assert remaining[what, measure], f"{what!r}, {measure!r} was not measured"
+        value = remaining[what, measure].pop(0)  # kernels may have the same short name; they are in order
+        assert is_rounded(text, value), (what, measure, text, value)
+    assert [key for key, values in remaining.items() if values] == [], "measured, but not in the page"
+
+
+def test_cpu_figures_are_the_measured_ones() -> None:
+    measured = {(row["way"], row["views"]): row for row in read_results("peers_speed.csv")}
+    documented = read_table("On a CPU, beside ttach and MONAI")[1:]
+    columns = ("images_per_second", "ratio_to_forward")
+    for way, *cells, difference in documented:
+        for views, pair in (("2", cells[:2]), ("4", cells[2:])):
+            for column, text in zip(columns, pair, strict=True):
+                assert is_rounded(text, float(measured[way, views][column])), (way, views, column, text)
+        found = [measured[way, views]["largest_difference"] for views in ("2", "4")]
+        expected = max(map(float, found)) if all(found) else None
+        assert difference == ABSENT if expected is None else is_rounded(difference, expected), (way, difference)
+    assert sorted(row[0] for row in documented) == sorted({way for way, _ in measured})
+
+
+@pytest.mark.parametrize("name", ["gpu.csv", "peers_speed.csv"])
+def test_circumstances_are_the_measured_ones(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for row in read_results(name):
+        versions = dict(part.rsplit(" ", 1) for part in row["versions"].split("; "))
+        named = [row["date"], *(f"{package} {versions[package]}" for package in ("torch", "ttach"))]
+        named += [f"MONAI {versions['monai']}"] if "monai" in versions else []
+        named += [row["device"], row["driver"], row["cuda"]] if "device" in row else []
+        assert [text for text in named if text not in page] == []
+
+
+README_FIGURES = {
+    r"([\d.]+) % of the speed of the bare forward": (
+        "ResNet-50 bfloat16, collect from device tensors",
+        "ratio to bare forward",
+    ),
+    r"([\d,]+) images/s with 24 views each": ("ResNet-50 bfloat16, collect from device tensors", "images/s"),
+    r"([\d.]+) times as fast as all looks": (
+        "Wide-ResNet-16-2 float32, score, adaptive",
+        "times as fast as all looks",
+    ),
+}
+
+
+@pytest.mark.parametrize("pattern", README_FIGURES)
+def test_figures_of_the_readme_are_the_measured_ones(pattern: str) -> None:
+    (text,) = re.findall(pattern, " ".join(README.read_text(encoding="utf-8").split()))
+    wanted = README_FIGURES[pattern]
+    (value,) = (float(row["value"]) for row in read_results("gpu.csv") if (row["what"], row["measure"]) == wanted)
+    assert is_rounded(f"{text} %" if "%" in pattern else text, value)
