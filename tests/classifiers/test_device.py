@@ -276,3 +276,40 @@ def test_auto_keeps_a_device_that_was_chosen(torch_module: Any, monkeypatch: pyt
     chosen = load_classifier(torch_module, output="logits", device="cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert chosen.on_device("auto") is chosen
+
+
+# --- CUDA graphs ---
+
+
+def test_graphs_are_recorded_for_batch_sizes_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from secondlook.classifiers.torch_placement import MAX_GRAPHS, GraphedCall
+
+    calls: list[int] = []
+    recorded: list[int] = []
+
+    def double(inputs: Any) -> Any:
+        calls.append(len(inputs))
+        return 2 * inputs
+
+    class Graph:
+        def __init__(self, inputs: Any, outputs: Any) -> None:
+            self.inputs, self.outputs = inputs, outputs
+
+        def replay(self) -> None:
+            self.outputs.copy_(2 * self.inputs)
+
+    def record(_: Any, inputs: Any) -> Any:
+        recorded.append(len(inputs))
+        own, outputs = torch.zeros_like(inputs), torch.zeros_like(inputs)
+        return Graph(own, outputs), own, outputs
+
+    monkeypatch.setattr(GraphedCall, "_record", record)
+    call = GraphedCall(double)
+    sizes = [3, 3, 3, *range(10, 10 + 2 * MAX_GRAPHS), *range(10, 10 + 2 * MAX_GRAPHS), 3]
+    results = []
+    for place, size in enumerate(sizes):
+        inputs = torch.full((size, 2), float(place))
+        results.append((2 * inputs, call(inputs)))
+    assert recorded == [3, *range(10, 9 + MAX_GRAPHS)], "a size is recorded when it comes again, up to a number of them"
+    assert calls == [3, *range(10, 10 + 2 * MAX_GRAPHS), *range(9 + MAX_GRAPHS, 10 + 2 * MAX_GRAPHS)]
+    assert all(torch.equal(expected, found) for expected, found in results), "results do not share memory"

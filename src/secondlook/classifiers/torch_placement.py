@@ -14,8 +14,8 @@ from secondlook.errors import ClassifierError
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
 """Number types to compute with; 'tf32' is float32 whose products are rounded to 11 bits, which GPUs compute faster."""
 
-MAX_GRAPHS = 16
-"""Number of batch sizes for which CUDA graphs are kept."""
+MAX_GRAPHS = 4
+"""Number of batch sizes for which CUDA graphs are kept; each holds the memory of a batch."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,9 @@ class GraphedCall:
     def _record(self, inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         graph = torch.cuda.CUDAGraph()
         graph_inputs = inputs.clone(memory_format=torch.preserve_format)
-        with torch.cuda.device(inputs.device), torch.cuda.graph(graph):
+        # Other threads copy images to the GPU meanwhile, which must not end the recording.
+        recording = torch.cuda.graph(graph, capture_error_mode="thread_local")
+        with torch.cuda.device(inputs.device), recording:
             graph_outputs = self._function(graph_inputs)
         return graph, graph_inputs, graph_outputs
 
