@@ -174,6 +174,12 @@ def load_on_gpus(module: Brightness) -> Classifier:
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
+def test_chunk_without_readable_images_is_not_uploaded() -> None:
+    classifier = load_classifier(Brightness(), output="logits", resize=(12, 10)).on_device("cuda")
+    assert len(make_inference(classifier, 8).place(np.empty((0, 1, 1, 1), dtype=np.uint8))) == 0
+
+
+@pytest.mark.usefixtures("cpu_as_gpus")
 def test_outputs_of_a_device_are_fetched_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host starts further batches before it waits for the first."""
     events: list[str] = []

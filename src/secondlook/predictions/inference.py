@@ -112,8 +112,8 @@ class DeviceInference(Inference):
     outstanding = _OUTSTANDING_BATCHES
 
     def place(self, images: Any) -> Any:
-        """Start to copy images to the GPUs."""
-        return self._classifier.upload(images)
+        """Start to copy images to the GPUs; there may be none."""
+        return self._classifier.upload(images) if len(images) else images
 
     def prepare(self, images: Any, views: Sequence[View]) -> tuple[Any, Sequence[View]]:
         """Return the images and the views: the views are made when the batch is started."""

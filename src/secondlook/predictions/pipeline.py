@@ -145,7 +145,7 @@ def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tupl
 def _iter_view_batches(job: CollectJob, sink: Sink, inference: Inference) -> Iterator[ViewBatch]:
     with closing(read_chunks(job, lambda number: _is_needed(job, sink, number))) as chunks:
         for chunk in chunks:
-            placed = inference.place(chunk.images) if len(chunk.images) else None
+            placed = inference.place(chunk.images)
             for group in group_views(len(job.views), len(chunk.indices), job.batch_size):
                 # Another process may have written the chunk since it was decoded.
                 views = tuple(view for view in group if sink.needs(view, chunk.number))

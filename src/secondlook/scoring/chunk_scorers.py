@@ -125,7 +125,7 @@ class ChunkScoring:
         def place_chunks() -> Generator[tuple[DecodedChunk, Any], None, None]:
             with closing(read_chunks(self.job, lambda number: not self.chunks.has(number))) as chunks:
                 for chunk in chunks:
-                    placed = inference.place(chunk.images) if len(chunk.images) else chunk.images
+                    placed = inference.place(chunk.images)
                     # What was copied to GPUs need not stay in the memory of the host.
                     yield replace(chunk, images=chunk.images[:0]), placed
                     del chunk, placed
