@@ -21,7 +21,7 @@ from secondlook.views.operations import (
     Warp,
     rounds_at_most_once,
 )
-from secondlook.views.plan import compute_tables, plan_operations, run_filter
+from secondlook.views.plan import compute_table, compute_tables, plan_operations, run_filter
 from secondlook.views.view import View
 from secondlook.views.view_set import ViewsLike, as_view_set
 
@@ -238,7 +238,7 @@ def _run_tone_table(images: Array, tone: Tone) -> Array:
         return result
     flat, flat_result = images.reshape(len(images), -1), result.reshape(len(images), -1)
     if not tone.uses_mean:
-        cv2.LUT(flat, compute_tables(np.ones((1, 256)), tone)[0], flat_result)
+        cv2.LUT(flat, compute_table(tone), flat_result)
         return result
     for start in range(0, len(images), _TABLE_BLOCK):
         block = slice(start, start + _TABLE_BLOCK)

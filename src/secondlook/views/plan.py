@@ -21,6 +21,14 @@ def plan_operations(view: View, frame: Frame) -> tuple[Operation, ...]:
     return fuse_operations((step.to_operation(frame) for step in view.steps), frame)
 
 
+@lru_cache(maxsize=256)
+def compute_table(tone: Tone) -> Array:
+    """Return the new value of each pixel value, for curves that do not depend on the image. uint8 [256]"""
+    table: Array = compute_tables(np.ones((1, 256)), tone)[0]
+    table.setflags(write=False)
+    return table
+
+
 def compute_tables(histograms: Float64Array, tone: Tone) -> Array:
     """Return the new value of each pixel value, for images with these histograms. [n, 256] -> uint8 [n, 256]"""
     values: Float64Array = np.broadcast_to(np.arange(256) / 255.0, histograms.shape)

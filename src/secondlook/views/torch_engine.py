@@ -24,7 +24,7 @@ from secondlook.views.operations import (
     Warp,
     rounds_at_most_once,
 )
-from secondlook.views.plan import compute_tables, plan_operations, run_filter
+from secondlook.views.plan import compute_table, compute_tables, plan_operations, run_filter
 from secondlook.views.view import View
 
 _BORDERS = {"black": "zeros", "edge": "border", "mirror": "reflection"}
@@ -124,7 +124,7 @@ def _run_tone_table(images: Tensor, tone: Tone) -> Tensor:
     Tables are computed as in the CPU engine, from histograms, so that the pixels are equal.
     """
     if not tone.uses_mean:
-        return _make_table(tone, images.device).index_select(0, images.reshape(-1).int()).view(images.shape)
+        return make_table(tone, images.device).index_select(0, images.reshape(-1).int()).view(images.shape)
     result = torch.empty_like(images)
     block_size = max(1, _HISTOGRAM_PIXELS // images[0].numel()) if len(images) else 1
     for start in range(0, len(images), block_size):
@@ -138,9 +138,9 @@ def _run_tone_table(images: Tensor, tone: Tone) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _make_table(tone: Tone, device: torch.device) -> Tensor:
-    """Return the new value of each pixel value, for curves that do not depend on the image. uint8 [256]"""
-    return torch.from_numpy(compute_tables(np.ones((1, 256)), tone)[0]).to(device)
+def make_table(tone: Tone, device: torch.device) -> Tensor:
+    """Return the table of a tone that does not depend on the image, on a device. uint8 [256]"""
+    return torch.tensor(compute_table(tone), device=device)
 
 
 def _run_warp(images: Tensor, warp: Warp) -> Tensor:

@@ -3,17 +3,14 @@
 The PyTorch engine takes a pass for each operation and one for the normalization. Triton comes with torch for CUDA.
 """
 
-from functools import lru_cache
-
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from secondlook.arrays import Array
 from secondlook.views.operations import Axis, Copy, Frame, Tone, Warp, rounds_at_most_once
-from secondlook.views.plan import compute_tables, plan_operations
+from secondlook.views.plan import compute_table, plan_operations
+from secondlook.views.torch_engine import make_table
 from secondlook.views.view import View
 
 _BORDERS = {"black": 0, "edge": 1, "mirror": 2}
@@ -53,23 +50,20 @@ def write_view(images: Tensor, view: View, factor: Tensor, offset: Tensor, targe
         else:
             tone = tones[0] if tones else None
             # What is outside the image is black, and a tone that follows changes it too.
-            fill = int(_compute_table(tone)[0]) if tone is not None and operations[-1] is tone else 0
+            fill = int(compute_table(tone)[0]) if tone is not None and operations[-1] is tone else 0
             axes = (value for axis in (move.y, move.x) for value in (axis.sign, axis.offset, axis.start, axis.stop))
-            table = _make_table(tone, images.device)
+            table = images if tone is None else make_table(tone, images.device)  # without a tone it is not read
             _write_copied[grid](*arguments, *axes, table, fill, has_table=tone is not None, **sizes)
     return True
 
 
-@lru_cache(maxsize=256)
-def _compute_table(tone: Tone) -> Array:
-    table: Array = compute_tables(np.ones((1, 256)), tone)[0]
-    return table
-
-
-@lru_cache(maxsize=256)
-def _make_table(tone: Tone | None, device: torch.device) -> Tensor:
-    """Return the new value of each pixel value; without a tone, a table that is not read. uint8 [256]"""
-    return torch.from_numpy(np.zeros(256, dtype=np.uint8) if tone is None else _compute_table(tone)).to(device)
+@triton.jit
+def _locate(place, height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr):
+    """Return the image, row, column and channel of a position among all values."""
+    channel = place % channels
+    x = place // channels % width
+    y = place // (channels * width) % height
+    return place // (channels * width * height), y, x, channel
 
 
 # Without this there would be another kernel for every distance that is 1 or a multiple of 16.
@@ -84,10 +78,7 @@ def _write_copied(
 ):  # fmt: skip
     place = tl.program_id(0) * block + tl.arange(0, block)
     is_used = place < n_values
-    channel = place % channels
-    x = place // channels % width
-    y = place // (channels * width) % height
-    image = place // (channels * width * height)
+    image, y, x, channel = _locate(place, height, width, channels)
     is_inside = is_used & (x >= x_start) & (x < x_stop) & (y >= y_start) & (y < y_stop)
     source = ((image * height + y_sign * y + y_offset) * width + x_sign * x + x_offset) * channels + channel
     value = tl.load(images + source, mask=is_inside, other=0).to(tl.int32)
@@ -95,11 +86,8 @@ def _write_copied(
         value = tl.load(table + value, mask=is_inside, other=0).to(tl.int32)
     value = tl.where(is_inside, value, fill).to(tl.float32)
     normalized = value * tl.load(factor + channel) + tl.load(offset + channel)
-    if is_contiguous:
-        written = place
-    else:
-        written = image.to(tl.int64) * stride_n + y * stride_y + x * stride_x + channel * stride_c
-    tl.store(target + written, normalized, mask=is_used)
+    strided = image.to(tl.int64) * stride_n + y * stride_y + x * stride_x + channel * stride_c
+    tl.store(target + (place if is_contiguous else strided), normalized, mask=is_used)
 
 
 @triton.jit
@@ -137,10 +125,7 @@ def _write_warped(
 ):  # fmt: skip
     place = tl.program_id(0) * block + tl.arange(0, block)
     is_used = place < n_values
-    channel = place % channels
-    x = place // channels % width
-    y = place // (channels * width) % height
-    image = place // (channels * width * height)
+    image, y, x, channel = _locate(place, height, width, channels)
     from_x = x_by_x * x + x_by_y * y + x_at_0
     from_y = y_by_x * x + y_by_y * y + y_at_0
     left = tl.floor(from_x)
@@ -157,8 +142,5 @@ def _write_warped(
     lower = c + (d - c) * to_right
     value = tl.floor(upper + (lower - upper) * to_bottom + 0.5)
     normalized = value * tl.load(factor + channel) + tl.load(offset + channel)
-    if is_contiguous:
-        written = place
-    else:
-        written = image.to(tl.int64) * stride_n + y * stride_y + x * stride_x + channel * stride_c
-    tl.store(target + written, normalized, mask=is_used)
+    strided = image.to(tl.int64) * stride_n + y * stride_y + x * stride_x + channel * stride_c
+    tl.store(target + (place if is_contiguous else strided), normalized, mask=is_used)
