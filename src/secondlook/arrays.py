@@ -60,6 +60,11 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
     return array
 
 
+def round_down_to_power_of_two(number: int) -> int:
+    """Return the largest power of two that is not above a number; 1 for 0."""
+    return 1 << max(0, int(number).bit_length() - 1)
+
+
 def default_ids(n_images: int) -> tuple[str, ...]:
     """Return the ids of images that have none: their positions, zero-padded so that they sort ('000042')."""
     if n_images > 10**6:

@@ -2,7 +2,7 @@
 
 # Importing the modules below registers their model schemes.
 from secondlook.classifiers import function, hugging_face, onnx_model, pretrained, remote, sklearn_model  # noqa: F401
-from secondlook.classifiers.classifier import Classifier, Ensemble, check_device
+from secondlook.classifiers.classifier import Classifier, Ensemble, Fetch, check_device
 from secondlook.classifiers.credentials import split_credentials
 from secondlook.classifiers.function import FunctionClassifier
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
@@ -13,6 +13,7 @@ __all__ = [
     "MODELS",
     "Classifier",
     "Ensemble",
+    "Fetch",
     "FunctionClassifier",
     "LoadOptions",
     "ModelScheme",

@@ -5,7 +5,7 @@ import json
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from secondlook.views import View
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secondlook.classifiers.device import DeviceWorkers, Fetch, PlacedImages
+    from secondlook.classifiers.device import DeviceWorkers, PlacedImages
 
 LONGEST_REASON = 300
 """Characters of a library's message that are kept in ours."""
@@ -42,6 +42,9 @@ IRREGULAR_FILES = (
     (stat.S_ISSOCK, "a socket"),
 )
 
+
+Fetch = Callable[[], Float32Array]
+"""Waits for outputs and returns them. float32 [n, classes]"""
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -143,7 +146,7 @@ class Classifier(ABC):
         self.preprocessing.check_size(images.shape[1], images.shape[2])
         return self.workers.upload(images)
 
-    def start(self, images: "PlacedImages", views: Sequence[View]) -> "Fetch":
+    def start(self, images: "PlacedImages", views: Sequence[View]) -> Fetch:
         """Start to classify views of images on the GPUs.
 
         The returned function waits for the validated outputs, float32 [V * n, n_classes], one view after another.

@@ -4,26 +4,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from secondlook.arrays import Array, Float32Array, IntArray
+from secondlook.arrays import Array, Float32Array, IntArray, round_down_to_power_of_two
+from secondlook.classifiers.classifier import Fetch
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError
 from secondlook.views import View, apply_view_to_tensor, write_normalized_view
 
-PIXELS_PER_BATCH = 2**25
+PIXELS_PER_GPU_BATCH = 2**25
 MAX_BATCH_SIZE = 8192
 """Large enough to fill the chip with the smallest networks."""
 MEMORY_SHARE = 0.7
 """Share of the free memory of a GPU that a batch may take."""
 PROBED_IMAGES = 8
-
-Fetch: TypeAlias = Callable[[], Float32Array]
-"""Waits for outputs and returns them, float32 [n, classes]."""
 
 
 def list_gpus(device: str) -> list[str]:
@@ -161,10 +158,10 @@ class DeviceWorkers:
         return self._batch_sizes[image.shape]
 
     def _find_batch_size(self, model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
-        wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_BATCH // (image.shape[0] * image.shape[1])))
+        wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_GPU_BATCH // (image.shape[0] * image.shape[1])))
         if model.device.type == "cuda" and wanted > PROBED_IMAGES:
             wanted = min(wanted, self._count_fitting(model, image, preprocessing))
-        return 1 << (int(wanted).bit_length() - 1)
+        return round_down_to_power_of_two(wanted)
 
     def _count_fitting(self, model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
         """Return how many images fit in the free memory, by the memory that a few of them take; 1 if they do not."""

@@ -16,6 +16,7 @@ from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
     LONGEST_REASON,
     Classifier,
+    Fetch,
     check_device,
     check_regular_file,
     digest_files,
@@ -34,7 +35,7 @@ from secondlook.views import View
 if TYPE_CHECKING:
     import torch
 
-    from secondlook.classifiers.device import DeviceWorkers, Fetch, PlacedImages
+    from secondlook.classifiers.device import DeviceWorkers, PlacedImages
     from secondlook.classifiers.torch_placement import PlacedModule, Placement
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
@@ -144,7 +145,7 @@ class TorchClassifier(Classifier):
             placed = first.upload(self.preprocessing.convert_channels(images))
             return first.start(placed, [View()], self.preprocessing)()
 
-    def start(self, images: "PlacedImages", views: Sequence[View]) -> "Fetch":
+    def start(self, images: "PlacedImages", views: Sequence[View]) -> Fetch:
         """Start to classify views of images on the GPUs, see `Classifier.start`."""
         with self._use_exact_arithmetic():
             return super().start(images, views)

@@ -151,15 +151,15 @@ class GraphedCall:
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self._function = function
-        self._is_new: dict[torch.Size, bool] = {}
+        self._seen: set[torch.Size] = set()
         self._graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the output for inputs; a batch size is recorded when it comes a second time."""
         shape = inputs.shape
         if shape not in self._graphs:
-            if self._is_new.setdefault(shape, True) or len(self._graphs) == MAX_GRAPHS:
-                self._is_new[shape] = False
+            if shape not in self._seen or len(self._graphs) == MAX_GRAPHS:
+                self._seen.add(shape)
                 return self._function(inputs)
             self._graphs[shape] = self._record(inputs)
         graph, graph_inputs, graph_outputs = self._graphs[shape]
@@ -179,7 +179,7 @@ class GraphedCall:
 
 @contextmanager
 def use_exact_arithmetic(dtype: str | None) -> Iterator[None]:
-    """Use deterministic algorithms of cuDNN, and TF32 only if it is asked for."""
+    """Use deterministic algorithms of cuDNN, and TF32 for dtype='tf32' only."""
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before, allowed = products.allow_tf32, dtype == "tf32"
     with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=allowed):

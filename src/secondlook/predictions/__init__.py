@@ -17,7 +17,7 @@ from secondlook.predictions.chunks import (
 )
 from secondlook.predictions.collection import PROGRESS_UNIT, collect
 from secondlook.predictions.decoding import DecodedChunk, read_first_image
-from secondlook.predictions.inference import Fetch, Inference, make_inference
+from secondlook.predictions.inference import Inference, make_inference
 from secondlook.predictions.manifest import ensemble_key, entry_key
 from secondlook.predictions.pipeline import (
     CollectJob,
@@ -48,7 +48,6 @@ __all__ = [
     "CollectJob",
     "DamagedChunkWarning",
     "DecodedChunk",
-    "Fetch",
     "Inference",
     "PredictFrom",
     "Predictions",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, round_down_to_power_of_two
 from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
 
@@ -35,7 +35,7 @@ def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifie
         on_gpus = None if classifier is None else classifier.find_batch_size(image)
         if on_gpus is not None:
             return on_gpus
-        return min(256, max(8, _round_down_to_power_of_two(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
+        return min(256, max(8, round_down_to_power_of_two(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
     if type(batch_size) is not int or batch_size < 1:  # True is an int, but not a batch size
         raise PredictionsError(f"batch_size is {batch_size!r}; expected 'auto' or a positive integer.")
     return batch_size
@@ -43,16 +43,12 @@ def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifie
 
 def chunk_rows(image: Array, most: int = CHUNK_ROWS, n_bytes: int | None = None) -> int:
     """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together; 1 if they are huge."""
-    return min(most, _round_down_to_power_of_two((n_bytes or CHUNK_BYTES) // image.nbytes))
+    return min(most, round_down_to_power_of_two((n_bytes or CHUNK_BYTES) // image.nbytes))
 
 
 def block_rows(views: int, classes: int, rows_per_read: int = 1) -> int:
     """Return the number of images per block: a power of two, so that blocks end where stored row groups end."""
-    return max(rows_per_read, _round_down_to_power_of_two(_BLOCK_BYTES // (8 * views * classes)))
-
-
-def _round_down_to_power_of_two(number: int) -> int:
-    return 1 << max(0, number.bit_length() - 1)
+    return max(rows_per_read, round_down_to_power_of_two(_BLOCK_BYTES // (8 * views * classes)))
 
 
 @dataclass(frozen=True)

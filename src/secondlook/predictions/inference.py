@@ -2,19 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.classifiers import Classifier
+from secondlook.classifiers import Classifier, Fetch
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import group_views, is_out_of_memory
 from secondlook.views import View
-
-Fetch = Callable[[], Float32Array]
-"""Waits for outputs and returns them. float32 [n, classes]"""
 
 _OUTSTANDING_BATCHES = 2
 """Batches on a GPU that are not waited for, so that the next one is ready when one ends."""

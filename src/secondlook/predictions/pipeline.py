@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from secondlook.arrays import Float32Array
-from secondlook.classifiers import Classifier
+from secondlook.classifiers import Classifier, Fetch
 from secondlook.predictions.batching import Chunking, group_views
 from secondlook.predictions.chunks import Chunk
 from secondlook.predictions.decoding import DecodedChunk, decode_chunk
-from secondlook.predictions.inference import Fetch, Inference, make_inference
+from secondlook.predictions.inference import Inference, make_inference
 from secondlook.predictions.read_ahead import read_ahead
 from secondlook.predictions.validation import check_classes
 from secondlook.sources import Source

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
-from secondlook.classifiers import Classifier
-from secondlook.predictions import Fetch, Inference, Predictions, chunk_rows, read_ahead
+from secondlook.classifiers import Classifier, Fetch
+from secondlook.predictions import Inference, Predictions, chunk_rows, read_ahead
 from secondlook.selective import Rule
 from secondlook.views import View, ViewSet
 

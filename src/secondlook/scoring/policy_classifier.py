@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
+from secondlook.classifiers import MODELS, Classifier, Fetch, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
-from secondlook.predictions import Fetch, Predictions
+from secondlook.predictions import Predictions
 from secondlook.scoring.policy_options import DescribedModel, inherit_options, select_harmless_options
 from secondlook.selective import Policy
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
