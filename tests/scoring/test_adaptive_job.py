@@ -201,9 +201,9 @@ def test_text_formats_have_empty_intervals_after_one_look(
     assert {row["looks"] == 1 for row in rows} == {True, False}
     assert all((row["low"] is None) == (row["looks"] == 1) for row in rows)
     header, *lines = (tmp_path / "scores.csv").read_text().splitlines()
-    assert header.endswith(",low,high,accept,looks")
+    assert header.endswith(",low,high,accept,looks,reason")
     for line, row in zip(lines, rows, strict=True):
-        *_, low, high, accept, looks = line.split(",")
+        *_, low, high, accept, looks, _reason = line.split(",")
         assert (low == "", high == "") == (row["looks"] == 1,) * 2
         assert (accept, looks) == (json.dumps(row["accept"]), str(row["looks"]))
 
@@ -223,7 +223,7 @@ def test_job_interrupted_at_each_batch_repeats_nothing(
         recording.batches, recording.at = [], at
         with pytest.raises(KeyboardInterrupt):
             score_all(policy, images, tmp_path / "scores.parquet", classifier, batch_size=batch_size)
-        assert len(list((tmp_path / "scores.parquet.parts").glob("partial-*"))) <= 1
+        assert len(list((tmp_path / "scores.parquet.parts").glob("_partial-*"))) <= 1
         before, recording.batches, recording.at = recording.batches[1:], [], None
         score_all(policy, images, tmp_path / "scores.parquet", classifier, batch_size=batch_size)
         assert recording.batches[0] == first_image
@@ -242,7 +242,7 @@ def test_damaged_progress_is_recomputed(
     recording.at = 8
     with pytest.raises(KeyboardInterrupt):
         score_all(policy, images, tmp_path / "scores.parquet", classifier, batch_size=BATCH)
-    (saved,) = (tmp_path / "scores.parquet.parts").glob("partial-*")
+    (saved,) = (tmp_path / "scores.parquet.parts").glob("_partial-*")
     saved.write_bytes(saved.read_bytes()[:-100])
     recording.at = None
     with pytest.warns(DamagedChunkWarning, match=saved.name):
@@ -267,7 +267,12 @@ def test_unreadable_images_are_skipped(
     source = f"folder:{tmp_path / 'new'}"
     summary = score_all(policy, source, tmp_path / "scores.parquet", classifier, on_error="skip")
     assert [id_ for id_, _ in summary.skipped] == [f"{number:02d}.png" for number in sorted(broken)]
-    rows = read_rows(tmp_path / "scores.parquet")
+    everything = read_rows(tmp_path / "scores.parquet")
+    assert [row["id"] for row in everything] == [f"{number:02d}.png" for number in range(40)]
+    unread = [row for row in everything if row["reason"] is not None]
+    assert [(row["id"], row["reason"]) for row in unread] == list(summary.skipped)
+    assert all((row["label"], row["accept"], row["looks"]) == (None, False, 0) for row in unread)
+    rows = [row for row in everything if row["reason"] is None]
     preds = collect(classifier, open_source(source, on_error="skip"), list(policy.views))
     assert tuple(row["id"] for row in rows) == preds.ids
     assert [row["looks"] for row in rows] == policy.rule.look(preds).looks.tolist()

@@ -15,7 +15,9 @@ from secondlook.classifiers import Classifier
 from secondlook.errors import DecisionError
 from secondlook.predictions import DamagedChunkWarning
 from secondlook.scoring import job, score
+from secondlook.parts import LocalStorage
 from secondlook.scoring.chunks import JobRecord, ScoreChunks
+from secondlook.scoring.destinations import ScoreFile
 from secondlook.selective import Policy, Rule
 
 CHUNKS = 7
@@ -36,7 +38,7 @@ class Job:
         score(policy, source, folder / "expected.csv", **self.arguments)
         self.expected = (folder / "expected.csv").read_bytes()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(job.ScoringJob, "write_scores", stop)
+            patch.setattr(ScoreFile, "write", stop)
             with pytest.raises(StoppedError):
                 self.resume()
         self.files = {path: path.read_bytes() for path in sorted(self.folder.iterdir())}
@@ -142,8 +144,8 @@ def test_truncated_chunk_is_recomputed(stopped: Job, share: float) -> None:
 
 
 def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
-    record = next(content for path, content in stopped.files.items() if path.name == "job.json")
-    chunks = ScoreChunks(stopped.folder, JobRecord.model_validate_json(record))
+    record = next(content for path, content in stopped.files.items() if path.name == "_job.json")
+    chunks = ScoreChunks(LocalStorage(stopped.folder), JobRecord.model_validate_json(record), {})
     path = stopped.chunks[0]
     content = stopped.files[path]
     next(chunks.read())
@@ -157,38 +159,39 @@ def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
 
 
 def test_damage_while_joining_is_an_error(stopped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, write_scores = stopped.chunks[2], job.ScoringJob.write_scores
+    path, write_scores = stopped.chunks[2], ScoreFile.write
 
     def damage(*arguments: Any, **options: Any) -> None:
         path.write_bytes(stopped.files[path][:-1])
         write_scores(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job.ScoringJob, "write_scores", damage)
+        patch.setattr(ScoreFile, "write", damage)
         with pytest.raises(DecisionError, match=path.name):
             stopped.resume()
     assert not stopped.out.exists()
     stopped.check_recomputed(path)
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_job_of_an_earlier_version_is_computed_again(stopped: Job, version: int) -> None:
-    """Its rows lack columns, and its policy has another digest, since the form of policies changed too."""
-    record = stopped.folder / "job.json"
+@pytest.mark.parametrize(("version", "chunk"), [(2, "part-{}.parquet"), (3, "chunk-{}.bin"), (4, "chunk-{}.bin")])
+def test_job_of_an_earlier_version_is_computed_again(stopped: Job, version: int, chunk: str) -> None:
+    """Its files have other names, its rows lack columns, and its policy has another digest."""
+    record = stopped.folder / "_job.json"
     content = json.loads(record.read_bytes())
-    record.write_text(json.dumps(content | {"version": version, "policy": "another"}))
-    for path in stopped.chunks:
-        path.write_bytes(stopped.files[stopped.chunks[0]])
-        if version == 2:
-            path.rename(path.with_name(f"part-{path.stem[-6:]}.parquet"))
-    (stopped.folder / "handed-over.txt").write_text("rejected")
+    record.unlink()
+    (stopped.folder / "job.json").write_text(json.dumps(content | {"version": version, "policy": "another"}))
+    for number, path in enumerate(stopped.chunks):
+        path.rename(path.with_name(chunk.format(f"{number:06d}")))
+    for name in ("lock", "handed-over.txt", "partial-000000-001.parquet"):
+        (stopped.folder / name).write_text("rejected")
     stopped.check_recomputed()
 
 
 def test_another_job_of_an_earlier_version_is_an_error(stopped: Job) -> None:
-    record = stopped.folder / "job.json"
+    record = stopped.folder / "_job.json"
     content = json.loads(record.read_bytes())
-    record.write_text(json.dumps(content | {"version": 3, "data": "another"}))
+    record.unlink()
+    (stopped.folder / "job.json").write_text(json.dumps(content | {"version": 3, "data": "another"}))
     with pytest.raises(DecisionError, match="data"):
         stopped.resume()
     assert all(path.is_file() for path in stopped.chunks)
@@ -217,17 +220,13 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
     releases: list[int] = []
 
     class Content(bytes):
-        def partition(self, separator: Any, /) -> tuple[bytes, bytes, bytes]:
-            first, between, rest = super().partition(separator)
-            return first, between, Content(rest)
-
         def __del__(self) -> None:
             releases.append(threading.get_ident())
 
     read_bytes, rounds = Path.read_bytes, 20
-    record = JobRecord.model_validate_json((stopped.folder / "job.json").read_bytes())
-    chunks = ScoreChunks(stopped.folder, record)
+    record = JobRecord.model_validate_json((stopped.folder / "_job.json").read_bytes())
+    chunks = ScoreChunks(LocalStorage(stopped.folder), record, {})
     monkeypatch.setattr(Path, "read_bytes", lambda path: Content(read_bytes(path)))
     for _ in range(rounds):
-        assert sum(len(chunk.rows) + len(chunk.skipped) for chunk in chunks.read()) == IMAGES
-    assert releases == [threading.get_ident()] * (2 * CHUNKS * rounds)
+        assert sum(len(rows) for rows in chunks.read()) == IMAGES
+    assert releases == [threading.get_ident()] * (CHUNKS * rounds)

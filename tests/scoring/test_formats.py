@@ -36,7 +36,7 @@ def test_every_format_holds_the_same_rows(
     with (tmp_path / "scores.csv").open(newline="") as file:
         cells = list(csv.DictReader(file))
     assert len(cells) == IMAGES
-    texts = {"id", "class"}
+    texts = {"id", "class", "reason"}
     for row, cell in zip(rows, cells, strict=True):
         parsed = {name: (text or None) if name in texts else json.loads(text) for name, text in cell.items()}
         assert parsed == row

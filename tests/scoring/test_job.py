@@ -64,7 +64,7 @@ def test_rows_match_the_outputs_of_the_views(
     summary = score(policy, images, tmp_path / "scores.parquet", classifier=classifier, per_view=True)
     rows = read_rows(tmp_path / "scores.parquet")
     assert list(rows[0]) == [
-        *("id", "label", "class", "confidence", "low", "high", "accept", "looks"),
+        *("id", "label", "class", "confidence", "low", "high", "accept", "looks", "reason"),
         *("view_labels", "view_probabilities"),
     ]
     views = apply_views(images, VIEWS)
@@ -154,8 +154,15 @@ def test_skipped_images_are_listed(policy: Policy, classifier: Classifier, folde
     assert [id_ for id_, _ in summary.skipped] == ["020.png"]
     assert f"skipped: 020.png: {summary.skipped[0][1]}" in str(summary)
     assert json.loads(json.dumps(summary.to_dict()))["skipped"][0]["id"] == "020.png"
-    ids = [json.loads(line)["id"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
-    assert ids == [f"{number:03d}.png" for number in range(IMAGES) if number != 20]
+    rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == [f"{number:03d}.png" for number in range(IMAGES)]
+    assert [row["id"] for row in rows if row["reason"] is not None] == ["020.png"]
+    assert rows[20] == dict.fromkeys(rows[20]) | {
+        "id": "020.png",
+        "accept": False,
+        "looks": 0,
+        "reason": summary.skipped[0][1],
+    }
 
 
 def test_chunk_of_unreadable_images(policy: Policy, classifier: Classifier, folder: Path, tmp_path: Path) -> None:
@@ -207,8 +214,8 @@ def test_interrupted_job_resumes(policy: Policy, brightness: Any, images: Array,
     with pytest.raises(RuntimeError, match="out of order"):
         score(policy, images, out, classifier=classifier, batch_size=16)
     assert not out.exists()
-    finished = sorted(path.name for path in (tmp_path / "scores.csv.parts").glob("chunk*"))
-    assert finished == ["chunk-000000.bin", "chunk-000001.bin"]
+    finished = sorted(path.name[: len("part-000000")] for path in (tmp_path / "scores.csv.parts").glob("part-*"))
+    assert finished == ["part-000000", "part-000001"]
     failing.images = 0
     first: list[Predictions] = []
     score(policy, images, out, classifier=classifier, on_first_predictions=first.append)
@@ -261,10 +268,10 @@ def test_folder_that_is_not_a_job_is_rejected(
     (parts / "diary.txt").touch()
     with pytest.raises(DecisionError, match=r"b\.csv\.parts"):
         score(policy, images, tmp_path / "b.csv", classifier=classifier)
-    (parts / "job.json").write_text("{")
+    (parts / "_job.json").write_text("{")
     with pytest.raises(DecisionError, match=r"b\.csv\.parts"):
         score(policy, images, tmp_path / "b.csv", classifier=classifier)
-    assert sorted(path.name for path in parts.iterdir()) == ["diary.txt", "job.json", "lock"]
+    assert sorted(path.name for path in parts.iterdir()) == ["_job.json", "_lock", "diary.txt"]
 
 
 def test_temporary_files_of_killed_jobs_are_removed(

@@ -141,7 +141,7 @@ def test_every_failing_call_is_an_error_and_the_job_resumes(
             assert os.strerror(errno.EIO) in message
             check_nothing_half_written(folder, expected)
             score_into(folder)
-        assert set(read_files(folder)) <= {*expected, "scores.csv.parts/lock"}, number
+        assert set(read_files(folder)) <= {*expected, "scores.csv.parts/_lock"}, number
         for name, content in expected.items():
             assert (folder / name).read_bytes() == content, (number, name)
     assert failed > 0.8 * disk.calls / STRIDE
@@ -225,7 +225,7 @@ def test_folder_of_rejected_images_that_cannot_be_written(
 
 
 @pytest.mark.posix
-@pytest.mark.parametrize("name", ["scores.csv.parts", "scores.csv.parts/lock", "scores.csv.parts/job.json"])
+@pytest.mark.parametrize("name", ["scores.csv.parts", "scores.csv.parts/_lock", "scores.csv.parts/_job.json"])
 @pytest.mark.parametrize("kind", ["file", "folder", "pipe", "loop"])
 def test_chunks_that_cannot_be_written_are_an_error(
     review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, name: str, kind: str
@@ -236,7 +236,7 @@ def test_chunks_that_cannot_be_written_are_an_error(
         path.touch()
     else:
         make_unwritable(path, kind, pytest.MonkeyPatch())
-    if kind == ("folder" if path.suffix == ".parts" else "file") and path.name != "job.json":
+    if kind == ("folder" if path.suffix == ".parts" else "file") and path.name != "_job.json":
         return  # what belongs there
     with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
         score(review_policy, images, tmp_path / "scores.csv", classifier=classifier)

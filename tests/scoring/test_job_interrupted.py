@@ -92,7 +92,7 @@ def test_job_interrupted_before_anything_is_saved_leaves_nothing(run: Callable[.
 def test_damaged_progress_is_recomputed(run: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(at=9)
-    first, second = sorted((tmp_path / "scores.parquet.parts").glob("partial-*"))
+    first, second = sorted((tmp_path / "scores.parquet.parts").glob("_partial-*"))
     content = first.read_bytes()
     first.write_bytes(content[: len(content) // 2])
     with pytest.warns(DamagedChunkWarning, match=first.name):

@@ -225,6 +225,6 @@ def test_job_keeps_the_size_of_its_chunks(
         score_images(rule, classifier, pixels, out)
     module.stops_at = None
     monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: rows[1])
-    saved = json.loads(out.with_name("scores.parquet.parts").joinpath("job.json").read_text())
+    saved = json.loads(out.with_name("scores.parquet.parts").joinpath("_job.json").read_text())
     assert saved["rows"] == rows[0]
     assert score_images(rule, classifier, pixels, out) == expected

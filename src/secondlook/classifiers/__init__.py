@@ -7,6 +7,7 @@ from secondlook.classifiers.credentials import split_credentials
 from secondlook.classifiers.function import FunctionClassifier
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, as_pixels
+from secondlook.classifiers.threads import limit_threads
 from secondlook.classifiers.torch_model import TorchClassifier, require_torch
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "TorchClassifier",
     "as_pixels",
     "check_device",
+    "limit_threads",
     "load_classifier",
     "model_scheme",
     "require_torch",

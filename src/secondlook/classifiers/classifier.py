@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -80,10 +80,13 @@ class Classifier(ABC):
         Members of an ensemble; empty for a single classifier.
     workers
         The models on GPUs, which make the views themselves; None for a classifier that gets its views from the host.
+    reload
+        Loads the classifier in another process; None for one that was not loaded from a spec, which is pickled there.
     """
 
     members: tuple["Classifier", ...] = ()
     workers: "DeviceWorkers | None" = None
+    reload: "Callable[[], Classifier] | None" = None
 
     def __init__(
         self,
@@ -105,6 +108,10 @@ class Classifier(ABC):
         self.preprocessing = preprocessing
         self.n_classes = n_classes
         self.class_names = class_names
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> "str | tuple[Any, ...]":
+        """Pickle how a classifier is loaded, if it was loaded from a spec: sessions and connections cannot be sent."""
+        return super().__reduce_ex__(protocol) if self.reload is None else (self.reload, ())
 
     @abstractmethod
     def forward(self, images: Array) -> Array:

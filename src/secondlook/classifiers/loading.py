@@ -3,8 +3,10 @@
 import dataclasses
 import inspect
 import math
+import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
@@ -16,7 +18,7 @@ from secondlook.classifiers.credentials import split_credentials
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.errors import ClassifierError
 from secondlook.registry import Registry, did_you_mean
-from secondlook.specs import parse_spec
+from secondlook.specs import Spec, parse_spec
 
 SCHEMES_BY_SUFFIX = {
     ".onnx": "onnx",
@@ -254,7 +256,35 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
         if name in given:
             raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
     options = {**in_spec, **given}
-    return _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
+    loaded = _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
+    loaded.reload = partial(_load_again, _make_absolute(spec), options, loaded.name, loaded.digest, authorization)
+    return loaded
+
+
+def _load_again(
+    spec: Spec, options: Mapping[str, object], name: str, digest: str, authorization: str | None
+) -> Classifier:
+    """Load a classifier in another process, maybe on another machine; its file must be the same there."""
+    where = f"on the machine {platform.node()!r}"
+    try:
+        loaded = _open(
+            MODELS.find(spec.scheme), spec.location, str(spec), options, name_in_spec=True, authorization=authorization
+        )
+    except ClassifierError as error:
+        raise ClassifierError(f"{where}: {error}") from error
+    if loaded.digest != digest:
+        raise ClassifierError(
+            f"classifier {name!r} is another one {where} (digest {loaded.digest[:12]} instead of {digest[:12]}); copy "
+            "the same file to every machine."
+        )
+    loaded.name = name
+    loaded.reload = partial(_load_again, spec, options, name, digest, authorization)
+    return loaded
+
+
+def _make_absolute(spec: Spec) -> Spec:
+    """Return the spec with the absolute path of its file, if it is one: other processes may work in other folders."""
+    return replace(spec, location=str(spec.path.absolute())) if spec.path.exists() else spec
 
 
 def _check_scheme(text: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from secondlook.arrays import Array
 from secondlook.classifiers.classifier import shorten_reason
 from secondlook.classifiers.model_input import ModelInput, describe_failure
+from secondlook.classifiers.threads import find_thread_limit
 from secondlook.classifiers.time_limits import TIME_LIMITS
 from secondlook.errors import ClassifierError
 from secondlook.registry import did_you_mean
@@ -35,7 +36,7 @@ class OnnxSessions:
 
     file: Path
     threads: int | None = None
-    """Threads per operator on the CPU; None for all cores."""
+    """Threads per operator on the CPU; None for all cores, or as many as the process is limited to."""
 
     def open(self, providers: Sequence[str] = (CPU_PROVIDER,)) -> Any:
         """Return a session with providers in order of preference."""
@@ -72,8 +73,9 @@ class OnnxSessions:
         options = onnxruntime.SessionOptions()
         # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
         options.add_session_config_entry("session.load_model_format", "ONNX")
-        if self.threads is not None:
-            options.intra_op_num_threads = self.threads
+        threads = find_thread_limit() if self.threads is None else self.threads
+        if threads is not None:
+            options.intra_op_num_threads = threads
         return options
 
     def _create(self, providers: Sequence[Any], options: Any, **settings: Any) -> Any:

@@ -18,6 +18,7 @@ from secondlook.predictions import (
     Predictions,
     SaveTimer,
     Sink,
+    SkippedImage,
     make_inference,
     read_ahead,
     read_chunks,
@@ -25,8 +26,8 @@ from secondlook.predictions import (
 )
 from secondlook.progress import Advance
 from secondlook.scoring.adaptive_looks import AdaptiveLooks, LookedGroup, MakePredictions, take_looks
-from secondlook.scoring.chunks import ScoreChunks, ScoredChunk
-from secondlook.scoring.rows import RowOptions, compute_rows, join_rows
+from secondlook.scoring.chunks import ChunkSink
+from secondlook.scoring.rows import RowOptions, compute_rows, join_rows, make_skipped_rows
 from secondlook.selective import Rule
 
 OnPredictions = Callable[[Predictions], None]
@@ -38,7 +39,7 @@ LOOKS = "looks"
 class RowWriter:
     """Writes rows of finished chunks, and outputs of incomplete ones, while the classifier continues."""
 
-    def __init__(self, chunks: ScoreChunks, options: RowOptions, timer: SaveTimer) -> None:
+    def __init__(self, chunks: ChunkSink, options: RowOptions, timer: SaveTimer) -> None:
         self._chunks = chunks
         self._options = options
         self._timer = timer
@@ -64,8 +65,7 @@ class RowWriter:
 
     def finish(self, number: int, chunk: Chunk | DecodedChunk, groups: Iterable[LookedGroup]) -> None:
         """Schedule the computation of the rows of a chunk, and their write; `groups` is consumed in the background."""
-        skipped = [(image.index, image.id, image.reason) for image in chunk.skipped]
-        self._submit(self._write_rows, number, chunk.indices, skipped, groups)
+        self._submit(self._write_rows, number, chunk.indices, chunk.skipped, groups)
 
     def _submit(self, write: Callable[..., None], *arguments: object) -> None:
         """Write in the background: only one thing at a time, so that memory stays bounded."""
@@ -83,10 +83,12 @@ class RowWriter:
             self._chunks.write_partial(part, number, chunk)
 
     def _write_rows(
-        self, number: int, indices: IntArray, skipped: list[tuple[int, str, str]], groups: Iterable[LookedGroup]
+        self, number: int, indices: IntArray, skipped: tuple[SkippedImage, ...], groups: Iterable[LookedGroup]
     ) -> None:
-        tables = (compute_rows(self._options, preds, indices[positions]) for positions, preds in groups)
-        self._chunks.write(number, ScoredChunk(join_rows(self._options, tables), skipped))
+        tables = [(indices[positions], compute_rows(self._options, preds)) for positions, preds in groups]
+        unread = make_skipped_rows(self._options, [(image.id, image.reason) for image in skipped])
+        tables.append((np.array([image.index for image in skipped], dtype=np.int64), unread))
+        self._chunks.write(number, join_rows(self._options, tables))
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class ChunkScoring:
     """What chunks are computed from, and where they go."""
 
     job: CollectJob
-    chunks: ScoreChunks
+    chunks: ChunkSink
     writer: RowWriter
     rule: Rule
     make_predictions: MakePredictions

@@ -1,13 +1,12 @@
-"""Chunks of a scoring job, kept in a folder until the job is finished."""
+"""Chunks of a scoring job: Parquet parts, kept until they are one score file, or for good in a folder of scores."""
 
 import hashlib
-import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -19,9 +18,8 @@ from secondlook.files import (
     exclusive_lock,
     is_same_file,
     remove_temporary_files,
-    write_atomically,
-    write_bytes_atomically,
 )
+from secondlook.parts import DamagedPartError, LocalStorage, Parts, PartStorage
 from secondlook.predictions import (
     Chunk,
     Chunking,
@@ -31,28 +29,33 @@ from secondlook.predictions import (
     write_chunk,
 )
 from secondlook.scoring.formats import translate_write_errors
-from secondlook.scoring.rows import INDEX
+from secondlook.scoring.rows import REASON
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RECORD = "job.json"
-LOCK = "lock"
-REJECTED_MARK = "handed-over.txt"
+# Readers of a folder of Parquet files ignore names that begin with an underscore.
+RECORD = "_job.json"
+LOCK = "_lock"
+REJECTED_MARK = "_handed-over.txt"
 """File with the path of the folder for rejected images, written before the first one is put there."""
+PARTIAL = "_partial-"
+CHUNK_NAMES = ("part-", PARTIAL, "chunk-", "partial-")
+"""Beginnings of the names of chunks; the latter two are those of earlier versions of this package."""
+EARLIER_RECORD = "job.json"
+EARLIER_FILES = (EARLIER_RECORD, "handed-over.txt", "lock")
+"""Files of a job that an earlier version of this package left unfinished."""
 
-# Metadata of a chunk. Its job and number detect a file in the wrong place.
-_JOB = b"secondlook.job"
-_NUMBER = b"secondlook.chunk"
-_ROWS = b"secondlook.rows"
-_SKIPPED = b"secondlook.skipped"
+# Metadata of a chunk, which detects a file in the wrong place.
+_JOB = "secondlook.job"
+_NUMBER = "secondlook.chunk"
 
 
 class JobRecord(FrozenRecord):
     """Identity of a scoring job: its chunks must not be mixed with those of another job."""
 
     format: Literal["secondlook scoring"] = "secondlook scoring"
-    version: Literal[2, 3, 4] = 4
+    version: Literal[2, 3, 4, 5] = 5
     policy: str
     classifier: str
     output: Output
@@ -69,165 +72,232 @@ class JobRecord(FrozenRecord):
         """Return the content of its file."""
         return self.model_dump_json(indent=2).encode() + b"\n"
 
+    @property
+    def digest(self) -> str:
+        """Hex sha256 of the record."""
+        return hashlib.sha256(self.encode()).hexdigest()
 
-class ScoredChunk(NamedTuple):
-    """The rows of some images, and the index, id and reason of each skipped image."""
 
-    rows: "pa.Table"
-    skipped: list[tuple[int, str, str]]
+class ChunkSink(Protocol):
+    """Receives the rows of chunks, and the outputs of incomplete ones."""
+
+    def has(self, number: int) -> bool:
+        """Whether a chunk is finished."""
+
+    def write(self, number: int, rows: "pa.Table") -> None:
+        """Take the rows of all images of a chunk."""
+
+    def read_partial(self, part: str, number: int) -> Chunk | None:
+        """Return the outputs saved for a part of an incomplete chunk; None if there are none."""
+
+    def write_partial(self, part: str, number: int, chunk: Chunk) -> None:
+        """Save the outputs for a part of an incomplete chunk."""
+
+
+class Totals:
+    """Counts over the finished chunks of a job."""
+
+    def __init__(self) -> None:
+        self.images = self.accepted = self.looks = 0
+        self._skipped: dict[int, list[tuple[str, str]]] = {}
+
+    def add(self, number: int, rows: "pa.Table") -> None:
+        """Count the rows of a chunk."""
+        import pyarrow.compute as pc
+
+        broken = rows.filter(pc.is_valid(rows[REASON]))
+        self.images += len(rows) - len(broken)
+        self.accepted += pc.sum(rows["accept"]).as_py() or 0
+        self.looks += pc.sum(rows["looks"]).as_py() or 0
+        if len(broken):
+            self._skipped[number] = list(zip(broken["id"].to_pylist(), broken[REASON].to_pylist(), strict=True))
+
+    @property
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """Id and reason of each image that could not be read, in the order of the source."""
+        return tuple(image for number in sorted(self._skipped) for image in self._skipped[number])
 
 
 class ScoreChunks:
-    """The folder with the finished chunks of a scoring job.
+    """The finished chunks of a scoring job, in a folder or at a URL.
 
-    Each file is complete or absent: a SHA-256 checksum in hexadecimal, a line end, and a Parquet file with that
-    checksum, whose metadata holds the digest of the job, the number of the chunk, its rows and its skipped images.
+    Each chunk is a Parquet file that is complete or absent, named by a digest of its content, with the digest of the
+    job and the number of the chunk in its metadata. It has one row for each of its images, in their order.
     """
 
-    def __init__(self, folder: Path, record: JobRecord) -> None:
-        self.folder = folder
-        self._output: Output = record.output
+    def __init__(
+        self, storage: PartStorage, record: JobRecord, metadata: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        self.record = record
         self.chunking = Chunking(record.images, record.rows)
-        self._job = hashlib.sha256(record.encode()).hexdigest()
+        self.totals = Totals()
+        self._storage = storage
+        self._parts = Parts(storage)
+        self.metadata = metadata
+        """The policy, the data and the options of the job, for its files."""
+        self._folder = folder
+        """The folder of the chunks, where incomplete ones are saved too; None at a URL."""
 
     @classmethod
     @contextmanager
-    def open(cls, out: Path, record: JobRecord) -> Iterator["ScoreChunks"]:
-        """Lock the chunks of the score file `out`: those of an interrupted job, or none yet."""
-        folder = out.with_name(f"{out.name}.parts")
+    def open(
+        cls, place: Path | PartStorage, record: JobRecord, metadata: Mapping[str, str], *, overwrite: bool = False
+    ) -> Iterator["ScoreChunks"]:
+        """Lock the chunks in a folder, which may not exist, or at a URL: those of an interrupted job, or none yet.
+
+        `overwrite` replaces those of another job.
+        """
+        folder = place if isinstance(place, Path) else None
         with ExitStack() as stack:
-            with translate_write_errors("chunks of the scores", folder):
-                stack.enter_context(_lock_folder(folder))
-                record = _resume_record(folder, record)
-                chunks = cls(folder, record)
-                remove_temporary_files(folder)
-                write_bytes_atomically(folder / RECORD, record.encode())
-                chunks._remove_damaged()
+            with translate_write_errors("chunks of the scores", place):
+                if folder is not None:
+                    stack.enter_context(_lock_folder(folder))
+                    remove_temporary_files(folder)
+                storage = LocalStorage(place) if isinstance(place, Path) else place
+                record = _resume_record(storage, str(place), record, overwrite=overwrite)
+                chunks = cls(storage, record, metadata, folder)
+                storage.write_bytes(RECORD, record.encode())
+                chunks._count_finished()
             try:
                 yield chunks
             except BaseException:
                 # A job that failed before anything was saved leaves nothing behind.
-                with suppress(OSError):
+                with suppress(OSError, DecisionError):
                     if not chunks._has_progress():
                         chunks._remove_files()
                 raise
 
-    def path(self, number: int) -> Path:
-        """Return the file of a chunk."""
-        return self.folder / f"chunk-{number:06d}.bin"
-
     def has(self, number: int) -> bool:
         """Whether a chunk is finished."""
-        return self.path(number).is_file()
+        return number in self._parts
+
+    @property
+    def missing(self) -> list[int]:
+        """Numbers of the chunks that are not finished."""
+        return [number for number in self.chunking.numbers if not self.has(number)]
 
     @property
     def missing_images(self) -> int:
         """Number of images whose chunk is not finished."""
-        return sum(len(self.chunking.indices_of(number)) for number in self.chunking.numbers if not self.has(number))
+        return sum(len(self.chunking.indices_of(number)) for number in self.missing)
 
     def _has_progress(self) -> bool:
-        kept = (*self.folder.glob("chunk-*"), *self.folder.glob("partial-*"))
-        return bool(kept) or (self.folder / REJECTED_MARK).exists()
+        names = self._storage.list_names()
+        return bool(self._parts.numbers) or any(name == REJECTED_MARK or name.startswith(PARTIAL) for name in names)
 
-    def write(self, number: int, chunk: ScoredChunk) -> None:
+    def write(self, number: int, rows: "pa.Table") -> None:
         """Write a chunk, atomically, and remove what was saved of it before."""
-        path = self.path(number)
-        content = self._encode(number, chunk)
-        with translate_write_errors("a chunk of the scores", path):
-            write_atomically(path, lambda file: file.write(content))
-            for saved in self.folder.glob(f"partial-{number:06d}-*"):
-                saved.unlink()
+        self.write_encoded(number, encode_chunk(self.record, number, rows, self.metadata))
 
-    def partial_path(self, part: str, number: int) -> Path:
+    def write_encoded(self, number: int, content: bytes) -> None:
+        """Write a chunk that `encode_chunk` returned."""
+        rows = self._decode(number, content)
+        with translate_write_errors("a chunk of the scores", self._storage.locate(f"part-{number:06d}")):
+            self._parts.write(number, content)
+            if self._folder is not None:
+                for saved in self._folder.glob(f"{PARTIAL}{number:06d}-*"):
+                    saved.unlink()
+        self.totals.add(number, rows)
+
+    def partial_path(self, folder: Path, part: str, number: int) -> Path:
         """Return the file of the outputs saved for a part of an incomplete chunk: one view, or all looks so far."""
-        return self.folder / f"partial-{number:06d}-{part}.parquet"
+        return folder / f"{PARTIAL}{number:06d}-{part}.parquet"
 
     def read_partial(self, part: str, number: int) -> Chunk | None:
         """Return the outputs saved for a part of an incomplete chunk; None if there are none."""
-        return read_partial_chunk(self.partial_path(part, number), ChunkKey(self._job, part, number), self._output)
+        if self._folder is None:
+            return None
+        path = self.partial_path(self._folder, part, number)
+        return read_partial_chunk(path, self._partial_key(part, number), self.record.output)
 
     def write_partial(self, part: str, number: int, chunk: Chunk) -> None:
-        """Save the outputs for a part of an incomplete chunk."""
-        path = self.partial_path(part, number)
+        """Save the outputs for a part of an incomplete chunk, unless chunks are at a URL."""
+        if self._folder is None:
+            return
+        path = self.partial_path(self._folder, part, number)
         with translate_write_errors("the progress of the scores", path):
-            write_chunk(path, ChunkKey(self._job, part, number), self._output, chunk)
+            write_chunk(path, self._partial_key(part, number), self.record.output, chunk)
 
-    def read(self, columns: list[str] | None = None) -> Iterator[ScoredChunk]:
-        """Read all chunks in order, one at a time, or only some of their columns."""
+    def _partial_key(self, part: str, number: int) -> ChunkKey:
+        return ChunkKey(self.record.digest, part, number)
+
+    def read(self, columns: list[str] | None = None) -> Iterator["pa.Table"]:
+        """Read the rows of all chunks in order, one chunk at a time, or only some of their columns."""
         for number in self.chunking.numbers:
             try:
-                chunk = self._read(number)
+                rows = self._read(number)
             except ValueError as error:
                 raise DecisionError(
-                    f"chunk {str(self.path(number))!r} of the scores is damaged ({error}); run again to recompute it."
+                    f"chunk {self._locate(number)!r} of the scores is damaged ({error}); run again to recompute it."
                 ) from None
-            yield chunk if columns is None else chunk._replace(rows=chunk.rows.select(columns))
+            yield rows if columns is None else rows.select(columns)
 
-    def _remove_damaged(self) -> None:
-        """Remove the chunks that are not what this job wrote in their place, with a warning."""
-        for number in filter(self.has, self.chunking.numbers):
+    def _count_finished(self) -> None:
+        """Count the chunks that are finished; those that this job did not write in their place are removed."""
+        for number in self._parts.numbers:
             try:
-                self._read(number)
+                if number not in self.chunking.numbers:
+                    raise ValueError(f"the job has only {len(self.chunking.numbers)} chunks")
+                self.totals.add(number, self._read(number))
             except ValueError as error:
-                path = self.path(number)
                 warnings.warn(
-                    f"recomputing chunk {str(path)!r} of the scores, which is damaged: {error}.",
+                    f"recomputing chunk {self._locate(number)!r} of the scores, which is damaged: {error}.",
                     DamagedChunkWarning,
                     stacklevel=2,
                 )
-                path.unlink()
+                self._parts.delete(number)
 
-    def _encode(self, number: int, chunk: ScoredChunk) -> bytes:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def _locate(self, number: int) -> str:
+        return self._parts.locate(number) if self.has(number) else self._storage.locate(f"part-{number:06d}")
 
-        table = chunk.rows.replace_schema_metadata(
-            {_JOB: self._job, _NUMBER: str(number), _ROWS: str(len(chunk.rows)), _SKIPPED: json.dumps(chunk.skipped)}
-        )
-        stream = pa.BufferOutputStream()
-        pq.write_table(table, stream)
-        content: bytes = stream.getvalue().to_pybytes()
-        return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
-
-    def _read(self, number: int) -> ScoredChunk:
+    def _read(self, number: int) -> "pa.Table":
         """Read and verify a chunk; raises ValueError with the reason if it is not what was written in this place."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self.path(number)
+        if not self.has(number):
+            raise ValueError("it is missing")
         try:
-            checksum, _, content = path.read_bytes().partition(b"\n")
+            return self._decode(number, self._parts.read(number))
         except FileNotFoundError:
             raise ValueError("it is missing") from None
+        except DamagedPartError as error:
+            raise ValueError(str(error)) from None
         except OSError as error:
             raise DecisionError(
-                f"cannot read chunk {str(path)!r} of the scores: {os.strerror(error.errno or 0)}; the file may be "
-                "intact, so run again to resume: progress is saved."
+                f"cannot read chunk {self._locate(number)!r} of the scores: {os.strerror(error.errno or 0)}; the file "
+                "may be intact, so run again to resume: progress is saved."
             ) from None
-        if checksum != hashlib.sha256(content).hexdigest().encode():
-            raise ValueError("wrong checksum")
+
+    def _decode(self, number: int, content: bytes) -> "pa.Table":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         try:
             # A thread of Arrow could release the content while Python shuts down, which aborts the process.
             table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-            job, place, rows, skipped = (table.schema.metadata[name] for name in (_JOB, _NUMBER, _ROWS, _SKIPPED))
-            chunk = ScoredChunk(table.replace_schema_metadata(None), [tuple(image) for image in json.loads(skipped)])
-            indices = [*table[INDEX].to_pylist(), *(index for index, _, _ in chunk.skipped)]
+            job, place = (table.schema.metadata[name.encode()].decode() for name in (_JOB, _NUMBER))
         except (pa.ArrowException, OSError, KeyError, TypeError) as error:
             raise ValueError(str(error)) from None
-        if (job, place) != (self._job.encode(), str(number).encode()):
-            raise ValueError(f"it belongs to job {job.decode()[:12]}, chunk {place.decode()}")
-        if int(rows) != len(table) or sorted(indices) != list(self.chunking.indices_of(number)):
+        if (job, place) != (self.record.digest, str(number)):
+            raise ValueError(f"it belongs to job {job[:12]}, chunk {place}")
+        if len(table) != len(self.chunking.indices_of(number)):
             raise ValueError("it does not contain the images it should")
-        return chunk
+        return table.replace_schema_metadata(None)
 
     def has_rejected_mark(self, rejected: Path) -> bool:
         """Whether this job put rejected images into that folder before it was interrupted."""
-        mark = self.folder / REJECTED_MARK
-        return mark.is_file() and mark.read_bytes() == _encode_path(rejected)
+        if REJECTED_MARK not in self._storage.list_names():
+            return False
+        return self._storage.read_bytes(REJECTED_MARK) == _encode_path(rejected)
 
     def write_rejected_mark(self, rejected: Path) -> None:
         """Store the folder for rejected images, before the first one is put there."""
-        write_bytes_atomically(self.folder / REJECTED_MARK, _encode_path(rejected))
+        self._storage.write_bytes(REJECTED_MARK, _encode_path(rejected))
+
+    def finish(self) -> None:
+        """Remove all but the chunks and the record of a finished job, in a folder of scores."""
+        self._storage.delete(REJECTED_MARK)
+        if self._folder is not None:
+            with suppress(OSError):
+                (self._folder / LOCK).unlink()
 
     def remove(self) -> None:
         """Remove the folder of a finished job; a failure is a warning, since all results are written."""
@@ -235,27 +305,46 @@ class ScoreChunks:
             self._remove_files()
         except OSError as error:
             warnings.warn(
-                f"the scores are complete, but their chunks in {str(self.folder)!r} cannot be removed: "
+                f"the scores are complete, but their chunks in {str(self._folder)!r} cannot be removed: "
                 f"{os.strerror(error.errno or 0)}; remove this folder.",
                 stacklevel=2,
             )
 
     def _remove_files(self) -> None:
-        """Remove the record after the chunks: what a kill leaves then never belongs to another job."""
-        last = (RECORD, REJECTED_MARK, LOCK)
-        for path in self.folder.iterdir():
-            if path.name not in last:
-                path.unlink()
-        for name in (RECORD, REJECTED_MARK):
-            (self.folder / name).unlink(missing_ok=True)
+        _remove_job(self._storage)
+        if self._folder is None:
+            return
         # Windows does not remove a lock that is held, and another process may just be waiting for it.
         with suppress(OSError):
-            (self.folder / LOCK).unlink()
-            self.folder.rmdir()
+            (self._folder / LOCK).unlink()
+            self._folder.rmdir()
+
+
+def encode_chunk(record: JobRecord, number: int, rows: "pa.Table", metadata: Mapping[str, str]) -> bytes:
+    """Return the content of the file of a chunk; equal rows give equal bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = rows.replace_schema_metadata({**metadata, _JOB: record.digest, _NUMBER: str(number)})
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream, compression="zstd")
+    content: bytes = stream.getvalue().to_pybytes()
+    return content
 
 
 def _encode_path(path: Path) -> bytes:
     return os.fsencode(path.absolute())
+
+
+def _remove_job(storage: PartStorage) -> None:
+    """Remove the files of a job, its record after the chunks: what a kill leaves then never belongs to another job.
+
+    The mark is removed last: while anything is left, the folder of rejected images is known to be that of the job.
+    """
+    names = storage.list_names()
+    for name in [*(name for name in names if name.startswith(CHUNK_NAMES)), *EARLIER_FILES, RECORD, REJECTED_MARK]:
+        if name in names:
+            storage.delete(name)
 
 
 @contextmanager
@@ -276,36 +365,35 @@ def _take_lock(folder: Path, stack: ExitStack) -> bool:
     return is_same_file(held, folder / LOCK)
 
 
-def _resume_record(folder: Path, record: JobRecord) -> JobRecord:
+def _resume_record(storage: PartStorage, where: str, record: JobRecord, *, overwrite: bool) -> JobRecord:
     """Return the record of a job, with the size of its chunks if it was begun before, perhaps on another device.
 
-    A folder that holds another job is an error. What an earlier version of this package computed is removed.
+    A place that holds another job is an error, unless it is to be replaced. What an earlier version of this package
+    computed is removed.
     """
-    repair = "remove this folder to start again, or choose another output file"
-    if not (folder / RECORD).is_file():
+    repair = "remove it to start again, or choose another output"
+    names = storage.list_names()
+    if RECORD not in names and EARLIER_RECORD not in names:
         # A job that is killed before it writes its record, or while it is removed, leaves these files only.
         allowed = (LOCK, REJECTED_MARK)
-        if any(path.name not in allowed and path.suffix != TEMPORARY_SUFFIX for path in folder.iterdir()):
-            raise DecisionError(f"the folder {str(folder)!r} exists and is not a scoring job; {repair}.")
+        if any(name not in allowed and not name.endswith(TEMPORARY_SUFFIX) for name in names):
+            raise DecisionError(f"the folder {where!r} exists and is not a scoring job; {repair}.")
         return record
     try:
-        found = JobRecord.model_validate_json((folder / RECORD).read_bytes())
+        found = JobRecord.model_validate_json(storage.read_bytes(RECORD if RECORD in names else EARLIER_RECORD))
     except ValidationError:
-        raise DecisionError(f"the folder {str(folder)!r} holds a scoring job that cannot be read; {repair}.") from None
+        raise DecisionError(f"the folder {where!r} holds a scoring job that cannot be read; {repair}.") from None
     stored = found.model_dump(mode="json")  # as in the file, where a tuple is a list
     # Policies were digested in another form then, and rows had other columns, so that nothing of it can be used.
     is_older = found.version < record.version
     ignored = {"version", "rows"} | ({"policy"} if is_older else set())
     given = record.model_dump(mode="json", exclude=ignored)
     different = [name for name, value in given.items() if stored[name] != value]
-    if different:
+    if different and not overwrite:
         raise DecisionError(
-            f"the folder {str(folder)!r} holds an unfinished scoring job with different {', '.join(different)}; "
-            f"{repair}."
+            f"the folder {where!r} holds a scoring job with different {', '.join(different)}; {repair}."
         )
-    if not is_older:
-        return found
-    for path in folder.iterdir():
-        if path.name not in (RECORD, LOCK):
-            path.unlink()
-    return record
+    if different or is_older:
+        _remove_job(storage)
+        return record
+    return found

@@ -79,13 +79,12 @@ class ExportFile:
             check_output_path(path, f"the export {text!r}")
         return file
 
-    def check_new(self, scores: Path) -> None:
+    def check_new(self, scores: str) -> None:
         """Raise an error if a file exists, to which the scores that do not exist cannot belong."""
         for path in self.paths:
             if path.exists():
                 raise DecisionError(
-                    f"{str(path)!r} exists, and the scores {str(scores)!r} do not, so it is an export of others; "
-                    f"{REPLACE}."
+                    f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others; {REPLACE}."
                 )
 
     def check_images(self, locations: ImageLocations, *, include_accepted: bool) -> None:

@@ -106,7 +106,7 @@ def _describe_existing(path: Path) -> str:
 
 
 @contextmanager
-def translate_write_errors(what: str, path: Path) -> Iterator[None]:
+def translate_write_errors(what: str, path: object) -> Iterator[None]:
     """Raise a `DecisionError` for an error of the disk while something is written."""
     try:
         yield
@@ -121,12 +121,8 @@ def translate_write_errors(what: str, path: Path) -> Iterator[None]:
 
 def check_output_path(path: Path, what: str) -> None:
     """Raise an error, before hours of work, if a file cannot be written to a path."""
-    folder = path.parent
     where = f"cannot write {what} to {str(path)!r}"
-    if not folder.is_dir():
-        raise DecisionError(f"{where}: there is no folder {str(folder)!r}; create it or change the path.")
-    if not os.access(folder, os.W_OK):
-        raise DecisionError(f"{where}: no permission to write in {str(folder)!r}; choose another path.")
+    _check_folder(path.parent, where)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -137,6 +133,23 @@ def check_output_path(path: Path, what: str) -> None:
         raise DecisionError(f"{where}: it is a folder; pass the path of a file.")
     if not stat.S_ISREG(mode):
         raise DecisionError(f"{where}: it is a pipe or a device; pass the path of a file.")
+
+
+def check_output_folder(path: Path, what: str) -> None:
+    """Raise an error, before hours of work, if files cannot be written to a folder, which need not exist."""
+    where = f"cannot write {what} to {str(path)!r}"
+    if path.exists() and not path.is_dir():
+        raise DecisionError(
+            f"{where}: it is not a folder; pass a folder, or a file that ends in {', '.join(SCORE_FORMATS)}."
+        )
+    _check_folder(path if path.exists() else path.absolute().parent, where)
+
+
+def _check_folder(folder: Path, where: str) -> None:
+    if not folder.is_dir():
+        raise DecisionError(f"{where}: there is no folder {str(folder)!r}; create it or change the path.")
+    if not os.access(folder, os.W_OK):
+        raise DecisionError(f"{where}: no permission to write in {str(folder)!r}; choose another path.")
 
 
 def _write_parquet(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:

@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, is_whole_number
 from secondlook.classifiers import Classifier, check_device
 from secondlook.errors import DecisionError, SourceError
 from secondlook.predictions import (
     PROGRESS_UNIT,
     BatchSize,
     CollectJob,
+    Engine,
     SaveTimer,
     choose_batch_size,
     chunk_rows,
@@ -25,13 +26,14 @@ from secondlook.predictions import (
 from secondlook.progress import progress_bar
 from secondlook.scoring.adaptive_looks import choose_chunk_rows
 from secondlook.scoring.chunk_scorers import ChunkScoring, OnPredictions, RowWriter
-from secondlook.scoring.chunks import JobRecord, ScoreChunks
+from secondlook.scoring.chunk_worker import EngineUse, LoadScorer, compute_on_engine
+from secondlook.scoring.chunks import JobRecord, ScoreChunks, Totals
+from secondlook.scoring.destinations import Destination, parse_destination
 from secondlook.scoring.exports import ExportFile
-from secondlook.scoring.formats import check_output_path, check_replaceable, find_format, write_scores
 from secondlook.scoring.loaded_policy import LoadedPolicy, choose_class_names
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
-from secondlook.scoring.rows import INDEX, RowOptions, row_schema
+from secondlook.scoring.rows import RowOptions, row_schema
 from secondlook.selective import Guarantee, Policy, check_threshold_transfers
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import parse_spec
@@ -65,6 +67,8 @@ def score(
     on_error: OnError | None = None,
     on_first_predictions: OnPredictions | None = None,
     device: str = "auto",
+    engine: Engine | None = None,
+    part_size: int | None = None,
 ) -> "ScoreSummary":
     """Write predicted class, confidence, interval and decision of every image of `data` to `out`.
 
@@ -79,7 +83,8 @@ def score(
     data
         Images: anything that `open_source` accepts.
     out
-        A .parquet, .csv or .jsonl file.
+        A .parquet, .csv or .jsonl file; or a folder, local or at a URL such as 's3://bucket/scores', for Parquet parts
+        that are written as they are computed.
     classifier
         The classifier of the policy, if it cannot be loaded from the spec in the policy. A spec inherits the options
         of the policy that it lacks, as far as they describe outputs and preprocessing.
@@ -102,22 +107,29 @@ def score(
         Whether to replace an existing file `out` that has other content, or files of `exports` where `out` does not
         exist; the same scores may be written again.
     on_error
-        What to do with an image that cannot be read: "fail" (by default) or "skip".
+        What to do with an image that cannot be read: "fail" (by default) or "skip" (by default with an engine), which
+        leaves a row with the reason.
     on_first_predictions
         Called once, with the predictions of the first chunk; never for an adaptive policy, which has no predictions
-        for all views.
+        for all views, and never with an engine.
     device
         Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
+    engine
+        Where chunks are computed: by default in this process, with `RayEngine` on a cluster. The rows are the same.
+    part_size
+        Number of images per chunk; by default chosen by the size of the images, or by the engine. A job that resumes
+        keeps its own.
     """
     check_device(device)
+    _check_part_size(part_size)
     loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
     check_threshold_transfers(loaded.method, loaded.options)
-    path = Path(out)
-    find_format(path)
-    check_output_path(path, "scores")
+    destination = parse_destination(out)
     export_files = [ExportFile.parse(text) for text in exports]
-    _check_paths_differ(path, policy, data, export_files)
+    _check_paths_differ(destination, policy, data, export_files)
     source = open_source(data, on_error=on_error)
+    if engine is not None and on_error is None and not _sets_on_error(data):
+        source = source.with_on_error("skip")
     folder = None if rejected is None else RejectedFolder(Path(rejected), source, link)
     locations = ImageLocations(source, folder, image_prefix)
     for export in export_files:
@@ -128,19 +140,27 @@ def score(
         beside = None if isinstance(policy, Policy) else Path(policy).parent
         resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch, folder=beside)
     options = RowOptions(loaded.rule, level, seed, per_view)
-    job = ScoringJob.prepare(loaded, resolved.on_device(device), source, options, batch_size)
+    # Another process puts the classifier on its own device.
+    here = resolved.on_device(device if engine is None else "cpu")
+    rows = part_size or (None if engine is None else engine.part_size)
+    job = ScoringJob.prepare(loaded, here, source, options, batch_size, rows)
     if not overwrite:
-        check_replaceable(path, job.metadata, source.ids)
-        for export in () if path.exists() else export_files:
-            export.check_new(path)
-    with ScoreChunks.open(path, job.record) as chunks:
+        destination.check_replaceable(job.metadata, source.ids)
+        for export in () if destination.has_scores() else export_files:
+            export.check_new(str(destination))
+    with destination.open_chunks(job.record, job.metadata, overwrite=overwrite) as chunks:
         if folder is not None:
             folder.check(chunks)
-        job.compute_chunks(chunks, on_first_predictions, progress=progress)
-        job.write_scores(chunks, path, overwrite=overwrite)
+        use = None
+        if engine is None:
+            job.compute_chunks(chunks, on_first_predictions, progress=progress)
+        else:
+            load_worker = job.make_worker(chunks, device, batch_size)
+            use = compute_on_engine(engine, load_worker, chunks, source.without_labels(), progress=progress)
+        destination.write(chunks, row_schema(options), overwrite=overwrite)
         job.write_review(chunks, locations, export_files, include_accepted=export_all, progress=progress)
-        summary = job.summarize(chunks, path, folder, export_files)
-        chunks.remove()
+        summary = job.summarize(chunks.totals, destination, folder, export_files, use)
+        destination.close(chunks)
     return summary
 
 
@@ -148,7 +168,8 @@ def score(
 class ScoreSummary:
     """Result of `score`: counts of images, the guarantee, and the files that were written."""
 
-    out: Path
+    out: Path | str
+    """The file or folder of the scores, or its URL."""
     accepted: int
     rejected: int
     skipped: tuple[tuple[str, str], ...]
@@ -166,6 +187,8 @@ class ScoreSummary:
     """Number of looks at each image if every one had all of them."""
     is_adaptive: bool = False
     """Whether the policy has a schedule, so that an image is looked at only until it is decided."""
+    use: EngineUse | None = None
+    """What the workers of an engine did; None if the images were scored in this process."""
 
     @property
     def images(self) -> int:
@@ -175,7 +198,7 @@ class ScoreSummary:
     @property
     def mean_looks(self) -> float:
         """Mean number of looks at an image."""
-        return self.looks / self.images
+        return self.looks / self.images if self.images else 0.0
 
     @property
     def guarantee_text(self) -> str:
@@ -197,14 +220,16 @@ class ScoreSummary:
             "mismatch": self.mismatch,
             "rejected_folder": None if self.rejected_folder is None else str(self.rejected_folder),
             "exports": list(self.exports),
+            **({} if self.use is None else self.use.to_dict()),
         }
 
     def __str__(self) -> str:
-        percentage = 100 * self.accepted / self.images
+        percentage = 100 * self.accepted / max(1, self.images)
         lines = [
             f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
             f"{len(self.skipped):,} skipped",
             *([self._describe_looks()] if self.is_adaptive else []),
+            *(() if self.use is None else self.use.describe()),
             f"guarantee: {self.guarantee_text}",
             *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
         ]
@@ -235,11 +260,19 @@ class ScoringJob:
     class_names: tuple[str, ...] | None
     n_classes: int
     batch_size: int
+    image: Array
+    """The first image at the input size. [H, W, C]"""
     record: JobRecord
 
     @classmethod
     def prepare(
-        cls, policy: Policy, resolved: ResolvedClassifier, source: Source, options: RowOptions, batch_size: BatchSize
+        cls,
+        policy: Policy,
+        resolved: ResolvedClassifier,
+        source: Source,
+        options: RowOptions,
+        batch_size: BatchSize,
+        part_size: int | None = None,
     ) -> "ScoringJob":
         """Run the classifier on one image, to find the number of classes and how many images fit in memory."""
         classifier = MemberOutputs(resolved.classifier)
@@ -256,7 +289,8 @@ class ScoringJob:
             preprocessing=resolved.classifier.preprocessing.to_dict(),
             data=source.digest,
             images=len(source),
-            rows=min(
+            rows=part_size
+            or min(
                 _chunk_rows(policy, image, classifier), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))
             ),
             level=options.level,
@@ -265,7 +299,7 @@ class ScoringJob:
             class_names=class_names,
         )
         chosen = choose_batch_size(batch_size, image, classifier)
-        return cls(policy, resolved, source, options, classifier, class_names, n_classes, chosen, record)
+        return cls(policy, resolved, source, options, classifier, class_names, n_classes, chosen, image, record)
 
     def compute_chunks(
         self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None, *, progress: bool
@@ -284,12 +318,10 @@ class ScoringJob:
                 with progress_bar("scoring", chunks.missing_images, "images", enabled=progress) as advance:
                     scoring.compute_adaptively(advance)
 
-    def write_scores(self, chunks: ScoreChunks, path: Path, *, overwrite: bool) -> None:
-        """Write the rows of all chunks as one file."""
-        schema = row_schema(self.options)
-        schema = schema.remove(schema.get_field_index(INDEX)).with_metadata(self.metadata)
-        tables = (chunk.rows.drop_columns(INDEX).cast(schema) for chunk in chunks.read())
-        write_scores(path, schema, tables, overwrite=overwrite)
+    def make_worker(self, chunks: ScoreChunks, device: str, batch_size: BatchSize) -> LoadScorer:
+        """Return what scores the chunks of this job in another process."""
+        policy, classifier = self.policy.model_dump_json(), self.resolved.classifier
+        return LoadScorer(policy, classifier, device, batch_size, self.image, chunks.record, chunks.metadata)
 
     def write_review(
         self,
@@ -311,34 +343,33 @@ class ScoringJob:
                 export.write(queue, locations)
 
     def summarize(
-        self, chunks: ScoreChunks, path: Path, folder: RejectedFolder | None, exports: Sequence[ExportFile]
+        self,
+        totals: Totals,
+        destination: Destination,
+        folder: RejectedFolder | None,
+        exports: Sequence[ExportFile],
+        use: EngineUse | None,
     ) -> ScoreSummary:
-        """Count accepted, rejected and skipped images, and looks."""
-        accepted = images = looks = 0
-        skipped: list[tuple[str, str]] = []
-        for chunk in chunks.read(["accept", "looks"]):
-            accepted += int(chunk.rows["accept"].to_numpy().sum())
-            looks += int(chunk.rows["looks"].to_numpy().sum())
-            images += len(chunk.rows)
-            skipped += ((id_, reason) for _, id_, reason in chunk.skipped)
+        """Return the counts of accepted, rejected and skipped images, and of looks, with all that was written."""
         return ScoreSummary(
-            path,
-            accepted,
-            images - accepted,
-            tuple(skipped),
+            destination.find_path() or str(destination),
+            totals.accepted,
+            totals.images - totals.accepted,
+            totals.skipped,
             None if self.resolved.mismatch else self.policy.rule.guarantee,
             self.resolved.mismatch,
             None if folder is None else folder.path,
             tuple(str(export) for export in exports),
             self.policy.guarantee_text,
-            looks,
+            totals.looks,
             len(self.policy.views) if self.policy.schedule is None else self.policy.schedule.full_looks,
             self.policy.schedule is not None,
+            use,
         )
 
     def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
         class_names = self.class_names or tuple(str(label) for label in range(self.n_classes))
-        tables = (chunk.rows for chunk in chunks.read(list(QUEUE_COLUMNS)))
+        tables = chunks.read(list(QUEUE_COLUMNS))
         return ReviewQueue.from_rows(tables, self.source.ids, class_names, include_accepted=include_accepted)
 
     @property
@@ -358,7 +389,19 @@ def _chunk_rows(policy: Policy, image: Array, classifier: Classifier) -> int:
     return chunk_rows(image) if policy.schedule is None else choose_chunk_rows(image, classifier)
 
 
-def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequence[ExportFile]) -> None:
+def _check_part_size(part_size: int | None) -> None:
+    if part_size is not None and (not is_whole_number(part_size) or part_size < 1):
+        raise DecisionError(f"part_size is {part_size!r}; expected the number of images per chunk, at least 1.")
+
+
+def _sets_on_error(data: object) -> bool:
+    """Whether an open source, or the options of a spec, say what to do with an image that cannot be read."""
+    if isinstance(data, Source):
+        return True
+    return isinstance(data, str) and ":" in data and "on_error" in parse_spec(data, SourceError).options
+
+
+def _check_paths_differ(destination: Destination, policy: object, data: object, exports: Sequence[ExportFile]) -> None:
     """Raise an error if an output would replace an input or another output."""
     used: dict[str, str] = {}
     if isinstance(policy, str | Path):
@@ -366,8 +409,9 @@ def _check_paths_differ(out: Path, policy: object, data: object, exports: Sequen
     if isinstance(data, str | Path):
         spec = str(data)
         used[os.path.realpath(parse_spec(spec, SourceError).path if ":" in spec else spec)] = "the data"
+    out = destination.find_path()
     outputs = [
-        ("the scores", out),
+        *([] if out is None else [("the scores", out)]),
         *((f"the export {str(export)!r}", path) for export in exports for path in export.paths),
     ]
     for what, path in outputs:

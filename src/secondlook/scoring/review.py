@@ -17,7 +17,7 @@ from secondlook.errors import DecisionError
 from secondlook.files import TEMPORARY_SUFFIX, remove_temporary_files, write_atomically
 from secondlook.scoring.chunks import ScoreChunks
 from secondlook.scoring.formats import open_text, translate_write_errors
-from secondlook.scoring.rows import INDEX
+from secondlook.scoring.rows import REASON
 from secondlook.sources import FileSource, Source, Subset
 from secondlook.specs import parse_spec
 from secondlook.tables import format_csv_row
@@ -25,7 +25,7 @@ from secondlook.tables import format_csv_row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUEUE_COLUMNS = (INDEX, "label", "confidence", "low", "high", "accept")
+QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", REASON)
 
 REJECTED_LIST = "rejected.csv"
 
@@ -67,25 +67,33 @@ class ReviewQueue:
     def from_rows(
         cls, tables: Iterable["pa.Table"], ids: Sequence[str], class_names: tuple[str, ...], *, include_accepted: bool
     ) -> "ReviewQueue":
-        """Return the rejected images of a scoring job, or all of them."""
-        chunks: dict[str, list[Any]] = {name: [] for name in QUEUE_COLUMNS}
+        """Return the rejected images of a scoring job, or all of them; `tables` are the rows of all images, in order.
+
+        Images that could not be read are left out.
+        """
+        names = [name for name in QUEUE_COLUMNS if name != REASON]
+        columns: dict[str, list[Any]] = {"position": [], **{name: [] for name in names}}
+        start = 0
         for table in tables:
-            selected = np.ones(len(table), dtype=np.bool_) if include_accepted else ~table["accept"].to_numpy()
-            for name in QUEUE_COLUMNS:
-                chunks[name].append(table[name].to_numpy()[selected])
-        columns = {name: np.concatenate(values) for name, values in chunks.items()}
-        order = np.lexsort((columns[INDEX], columns["confidence"]))
-        return cls({name: values[order] for name, values in columns.items()}, ids, class_names)
+            is_read = table[REASON].is_null().to_numpy()
+            selected = np.flatnonzero(is_read & (include_accepted | ~table["accept"].to_numpy()))
+            columns["position"].append(start + selected)
+            for name in names:
+                columns[name].append(table[name].take(selected).to_numpy())
+            start += len(table)
+        joined = {name: np.concatenate(values) for name, values in columns.items()}
+        order = np.lexsort((joined["position"], joined["confidence"]))
+        return cls({name: values[order] for name, values in joined.items()}, ids, class_names)
 
     def __len__(self) -> int:
-        return len(self.columns[INDEX])
+        return len(self.columns["position"])
 
     def __iter__(self) -> Iterator[ReviewImage]:
         folders = name_class_folders(self.class_names)
-        for index, label, confidence, low, high, accept in zip(*self.columns.values(), strict=True):
+        for position, label, confidence, low, high, accept in zip(*self.columns.values(), strict=True):
             yield ReviewImage(
-                int(index),
-                self.ids[int(index)],
+                int(position),
+                self.ids[int(position)],
                 int(label),
                 self.class_names[int(label)],
                 folders[int(label)],

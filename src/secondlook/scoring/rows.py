@@ -1,6 +1,6 @@
 """Decisions about images: one row per image, as a table for score files and as arrays for Python."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-INDEX = "index"
-"""Column with the position of an image in its source: in the chunks of a job, but not in score files."""
+REASON = "reason"
+"""Column that tells why an image could not be read; null for all others."""
 
 REJECTED_LABEL = -1
 """Predicted label of a rejected image."""
@@ -105,13 +105,12 @@ class RowOptions:
 
 
 def row_schema(options: RowOptions) -> "pa.Schema":
-    """Return the columns of the rows, starting with the index."""
+    """Return the columns of the rows."""
     import pyarrow as pa
 
     top_k = [("labels", pa.list_(pa.int64()))] if options.rule.top_k > 1 else []
     per_view = [("view_labels", pa.list_(pa.int64())), ("view_probabilities", pa.list_(pa.float64()))]
     fields = [
-        (INDEX, pa.int64()),
         ("id", pa.string()),
         ("label", pa.int64()),
         *top_k,
@@ -121,20 +120,18 @@ def row_schema(options: RowOptions) -> "pa.Schema":
         ("high", pa.float64()),
         ("accept", pa.bool_()),
         ("looks", pa.int64()),
+        (REASON, pa.string()),
         *(per_view if options.per_view else []),
     ]
     return pa.schema(fields)
 
 
-def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> "pa.Table":
-    """Decide about each image, looked at in all views of `preds`. `indices` are its positions in the source, [N]."""
-    import pyarrow as pa
-
+def compute_rows(options: RowOptions, preds: Predictions) -> "pa.Table":
+    """Decide about each image, looked at in all views of `preds`."""
     decisions = make_decisions(options.rule, preds, level=options.level, seed=options.seed)
     predicted = decisions.labels.reshape(len(preds), options.rule.top_k)
     low, high = _as_columns(decisions.interval, len(preds))
     columns: dict[str, Any] = {
-        INDEX: indices,
         "id": list(preds.ids),
         "label": predicted[:, 0],
         "labels": list(predicted),
@@ -147,15 +144,36 @@ def compute_rows(options: RowOptions, preds: Predictions, indices: IntArray) -> 
     }
     if options.per_view:
         columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in _predict_per_view(preds))
-    schema = row_schema(options)
-    return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    return _make_table(options, columns, len(preds))
 
 
-def join_rows(options: RowOptions, tables: Iterable["pa.Table"]) -> "pa.Table":
-    """Return the rows of several tables, or of none, in the order of the source."""
+def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -> "pa.Table":
+    """Return the rows of images that could not be read, given by id and reason: never accepted, after no look."""
+    ids, reasons = [id_ for id_, _ in skipped], [reason for _, reason in skipped]
+    n_images = len(skipped)
+    columns = {"id": ids, "accept": [False] * n_images, "looks": [0] * n_images, REASON: reasons}
+    return _make_table(options, columns, n_images)
+
+
+def _make_table(options: RowOptions, columns: Mapping[str, Any], n_rows: int) -> "pa.Table":
+    """Return a table of all columns; those that are not given are null."""
     import pyarrow as pa
 
-    return pa.concat_tables([row_schema(options).empty_table(), *tables]).sort_by(INDEX)
+    schema = row_schema(options)
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(n_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def join_rows(options: RowOptions, tables: Iterable[tuple[IntArray, "pa.Table"]]) -> "pa.Table":
+    """Return the rows of several tables, or of none, each with its positions, int64 [n], in the order of positions."""
+    import pyarrow as pa
+
+    parts = [(np.empty(0, dtype=np.int64), row_schema(options).empty_table()), *tables]
+    order = np.argsort(np.concatenate([positions for positions, _ in parts]))
+    return pa.concat_tables([table for _, table in parts]).take(order)
 
 
 def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -> Decisions:

@@ -1,0 +1,371 @@
+"""Files behind URLs (s3://, gs://, abfs://, hdfs://, file://) and local paths, read and written through pyarrow."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from secondlook.errors import SecondLookError
+from secondlook.files import write_bytes_atomically
+from secondlook.registry import did_you_mean
+from secondlook.specs import expand_path, split_options
+
+URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
+USER_IN_URL = re.compile(r"[^/@:]*:(?!\d+(/|$))[^@]*@", re.DOTALL)
+"""A user and a password before the host. A password may contain slashes; a colon may also stand before a port."""
+SECRET_OPTION = re.compile(r"[?&][^=&]*(key|secret|token|password|credential|signature)[^=&]*=", re.IGNORECASE)
+
+SERVER_ERROR = re.compile(r"AWS Error|google::cloud|Azure|hdfs|curl", re.IGNORECASE)
+
+LOCATION_OPTIONS: Mapping[str, str] = {
+    "endpoint": "address of another server than that of the provider, such as 'http://localhost:9000' (s3:// and gs://)",
+    "region": "region of the bucket, found by itself by default (s3://)",
+    "anonymous": "'true' to read a public bucket without credentials (s3:// and gs://)",
+}
+
+CONNECT_SECONDS = 5.0
+REQUEST_SECONDS = 10.0
+ATTEMPTS = 3
+"""Together these limits report a server that is gone within seconds, and still ride out a single lost request."""
+
+
+class FileEntry(NamedTuple):
+    """A file of a location: its name relative to the location, size in bytes, and time of modification."""
+
+    name: str
+    size: int
+    mtime_ns: int
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL such as 's3://bucket/folder'; a Windows path, whose drive has one letter, is none."""
+    return URL.fullmatch(text) is not None
+
+
+def reject_credentials(text: str, error: type[SecondLookError]) -> None:
+    """Raise for a URL, or for text that contains one, with credentials in it; the message does not repeat them."""
+    match = URL.search(text)
+    if match is None:
+        return
+    scheme, rest = match["scheme"].lower(), match["rest"]
+    if USER_IN_URL.match(rest) or SECRET_OPTION.search(rest) or (scheme == "s3" and "@" in rest.partition("/")[0]):
+        raise error(
+            f"the {scheme}:// URL contains credentials; remove them, and pass them in environment variables"
+            " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://), a configuration file or the role of the machine."
+        )
+
+
+def open_location(location: str, error: type[SecondLookError], options: Mapping[str, str] | None = None) -> "Location":
+    """Return the folder, file or prefix of a URL or of a local path; nothing is read yet.
+
+    Parameters
+    ----------
+    location
+        Any URL that pyarrow has a file system for, which may end in options such as '?region=eu-west-1', or a path.
+    error
+        The class of the errors that all methods raise.
+    options
+        Further options, by their names in `LOCATION_OPTIONS`; those of specs that mean something else are ignored.
+    """
+    if not is_url(location):
+        return Location(location, error, path=_make_absolute(expand_path(location)))
+    reject_credentials(location, error)
+    url, given = split_options(location, error)
+    given |= {name: value for name, value in (options or {}).items() if name in LOCATION_OPTIONS}
+    for name in given:
+        if name not in LOCATION_OPTIONS:
+            raise error(
+                f"unknown option {name!r} of {url!r}; known: {', '.join(LOCATION_OPTIONS)}."
+                + did_you_mean(name, LOCATION_OPTIONS)
+            )
+    reject_credentials(given.get("endpoint", ""), error)
+    anonymous = given.get("anonymous", "false").lower()
+    if anonymous not in ("true", "false"):
+        raise error(f"anonymous={given['anonymous']!r} of {url!r}; expected 'true' or 'false'.")
+    opened = Location(url, error, given.get("endpoint"), given.get("region"), anonymous == "true")
+    return opened._resolve()
+
+
+@dataclass(frozen=True)
+class Location:
+    """A folder of files behind a URL, or a local one; it can be sent to other processes and machines.
+
+    The file system is opened on first use in each process, with credentials from the environment or the machine's role.
+    Every failure of it is raised as `error`, from the exception of pyarrow.
+    """
+
+    url: str
+    """The URL, or the local path as it was given."""
+    error: type[SecondLookError]
+    endpoint: str | None = None
+    region: str | None = None
+    anonymous: bool = False
+    path: str = ""
+    """Where the files are in the file system: 'bucket/prefix', or an absolute path."""
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the URL in lower case; 'file' for local paths."""
+        match = URL.fullmatch(self.url)
+        return match["scheme"].lower() if match else "file"
+
+    @property
+    def local_path(self) -> Path | None:
+        """The path of local files; None for files elsewhere."""
+        return Path(self.path) if self.scheme == "file" else None
+
+    @property
+    def name(self) -> str:
+        """The last component of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "Location":
+        """The folder that the location is in."""
+        url = self.url.rstrip("/").rpartition("/")[0] if is_url(self.url) else str(Path(self.url).parent)
+        return replace(self, url=url, path=self.path.rpartition("/")[0])
+
+    def list_files(self) -> list[FileEntry]:
+        """Return all files in the folder and its subfolders, sorted by name, without hidden files and folders.
+
+        A folder or prefix that does not exist is empty; a bucket that does not exist is an error.
+        """
+        from pyarrow.fs import FileType
+
+        if self.local_path is not None:
+            with self._translate_errors():
+                return sorted(_walk_files(self.local_path))
+        files = [info for info in self._list(recursive=True) if info.type == FileType.File]
+        if not files:
+            self._check_bucket()
+        entries = (FileEntry(self._make_relative(info.path), info.size, info.mtime_ns or 0) for info in files)
+        return sorted(entry for entry in entries if not _is_hidden(entry.name))
+
+    def list_folders(self) -> list[str]:
+        """Return the names of the subfolders, sorted, without hidden ones."""
+        from pyarrow.fs import FileType
+
+        folders = (info.base_name for info in self._list(recursive=False) if info.type == FileType.Directory)
+        return sorted(name for name in folders if not _is_hidden(name))
+
+    def find(self, name: str = "") -> FileEntry | None:
+        """Return the file of a name, or the location itself if it is a file; None where there is no such file."""
+        from pyarrow.fs import FileType
+
+        with self._translate_errors():
+            info = self._file_system.get_file_info(self._join(name))
+        return FileEntry(name, info.size, info.mtime_ns or 0) if info.type == FileType.File else None
+
+    def exists(self) -> bool:
+        """Whether there is such a folder or file; a prefix of a bucket exists while there are files below it."""
+        from pyarrow.fs import FileType
+
+        with self._translate_errors():
+            return bool(self._file_system.get_file_info(self.path).type != FileType.NotFound)
+
+    def open(self, name: str) -> Any:
+        """Open a file for reading at any position: a `pyarrow.NativeFile`, which several threads may read."""
+        with self._translate_errors(name):
+            return self._file_system.open_input_file(self._join(name))
+
+    def read_bytes(self, name: str, start: int = 0, length: int | None = None, size: int | None = None) -> bytes:
+        """Read a file, or `length` bytes from `start`; a file of another size than `size` is an error."""
+        with self.open(name) as file, self._translate_errors(name):
+            found = file.size()
+            if size is not None and found != size:
+                raise self.error(f"{self._describe(name)} has changed while it was in use; open it again.")
+            content: bytes = file.read_at(found - start if length is None else length, start)
+        return content
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file, whole or not at all."""
+        with self._translate_errors(name):
+            if self.local_path is not None:
+                path = self.local_path / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes_atomically(path, content)
+                return
+            if self.path.startswith("/"):  # a file system with folders, such as HDFS, rather than a bucket
+                self._file_system.create_dir(self._join(name).rpartition("/")[0], recursive=True)
+            # Objects appear in a bucket when their upload is completed.
+            with self._file_system.open_output_stream(self._join(name), compression=None) as file:
+                file.write(content)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that does not exist is already deleted."""
+        with self._translate_errors(name):
+            try:
+                self._file_system.delete_file(self._join(name))
+            except FileNotFoundError:
+                return
+
+    def _resolve(self) -> "Location":
+        """Return the location with its path."""
+        if self.scheme in ("s3", "gs"):
+            scheme, _, rest = self.url.partition("://")
+            if not rest.partition("/")[0]:
+                raise self.error(f"{self.url!r} has no bucket; expected {scheme}://BUCKET/FOLDER.")
+            return replace(self, path=unquote(rest).rstrip("/"))
+        given = [name for name in ("endpoint", "region") if getattr(self, name)] + ["anonymous"] * self.anonymous
+        if given:
+            raise self.error(f"option {given[0]}= does not apply to {self.url!r}; omit it.")
+        with self._translate_errors():
+            return replace(self, path=_open_uri(self.url)[1])
+
+    @cached_property
+    def _file_system(self) -> Any:
+        with self._translate_errors():
+            if self.scheme == "s3":
+                return _open_s3(self.path.partition("/")[0], self._find_endpoint(), self.region, self.anonymous)
+            if self.scheme == "gs":
+                return _open_gcs(self.endpoint, self.anonymous)
+            return _open_uri("file:///" if self.scheme == "file" else self.url)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def _find_endpoint(self) -> str | None:
+        return self.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+    def _join(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}" if name else self.path
+
+    def _make_relative(self, path: str) -> str:
+        return path[len(self.path.rstrip("/")) + 1 :]
+
+    def _list(self, *, recursive: bool) -> list[Any]:
+        from pyarrow.fs import FileSelector
+
+        with self._translate_errors():
+            selector = FileSelector(self.path, allow_not_found=True, recursive=recursive)
+            return list(self._file_system.get_file_info(selector))
+
+    def _check_bucket(self) -> None:
+        bucket = self.path.partition("/")[0]
+        if bucket and not replace(self, path=bucket).exists():
+            raise self.error(
+                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its endpoint=."
+            )
+
+    @contextmanager
+    def translate_server_errors(self, name: str) -> Iterator[None]:
+        """Raise what the server fails at while an open file is parsed as `error`, and let errors of the parser pass."""
+        try:
+            yield
+        except OSError as problem:
+            if not SERVER_ERROR.search(str(problem)):
+                raise
+            raise self.error(f"{self._describe(name)} {_explain(problem, self)}") from problem
+
+    @contextmanager
+    def _translate_errors(self, name: str = "") -> Iterator[None]:
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except (OSError, ArrowException) as problem:
+            raise self.error(f"{self._describe(name)} {_explain(problem, self)}") from problem
+
+    def _describe(self, name: str) -> str:
+        return repr(f"{self.url.rstrip('/')}/{name}" if name else self.url)
+
+
+def _walk_files(root: Path) -> Iterator[FileEntry]:
+    """Yield the regular files below a folder; pyarrow would follow links that lead back to a parent folder."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        for path in (Path(folder) / name for name in names if not _is_hidden(name)):
+            if path.is_file():
+                status = path.stat()
+                yield FileEntry(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns)
+
+
+def _make_absolute(path: Path) -> str:
+    return Path(os.path.abspath(path)).as_posix()  # noqa: PTH100 - links must not be resolved
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+@cache
+def _open_s3(bucket: str, endpoint: str | None, region: str | None, anonymous: bool) -> Any:
+    """Open S3, or another store with its protocol; the region of a bucket of Amazon is found by asking for it."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    if region is None and endpoint is None:
+        region = resolve_s3_region(bucket)
+    return S3FileSystem(
+        anonymous=anonymous,
+        region=region,
+        endpoint_override=endpoint,
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=REQUEST_SECONDS,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+    )
+
+
+@cache
+def _open_gcs(endpoint: str | None, anonymous: bool) -> Any:
+    from pyarrow.fs import GcsFileSystem
+
+    scheme, _, host = (endpoint or "").rpartition("://")
+    return GcsFileSystem(
+        anonymous=anonymous,
+        scheme=scheme or None,
+        endpoint_override=host or None,
+        retry_time_limit=timedelta(seconds=REQUEST_SECONDS),
+    )
+
+
+@cache
+def _open_uri(url: str) -> tuple[Any, str]:
+    """Return the file system of any other URL, and the path in it."""
+    from pyarrow.fs import FileSystem
+
+    # Spaces and other characters that pyarrow rejects in URLs are allowed in the names of files.
+    file_system, path = FileSystem.from_uri(quote(url, safe="%/:@~,;!$'()*+=&[]"))
+    return file_system, str(path)
+
+
+def _explain(problem: Exception, location: Location) -> str:
+    """Return in a few words why a file system failed, without the ids of requests, and how to repair it."""
+    text = str(problem)
+    if isinstance(problem, FileNotFoundError):
+        return "does not exist; correct the URL, or restore the file."
+    if "NO_SUCH_BUCKET" in text or "bucket does not exist" in text:
+        return f"cannot be used: there is no bucket {location.path.partition('/')[0]!r}; create it, or correct the URL."
+    if re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
+        return (
+            "cannot be used: permission denied; set credentials in the environment (AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY for s3://) or use a role that may, or pass anonymous=true for a public bucket."
+        )
+    if re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
+        return "cannot be used: no credentials were found; set them in the environment, or pass anonymous=true."
+    if re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
+        return "cannot be used: its bucket is in another region; pass region=."
+    network = re.search(r"NETWORK_CONNECTION|CURL error|UNAVAILABLE|timed? ?out", text, re.I)
+    if network:
+        reached = location.endpoint or os.environ.get("AWS_ENDPOINT_URL") if location.scheme == "s3" else None
+        server = f"its server ({reached})" if reached else "its server"
+        return f"cannot be used: {server} cannot be reached ({_shorten(text)}); check the network and endpoint=."
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"cannot be used: {problem.strerror}; check the URL and what it names."
+    return f"cannot be used: {_shorten(text)}; check the URL."
+
+
+def _shorten(text: str) -> str:
+    """Return the last and most concrete part of a message of pyarrow, without what only its authors understand."""
+    line = text.strip().splitlines()[0] if text.strip() else "no reason was given"
+    found = re.search(r"(?:Details: |CURL error \[\d+\]=)(.*?)(?: error_info=.*)?$", line)
+    line = found[1] if found else line.rpartition(" operation: ")[2]
+    return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".")[:120]
