@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,7 @@ from secondlook.views import PRESETS
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
+    from secondlook.predictions import Engine
 
 Models = Annotated[
     list[str],
@@ -108,6 +109,40 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
 ]
 OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="Fail on an unreadable image, or skip and list it.")]
+OnErrorOfEngine = Annotated[
+    OnError | None,
+    typer.Option(
+        "--on-error",
+        help="Fail on an unreadable image, or skip and list it.",
+        show_default="fail; skip with --engine ray",
+    ),
+]
+EngineName = Annotated[
+    Literal["local", "ray"], typer.Option("--engine", help="Compute in this process, or on a Ray cluster.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Head node of the Ray cluster, or 'auto' for the cluster of this machine.",
+        show_default="RAY_ADDRESS, or a Ray that is started on this machine",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Most workers on the cluster.", show_default="as many as it holds"),
+]
+CpusPerWorker = Annotated[
+    float | None, typer.Option("--cpus-per-worker", min=0, help="CPUs of each worker.", show_default="1")
+]
+GpusPerWorker = Annotated[
+    float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of each worker.", show_default="0")
+]
+PartSize = Annotated[
+    int | None,
+    typer.Option("--part-size", min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray"),
+]
 Overwrite = Annotated[bool, typer.Option("--force", help="Replace an existing file that has other content.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -122,6 +157,32 @@ def require_partner(given: Mapping[str, object], partner: str, partner_value: ob
     for option, value in given.items():
         if value is not None and value is not False and not partner_value:
             raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
+
+
+def make_engine(
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    cpus_per_worker: float | None,
+    gpus_per_worker: float | None,
+    part_size: int | None,
+) -> "Engine | None":
+    """Return the engine of a command; None to compute in this process. Options of a cluster need one."""
+    of_cluster = {
+        "address": address,
+        "workers": workers,
+        "cpus_per_worker": cpus_per_worker,
+        "gpus_per_worker": gpus_per_worker,
+    }
+    if engine == "local":
+        require_partner(
+            {f"--{name.replace('_', '-')}": value for name, value in of_cluster.items()}, "--engine ray", None
+        )
+        return None
+    from secondlook.cluster import RayEngine
+
+    settings: dict[str, Any] = {**of_cluster, "part_size": part_size}
+    return RayEngine(**{name: value for name, value in settings.items() if value is not None})
 
 
 def _hide_bars(wanted: bool) -> bool:

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 def score(
     policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")],
     data: options.Data,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            metavar="FILE|DIR|URL",
+            help="File to write (.parquet, .csv or .jsonl), or a folder or URL such as s3://bucket/scores for Parquet "
+            "parts.",
+        ),
+    ],
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +51,13 @@ def score(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = "auto",
-    on_error: options.OnErrorOption = "fail",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    cpus_per_worker: options.CpusPerWorker = None,
+    gpus_per_worker: options.GpusPerWorker = None,
+    part_size: options.PartSize = None,
+    on_error: options.OnErrorOfEngine = None,
     allow_mismatch: Annotated[
         bool,
         typer.Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost."),
@@ -82,7 +96,9 @@ def score(
         progress=not (quiet or no_progress),
         allow_mismatch=allow_mismatch,
         overwrite=overwrite,
-        on_error=options.choose_on_error(on_error),
+        engine=options.make_engine(engine, address, workers, cpus_per_worker, gpus_per_worker, part_size),
+        part_size=part_size,
+        on_error=on_error,
         on_first_predictions=None if quiet else _warn_of_harmful_views,
     )
     if as_json:
