@@ -1,0 +1,104 @@
+"""Classifiers in other processes: loaded again from their spec and compared there, or pickled themselves."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from secondlook.arrays import Array
+from secondlook.classifiers import limit_threads, load_classifier
+from secondlook.errors import ClassifierError
+
+IMAGES: Array = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
+
+
+def compute_probabilities(batch: Any) -> Any:
+    bright = batch.mean(axis=(1, 2, 3)) / 255
+    return np.stack([1 - bright, bright], axis=1)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ONNX file in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model.onnx", seed=0)
+    return tmp_path / "model.onnx"
+
+
+def write_model(path: Path, seed: int) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = np.random.default_rng(seed).normal(size=(3 * 8 * 8, 4)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["x"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weights"], ["logits"]),
+        ],
+        "model",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+
+
+def test_model_of_a_spec_is_loaded_again(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    classifier = load_classifier("onnx:model.onnx?std=.5", mean=0.5)
+    pickled = pickle.dumps(classifier)
+    assert len(pickled) < 1000 < model.stat().st_size
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for again in (pickle.loads(pickled), pickle.loads(pickle.dumps(pickle.loads(pickled)))):
+        assert (again.name, again.digest) == (classifier.name, classifier.digest)
+        assert again.preprocessing == classifier.preprocessing
+        np.testing.assert_array_equal(again(IMAGES), classifier(IMAGES))
+
+
+def test_another_file_on_the_other_machine_is_an_error(model: Path) -> None:
+    pickled = pickle.dumps(load_classifier("onnx:model.onnx"))
+    write_model(model, seed=1)
+    with pytest.raises(ClassifierError, match=r"onnx:model\.onnx"):
+        pickle.loads(pickled)
+    model.unlink()
+    with pytest.raises(ClassifierError, match=r"model\.onnx"):
+        pickle.loads(pickled)
+
+
+def test_functions_and_ensembles_are_pickled(model: Path) -> None:
+    function = load_classifier(compute_probabilities, name="brightness")
+    again = pickle.loads(pickle.dumps(function))
+    np.testing.assert_array_equal(again(IMAGES), function(IMAGES))
+    ensemble = load_classifier(["onnx:model.onnx", "onnx:model.onnx?mean=.5&std=.2"], name="both")
+    again = pickle.loads(pickle.dumps(ensemble))
+    assert (again.name, again.digest, len(again.members)) == ("both", ensemble.digest, 2)
+    np.testing.assert_array_equal(again.probabilities(IMAGES), ensemble.probabilities(IMAGES))
+
+
+@pytest.mark.parametrize(("spec", "threads"), [("onnx:model.onnx", 3), ("onnx:model.onnx?threads=2", 2)])
+def test_threads_of_a_process_are_limited(
+    model: Path, monkeypatch: pytest.MonkeyPatch, spec: str, threads: int
+) -> None:
+    import cv2
+
+    before = cv2.getNumThreads()
+    made: list[int] = []
+    create = onnxruntime.InferenceSession
+
+    def record(path: str, options: Any, **settings: Any) -> Any:
+        made.append(options.intra_op_num_threads)
+        return create(path, options, **settings)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", record)
+    try:
+        limit_threads(3)
+        load_classifier(spec)
+        assert cv2.getNumThreads() == 3
+    finally:
+        limit_threads(None)
+        cv2.setNumThreads(before)
+    load_classifier("onnx:model.onnx")
+    assert made == [threads, 0]
