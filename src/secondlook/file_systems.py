@@ -177,13 +177,10 @@ class Location:
         with self._translate_errors(name):
             return self._file_system.open_input_file(self._join(name))
 
-    def read_bytes(self, name: str, start: int = 0, length: int | None = None, size: int | None = None) -> bytes:
-        """Read a file, or `length` bytes from `start`; a file of another size than `size` is an error."""
+    def read_bytes(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read a file, or `length` bytes from `start`."""
         with self.open(name) as file, self._translate_errors(name):
-            found = file.size()
-            if size is not None and found != size:
-                raise self.error(f"{self._describe(name)} has changed while it was in use; open it again.")
-            content: bytes = file.read_at(found - start if length is None else length, start)
+            content: bytes = file.read_at(file.size() - start if length is None else length, start)
         return content
 
     def write_bytes(self, name: str, content: bytes) -> None:
@@ -210,14 +207,15 @@ class Location:
 
     def _resolve(self) -> "Location":
         """Return the location with its path."""
+        allowed = {"s3": ("endpoint", "region", "anonymous"), "gs": ("endpoint", "anonymous")}.get(self.scheme, ())
+        for name in ("endpoint", "region", "anonymous"):
+            if getattr(self, name) and name not in allowed:
+                raise self.error(f"option {name}= does not apply to {self.url!r}; omit it.")
         if self.scheme in ("s3", "gs"):
             scheme, _, rest = self.url.partition("://")
             if not rest.partition("/")[0]:
                 raise self.error(f"{self.url!r} has no bucket; expected {scheme}://BUCKET/FOLDER.")
             return replace(self, path=unquote(rest).rstrip("/"))
-        given = [name for name in ("endpoint", "region") if getattr(self, name)] + ["anonymous"] * self.anonymous
-        if given:
-            raise self.error(f"option {given[0]}= does not apply to {self.url!r}; omit it.")
         with self._translate_errors():
             return replace(self, path=_open_uri(self.url)[1])
 
@@ -304,6 +302,8 @@ def _open_s3(bucket: str, endpoint: str | None, region: str | None, anonymous: b
 
     if region is None and endpoint is None:
         region = resolve_s3_region(bucket)
+    elif region is None:  # most other stores have one region only, whatever its name; a machine of Amazon is not asked
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     return S3FileSystem(
         anonymous=anonymous,
         region=region,
@@ -366,6 +366,6 @@ def _explain(problem: Exception, location: Location) -> str:
 def _shorten(text: str) -> str:
     """Return the last and most concrete part of a message of pyarrow, without what only its authors understand."""
     line = text.strip().splitlines()[0] if text.strip() else "no reason was given"
-    found = re.search(r"(?:Details: |CURL error \[\d+\]=)(.*?)(?: error_info=.*)?$", line)
+    found = re.search(r"(?:Details: |CURL error \[\d+\]=)(.*?)(?: error_info\W.*)?$", line)
     line = found[1] if found else line.rpartition(" operation: ")[2]
     return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".")[:120]

@@ -4,13 +4,17 @@ import io
 import os
 import pickle
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pyarrow.fs import copy_files
 from scipy.io import savemat
 
 from secondlook.arrays import Array
@@ -148,16 +152,43 @@ def write_hub_folder(root: Path, images: Array) -> None:
         write_png(root / "pictures" / "test" / ("cat", "dog")[number % 2] / f"{number}.png", image)
 
 
+def write_parquet(path: Path, images: list[bytes | None], row_group_size: int = 2, **columns: list[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"image": pa.array(images, pa.binary()), **columns})
+    pq.write_table(table, path, row_group_size=row_group_size)
+
+
+def tar_bytes(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+def write_shards(root: Path, images: Array, labels: list[int]) -> None:
+    """Write tar files of at most three samples."""
+    root.mkdir(parents=True, exist_ok=True)
+    for first in range(0, len(images), 3):
+        files: dict[str, bytes] = {}
+        for number in range(first, min(first + 3, len(images))):
+            files |= {f"{number:04}.png": png_bytes(images[number]), f"{number:04}.cls": str(labels[number]).encode()}
+        (root / f"shard-{first // 3:04}.tar").write_bytes(tar_bytes(files))
+
+
 @pytest.fixture
 def samples(
     tmp_path: Path,
+    request: pytest.FixtureRequest,
     write_cifar10: Callable[[Path, Array, list[int]], None],
     write_cifar100: Callable[[Path, Array, list[int], list[int]], None],
     write_svhn: Callable[[Path, Array, list[int]], None],
     write_stl10: Callable[[Path, Array, list[int]], None],
     write_devkit: Callable[[Path, list[int]], None],
 ) -> Callable[[str], str]:
-    """Write a data set of seven images for a scheme, and return its spec."""
+    """Write a data set of seven images for a scheme, such as 'folder' or 'folder in a bucket', and return its spec."""
     small, digits = random_images(7), random_images(7, 32, 32)
     labels = [0, 1, 2, 2, 1, 0, 1]
 
@@ -180,6 +211,11 @@ def samples(
         "folder": ("", write_folder),
         "csv": ("/list.csv", write_csv),
         "hf": (f"/pictures?cache={tmp_path}/cache", lambda: write_hub_folder(tmp_path, small)),
+        "parquet": (
+            "/a.parquet",
+            lambda: write_parquet(tmp_path / "a.parquet", [png_bytes(image) for image in small], label=labels),
+        ),
+        "webdataset": ("/shards", lambda: write_shards(tmp_path / "shards", small, labels)),
         "cifar10": ("", lambda: write_cifar10(tmp_path, digits, labels)),
         "cifar100": ("", lambda: write_cifar100(tmp_path, digits, labels, [0, 1, 1, 1, 1, 0, 1])),
         "svhn": ("", lambda: write_svhn(tmp_path, digits, [10, 1, 2, 9, 10, 3, 4])),
@@ -187,10 +223,15 @@ def samples(
         "imagenet": ("", write_imagenet),
     }
 
-    def sample(scheme: str) -> str:
+    def sample(kind: str) -> str:
+        scheme, _, bucket = kind.partition(" in ")
         location, write = writers[scheme]
         write()
-        return f"{scheme}:{tmp_path}{location}"
+        if not bucket:
+            return f"{scheme}:{tmp_path}{location}"
+        system = request.getfixturevalue("s3")("samples")
+        copy_files(str(tmp_path), "samples/a folder", destination_filesystem=system)
+        return f"{scheme}:s3://samples/a folder{location}"
 
     return sample
 

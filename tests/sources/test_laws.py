@@ -1,5 +1,6 @@
 """Laws that hold for every registered scheme."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,9 +14,14 @@ from secondlook.sources.loading import READ_OPTIONS
 from secondlook.sources.subset import SELECTION_OPTIONS
 
 every_scheme = pytest.mark.parametrize("scheme", sorted(SOURCES))
+every_kind = pytest.mark.parametrize(
+    "scheme", [*sorted(SOURCES), "folder in a bucket", "parquet in a bucket", "webdataset in a bucket"]
+)
+IN_MEMORY = ("cifar10", "cifar100", "svhn")
+"""Schemes whose images are loaded when they are opened, and have no location from then on."""
 
 
-@every_scheme
+@every_kind
 def test_batches_contain_every_image_once_in_order(scheme: str, samples: Callable[[str], str]) -> None:
     source = open_source(samples(scheme))
     assert len(source) == 7 == len(source.ids) == len(set(source.ids))
@@ -31,7 +37,7 @@ def test_batches_contain_every_image_once_in_order(scheme: str, samples: Callabl
         np.testing.assert_array_equal(image, source.read(index))
 
 
-@every_scheme
+@every_kind
 def test_labels_are_class_indices(scheme: str, samples: Callable[[str], str]) -> None:
     source = open_source(samples(scheme))
     assert source.labels is not None
@@ -41,7 +47,7 @@ def test_labels_are_class_indices(scheme: str, samples: Callable[[str], str]) ->
         assert 0 <= source.labels.min() <= source.labels.max() < len(source.class_names)
 
 
-@every_scheme
+@every_kind
 def test_spec_opens_the_same_data_again(scheme: str, samples: Callable[[str], str]) -> None:
     text = samples(scheme)
     source = open_source(text)
@@ -51,7 +57,7 @@ def test_spec_opens_the_same_data_again(scheme: str, samples: Callable[[str], st
     assert open_source(subset.spec).digest == subset.digest != source.digest
 
 
-@every_scheme
+@every_kind
 def test_the_two_subsets_are_disjoint_and_complete(scheme: str, samples: Callable[[str], str]) -> None:
     text = samples(scheme)
     names: tuple[SubsetName, ...] = ("experimental", "evaluation")
@@ -60,12 +66,43 @@ def test_the_two_subsets_are_disjoint_and_complete(scheme: str, samples: Callabl
     assert sorted(id_ for subset in subsets for id_ in subset.ids) == sorted(open_source(text).ids)
 
 
-@every_scheme
+@every_kind
 def test_batches_of_a_range_are_the_same_images(scheme: str, samples: Callable[[str], str]) -> None:
     source = open_source(samples(scheme))
     batches = list(source.batches(2, start=2, stop=5))
     assert [batch.indices.tolist() for batch in batches] == [[2, 3], [4]]
     np.testing.assert_array_equal(batches[1].images[0], source.read(4))
+
+
+@every_kind
+def test_extracted_images_are_the_same(scheme: str, samples: Callable[[str], str]) -> None:
+    source = open_source(samples(scheme))
+    subset = open_source(source.with_on_error("skip"), subset="evaluation", count=2, seed=1)
+    for whole, positions in ((source, range(2, 5)), (source, np.array([6, 0, 3])), (subset, range(1, 4))):
+        part = whole.extract(positions)
+        if scheme in IN_MEMORY:
+            assert part is None
+            continue
+        received = pickle.loads(pickle.dumps(part))
+        assert received.ids == tuple(whole.ids[position] for position in positions)
+        assert received.labels is received.class_names is None
+        assert received.on_error == whole.on_error
+        for index, position in enumerate(positions):
+            np.testing.assert_array_equal(received.read(index), whole.read(int(position)))
+        again = received.extract(range(1, 2))
+        np.testing.assert_array_equal(again.read(0), whole.read(int(positions[1])))
+
+
+@every_kind
+def test_extracted_images_are_as_small_as_they_are_few(scheme: str, samples: Callable[[str], str]) -> None:
+    source = open_source(samples(scheme))
+    large = source.extract(np.repeat(np.arange(7), 100))
+    if large is None:
+        return
+    assert len(large) == 700
+    few, of_many = (len(pickle.dumps(whole.extract(range(3)))) for whole in (source, large))
+    assert of_many < few + 200
+    assert of_many < len(pickle.dumps(large)) / 5
 
 
 @every_scheme

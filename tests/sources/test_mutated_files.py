@@ -2,12 +2,16 @@
 
 import io
 import pickle
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from scipy.io import savemat
@@ -139,6 +143,45 @@ def test_mutated_tables(tmp_path: Path) -> None:
         "path,label\né.png,3.0\nb.png,1e2\n".encode("utf-8-sig"),
     ]
     check_only_source_errors(samples, 500, path.write_bytes, f"csv:{path}")
+
+
+def test_mutated_tar_files(tmp_path: Path) -> None:
+    def write_tar(file: io.BytesIO, form: int, name: str) -> None:
+        with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+            for number in range(2):
+                for suffix, content in (("png", encode(Image.fromarray(PIXELS), "PNG")), ("cls", b"3")):
+                    member = tarfile.TarInfo(f"{name}{number}.{suffix}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+
+    samples = [save(write_tar, tarfile.USTAR_FORMAT, "x"), save(write_tar, tarfile.PAX_FORMAT, "é" * 60)]
+    check_only_source_errors(samples, 300, (tmp_path / "a.tar").write_bytes, f"webdataset:{tmp_path}/a.tar")
+
+
+def write_parquet_table(file: io.BytesIO, table: Any, **options: Any) -> None:
+    pq.write_table(table, file, row_group_size=2, **options)
+
+
+def test_mutated_parquet_files(tmp_path: Path) -> None:
+    png = encode(Image.fromarray(PIXELS), "PNG")
+    table = pa.table({"image": [{"bytes": png, "path": "x"}] * 3, "label": ["a", "b", "a"]})
+    options: list[dict[str, Any]] = [{}, {"compression": "zstd"}, {"compression": "none", "use_dictionary": False}]
+    samples = [save(write_parquet_table, part, **one) for one in options for part in (table, table.select(["image"]))]
+    check_only_source_errors(samples, 500, (tmp_path / "a.parquet").write_bytes, f"parquet:{tmp_path}/a.parquet")
+
+
+def test_no_flipped_bit_of_a_parquet_file_is_another_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"image": [b"a", b"b", b"c"]})
+    content = save(write_parquet_table, table, store_schema=False, compression="none", use_dictionary=False)
+    rejected = 0
+    for position in range(len(content)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        try:
+            assert open_source(f"parquet:{path}").digest
+        except SourceError:
+            rejected += 1
+    assert rejected > 10
 
 
 def test_mutated_pickles(tmp_path: Path, dump: Callable[[Path, object], None]) -> None:

@@ -2,25 +2,17 @@
 
 import csv
 import io
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 
-import numpy as np
-
-from secondlook.arrays import IntArray
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import FileSource
-from secondlook.sources.labels import encode_labels, read_class_names
-from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, reject_damaged
+from secondlook.sources.labels import parse_labels, read_class_names
+from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, reject_damaged, reject_url
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
-
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
-MAX_CLASS_INDEX = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,8 @@ def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
     class_names = None
     if "classes" in spec.options:
         class_names = read_class_names(Path(spec.options["classes"]).expanduser(), str(spec))
-    labels, class_names = _parse_labels(rows, class_names, spec)
+    texts = [row.label for row in rows]
+    labels, class_names = parse_labels(texts, class_names, lambda index: f"line {rows[index].line}", spec.location)
     paths = [spec.path.parent / row.path for row in rows]
     ids = [row.path for row in rows]
     return FileSource(str(spec), paths, ids, read_options, labels=labels, class_names=class_names)
@@ -94,45 +87,10 @@ def _check_rows(rows: list[Row], spec: Spec) -> None:
     for row in rows:
         if not row.path:
             raise SourceError(f"line {row.line} of {spec.location!r} has no path; every row needs one.")
+        reject_url(row.path, f"line {row.line} of {spec.location!r}")
         if row.path in line_of:
             raise SourceError(
                 f"duplicate path {row.path!r} in lines {line_of[row.path]} and {row.line} of {spec.location!r}; remove"
                 " one."
             )
         line_of[row.path] = row.line
-
-
-def _parse_labels(
-    rows: list[Row], class_names: tuple[str, ...] | None, spec: Spec
-) -> tuple[IntArray | None, tuple[str, ...] | None]:
-    """Parse numbers as class indices and other text as class names, in sorted order or that of the `classes` file.
-
-    Tables often contain 3.0 for 3. A name in the `classes` file is a name even if it looks like a number.
-    """
-    texts = [row.label for row in rows]
-    if not any(texts):
-        return None, class_names
-    if not all(texts):
-        line = next(row.line for row in rows if not row.label)
-        raise SourceError(f"line {line} of {spec.location!r} has no label, but other rows do; label all rows or none.")
-    are_indices = all(text.isdecimal() for text in texts)
-    if are_indices or (not set(texts) <= set(class_names or ()) and all(map(NUMBER.fullmatch, texts))):
-        return np.array([_parse_class_index(row, spec) for row in rows], dtype=np.int64), class_names
-    number = next((row for row in rows if NUMBER.fullmatch(row.label)), None)
-    if number is not None and class_names is None:
-        raise SourceError(
-            f"the labels of {spec.location!r} mix numbers ({number.label!r} in line {number.line}) and names; use only"
-            " one of them, or add ?classes=FILE."
-        )
-    names = class_names or tuple(sorted(set(texts)))
-    return encode_labels(texts, names, str(spec)), names
-
-
-def _parse_class_index(row: Row, spec: Spec) -> int:
-    number = Decimal(row.label)
-    if not 0 <= number <= MAX_CLASS_INDEX or number != int(number):
-        raise SourceError(
-            f"label {row.label} in line {row.line} of {spec.location!r} is not a class index; expected 0, 1, 2, ..., or"
-            " class names listed one per line in ?classes=FILE."
-        )
-    return int(number)

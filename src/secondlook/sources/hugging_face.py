@@ -14,15 +14,8 @@ from secondlook.arrays import Array, IntArray, default_ids
 from secondlook.errors import SourceError
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
-from secondlook.sources.image_files import decode_file, decode_image
-from secondlook.sources.source import (
-    DECODING_THREADS,
-    ReadOptions,
-    Source,
-    UnreadableImageError,
-    hash_pixels,
-    source_scheme,
-)
+from secondlook.sources.image_files import EncodedSource, decode_file, decode_image
+from secondlook.sources.source import ReadOptions, UnreadableImageError, hash_pixels, source_scheme
 from secondlook.specs import Spec
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -68,10 +61,12 @@ def _find_columns(spec: Spec, data: Any) -> Columns:
     return Columns(_find_image_column(spec, data), _find_label_column(spec, data))
 
 
-class HuggingFaceSource(Source):
-    """One split of a data set, with one image per row."""
+_large_image_lock = threading.Lock()
+"""All threads together may decode `max_bytes`, so larger images take turns."""
 
-    threads: int = DECODING_THREADS
+
+class HuggingFaceSource(EncodedSource):
+    """One split of a data set, with one image per row."""
 
     def __init__(
         self,
@@ -91,21 +86,14 @@ class HuggingFaceSource(Source):
             labels = _read_labels(data, label)
             class_names = class_names or getattr(data.features[label], "names", None)
         ids = default_ids(len(data))
-        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
+        super().__init__(spec, ids, read_options, labels=labels, class_names=class_names)
         try:
-            self.encoded = data.select_columns([image]).cast_column(image, Image(decode=False))
+            self.encoded: Any = data.select_columns([image]).cast_column(image, Image(decode=False))
         except (TypeError, ValueError, NotImplementedError) as error:
             raise SourceError(
                 f"column {image!r} of {spec!r} contains no images: {error}; choose another with ?image=COLUMN."
             ) from error
         self.image = image
-        self.max_pixels = read_options.max_pixels
-        self.max_bytes = read_options.max_bytes
-        self._large_image_lock = threading.Lock()
-
-    def read(self, index: int) -> Array:
-        """Decode one row. -> uint8 [H, W, 3]"""
-        return self.read_within(index, self.max_bytes)
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Decode one row, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
@@ -125,8 +113,13 @@ class HuggingFaceSource(Source):
         try:
             return hash_pixels(self.read_within(index, self.max_bytes // self.threads))
         except UnreadableImageError:
-            with self._large_image_lock:  # all threads together may decode `max_bytes`, so larger images take turns
+            with _large_image_lock:
                 return super().hash_content(index)
+
+    def extract(self, positions: range | IntArray) -> "HuggingFaceSource":
+        """Return some of the rows with their encoded images: other machines do not have the cache of the data set."""
+        rows = [{self.image: self._read_cell(int(position))} for position in positions]
+        return self._copy_part(positions, encoded=rows)
 
     def _read_cell(self, index: int) -> dict[str, Any]:
         cell = self.encoded[index][self.image]

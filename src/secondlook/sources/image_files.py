@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array
-from secondlook.sources.regular_files import open_regular_file
+from secondlook.arrays import Array, IntArray
+from secondlook.sources.regular_files import missing_root_error, open_regular_file
 from secondlook.sources.source import (
     DECODING_THREADS,
     MAX_BYTES,
@@ -51,10 +52,31 @@ MAX_HASHED_BYTES = 2_000_000_000
 """Digests cover the bytes of the files up to this total size, and their sizes and modification times above it."""
 
 
-class FileSource(Source):
-    """A list of image files, decoded when they are read."""
+class EncodedSource(Source):
+    """Encoded images, decoded by several threads when they are read. Subclasses implement `read_within`."""
 
     threads: int = DECODING_THREADS
+
+    def __init__(
+        self,
+        spec: str,
+        ids: Sequence[str],
+        read_options: ReadOptions,
+        *,
+        labels: ArrayLike | None = None,
+        class_names: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
+        self.max_pixels = read_options.max_pixels
+        self.max_bytes = read_options.max_bytes
+
+    def read(self, index: int) -> Array:
+        """Decode one image. -> uint8 [H, W, 3]"""
+        return self.read_within(index, self.max_bytes)
+
+
+class FileSource(EncodedSource):
+    """A list of image files, decoded when they are read."""
 
     def __init__(
         self,
@@ -65,20 +87,29 @@ class FileSource(Source):
         *,
         labels: ArrayLike | None = None,
         class_names: Iterable[str] | None = None,
+        root: Path | None = None,
     ) -> None:
-        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
+        """Open files; a `root` that is given and gone is an error, rather than each file that is missing."""
+        super().__init__(spec, ids, read_options, labels=labels, class_names=class_names)
         self.paths = tuple(paths)
-        self.max_pixels = read_options.max_pixels
-        self.max_bytes = read_options.max_bytes
-
-    def read(self, index: int) -> Array:
-        """Decode one file. -> uint8 [H, W, 3]"""
-        return self.read_within(index, self.max_bytes)
+        self.root = root
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Decode one file, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
         path = self.paths[index]
-        return decode_file(path, str(path), self.max_pixels, max_bytes)
+        try:
+            return decode_file(path, str(path), self.max_pixels, max_bytes)
+        except UnreadableImageError as error:
+            if self.root is not None and isinstance(error.__cause__, FileNotFoundError) and not self.root.is_dir():
+                raise missing_root_error(self.root) from error
+            raise
+
+    def extract(self, positions: range | IntArray) -> "FileSource | None":
+        """Return some of the files, with absolute paths."""
+        if type(self) is not FileSource:
+            return None
+        paths = tuple(_make_absolute(self.paths[position]) for position in positions)
+        return self._copy_part(positions, paths=paths, root=self._existing_root)
 
     def hash_content(self, index: int) -> bytes:
         """Return a digest of one file: of its bytes, or of its size and modification time for very large sources."""
@@ -88,6 +119,21 @@ class FileSource(Source):
     @cached_property
     def _hashes_bytes(self) -> bool:
         return sum(map(_find_file_size, self.paths)) <= MAX_HASHED_BYTES
+
+    @cached_property
+    def _existing_root(self) -> Path | None:
+        """The deepest folder on this machine that contains all files, or should; None where there is none."""
+        if self.root is not None:
+            return _make_absolute(self.root)
+        try:
+            common = Path(os.path.commonpath([_make_absolute(path).parent for path in self.paths]))
+        except ValueError:  # different drives
+            return None
+        return next((folder for folder in (common, *common.parents) if folder.is_dir()), None)
+
+
+def _make_absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - links must not be resolved
 
 
 def _find_file_size(path: Path) -> int:

@@ -1,7 +1,9 @@
 """Validation of ids, labels and class names."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.regular_files import read_text_file, reject_damaged
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
+MAX_CLASS_INDEX = np.iinfo(np.int64).max
 
 
 def validate_ids(ids: Sequence[str], where: str) -> tuple[str, ...]:
@@ -118,6 +123,43 @@ def encode_labels(names: Sequence[str], class_names: tuple[str, ...], where: str
                 + did_you_mean(name, class_names)
             )
     return np.array([index_of[name] for name in names], dtype=np.int64)
+
+
+def parse_labels(
+    texts: Sequence[str], class_names: tuple[str, ...] | None, name_row: Callable[[int], str], where: str
+) -> tuple[IntArray | None, tuple[str, ...] | None]:
+    """Parse numbers as class indices and other text as class names, in sorted order or that of the `classes` file.
+
+    Tables often contain 3.0 for 3. A name in the `classes` file is a name even if it looks like a number. No text at
+    all means that there are no labels. `name_row` names a row in errors.
+    """
+    if not any(texts):
+        return None, class_names
+    if not all(texts):
+        row = name_row(next(index for index, text in enumerate(texts) if not text))
+        raise SourceError(f"{row} of {where!r} has no label, but other rows do; label all rows or none.")
+    are_indices = all(text.isdecimal() for text in texts)
+    if are_indices or (not set(texts) <= set(class_names or ()) and all(map(NUMBER.fullmatch, texts))):
+        indices = [_parse_class_index(text, index, name_row, where) for index, text in enumerate(texts)]
+        return np.array(indices, dtype=np.int64), class_names
+    number = next((index for index, text in enumerate(texts) if NUMBER.fullmatch(text)), None)
+    if number is not None and class_names is None:
+        raise SourceError(
+            f"the labels of {where!r} mix numbers ({texts[number]!r} in {name_row(number)}) and names; use only one of"
+            " them, or add ?classes=FILE."
+        )
+    names = class_names or tuple(sorted(set(texts)))
+    return encode_labels(texts, names, where), names
+
+
+def _parse_class_index(text: str, index: int, name_row: Callable[[int], str], where: str) -> int:
+    number = Decimal(text)
+    if not 0 <= number <= MAX_CLASS_INDEX or number != int(number):
+        raise SourceError(
+            f"label {text} in {name_row(index)} of {where!r} is not a class index; expected 0, 1, 2, ..., or class"
+            " names listed one per line in ?classes=FILE."
+        )
+    return int(number)
 
 
 def read_class_names(path: Path, where: str) -> tuple[str, ...]:

@@ -8,10 +8,20 @@ from typing import Any, get_args
 from numpy.typing import ArrayLike
 
 from secondlook.errors import SourceError
+from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
 
 # Importing these modules registers their schemes.
-from secondlook.sources import csv_file, folder, hugging_face, imagenet, npz_file, official_files  # noqa: F401
+from secondlook.sources import (  # noqa: F401
+    csv_file,
+    folder,
+    hugging_face,
+    imagenet,
+    npz_file,
+    official_files,
+    parquet_files,
+    webdataset,
+)
 from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.image_objects import find_kind
 from secondlook.sources.labels import is_text
@@ -27,7 +37,7 @@ from secondlook.sources.subset import (
 )
 from secondlook.specs import Spec, expand_path, parse_spec
 
-SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf"}
+SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf", ".tar": "webdataset"}
 
 READ_OPTIONS: Mapping[str, str] = {
     "on_error": "'fail' (the default) or 'skip' images that cannot be read",
@@ -117,7 +127,8 @@ def _is_image_path(text: str) -> bool:
 
 
 def _parse_source_spec(text: str) -> Spec:
-    if ":" not in text:
+    reject_credentials(text, SourceError)
+    if ":" not in text or is_url(text):
         raise SourceError(f"{text!r} has no scheme; expected SCHEME:LOCATION, {_suggest_spec(text)}.")
     return parse_spec(text, SourceError)
 
@@ -126,6 +137,8 @@ def _suggest_spec(text: str) -> str:
     """Guess the scheme of a bare path from what it points to."""
     path = expand_path(text)
     scheme = "folder" if os.path.isdir(path) else SCHEME_OF_SUFFIX.get(path.suffix.lower())  # noqa: PTH112
+    if is_url(text):
+        scheme = {".parquet": "parquet", ".tar": "webdataset"}.get(path.suffix.lower(), "folder")
     return f"perhaps {scheme + ':' + text!r}" if scheme else "such as 'folder:val/' or 'npz:test.npz'"
 
 

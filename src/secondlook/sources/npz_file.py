@@ -15,7 +15,7 @@ from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.labels import to_text
-from secondlook.sources.regular_files import MAX_LOADED_BYTES, open_regular_file, reject_damaged
+from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, open_regular_file, reject_damaged
 from secondlook.sources.source import ArraySource, ReadOptions, source_scheme
 from secondlook.sources.stored_images import StoredImages, read_status
 from secondlook.specs import Spec
@@ -25,9 +25,6 @@ END_RECORD_BYTES = 22
 UNKNOWN_COUNT = 2**16 - 1
 BYTES_PER_CHECKED_BLOCK = 2**18
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-
-MAX_LOADED_ROWS = 20_000_000
-"""Maximum length of an array that is loaded into memory: each image, label and name also takes a Python object."""
 
 
 @source_scheme(

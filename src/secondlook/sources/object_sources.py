@@ -24,7 +24,7 @@ from secondlook.sources.image_objects import (
     is_instance,
     read_image,
 )
-from secondlook.sources.regular_files import describe_error
+from secondlook.sources.regular_files import describe_error, reject_url
 from secondlook.sources.source import (
     DECODING_THREADS,
     ArraySource,
@@ -138,7 +138,8 @@ def _open_items(items: Any, scheme: str, n_items: int, labeling: Labeling, read_
         _check_same_kind(image, kind, index, spec)
         labels.append(label)
         if kind == "path":
-            paths.append(expand_path(os.fsdecode(image)))
+            reject_url(path := os.fsdecode(image), f"item {index} of {spec!r}")
+            paths.append(expand_path(path))
         else:
             contents.append(_summarize_image(image, kind, f"{index} of {spec}", read_options))
     found = _resolve_labels(labels, labeling.labels, spec)

@@ -1,11 +1,12 @@
-"""Threads that read images, and the memory that they share."""
+"""Threads that read images, the memory that they share, and what they keep in it."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -60,3 +61,58 @@ class SharedMemory:
             with self._changed:
                 self._free += n_bytes
                 self._changed.notify_all()
+
+
+class SharedCache:
+    """What threads have read last: at least `min_items`, and more up to a total weight.
+
+    An item is read by one thread, for which the others wait. In another process the cache is empty.
+    """
+
+    def __init__(self, max_weight: int, weigh: Callable[[Any], int], min_items: int = 1) -> None:
+        self._settings = max_weight, weigh, min_items
+        self._items: OrderedDict[Hashable, _CachedItem] = OrderedDict()
+        self._weight = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["SharedCache"], tuple[Any, ...]]:
+        return SharedCache, self._settings
+
+    def get(self, key: Hashable, read: Callable[[], Any]) -> Any:
+        """Return the item of a key; `read` reads it where it is missing."""
+        with self._lock:
+            item = self._items.setdefault(key, _CachedItem())
+            self._items.move_to_end(key)
+        with item.lock:
+            if item.weight is None:
+                try:
+                    item.value = read()
+                except BaseException:
+                    self._remove(key, item)
+                    raise
+                self._add(key, item)
+        return item.value
+
+    def _add(self, key: Hashable, item: "_CachedItem") -> None:
+        max_weight, weigh, min_items = self._settings
+        with self._lock:
+            replaced = self._items.get(key)  # another one where this one was removed while it was read
+            item.weight = weigh(item.value)
+            self._weight += item.weight
+            if replaced is not None and replaced is not item:
+                self._weight -= replaced.weight or 0
+            self._items[key] = item
+            while self._weight > max_weight and len(self._items) > min_items:
+                self._weight -= self._items.popitem(last=False)[1].weight or 0
+
+    def _remove(self, key: Hashable, item: "_CachedItem") -> None:
+        with self._lock:
+            if self._items.get(key) is item:
+                del self._items[key]
+
+
+class _CachedItem:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: Any = None
+        self.weight: int | None = None

@@ -3,18 +3,23 @@
 import errno
 import io
 import os
+import platform
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from secondlook.errors import SecondLookError, SourceError
+from secondlook.file_systems import is_url
 
 MAX_TEXT_BYTES = 1_000_000_000
 """Maximum size of a table, of a file of class names and of a file of indices."""
 
 MAX_LOADED_BYTES = 4 * 2**30
 """Maximum size of what one file may load into memory as a whole."""
+
+MAX_LOADED_ROWS = 20_000_000
+"""Maximum number of rows of one file: each image, label and name also takes a Python object."""
 
 MAX_DESCRIPTION = 200
 
@@ -60,7 +65,24 @@ def reject_damaged(what: str, repair: str) -> Iterator[None]:
     except SecondLookError:
         raise
     except Exception as error:
-        raise SourceError(f"{what}: {describe_error(error)}; {repair}.") from error
+        raise SourceError(f"{what}: {describe_error(error).rstrip('.')}; {repair}.") from error
+
+
+def reject_url(path: str, where: str) -> None:
+    """Raise for a URL in a list of paths."""
+    if is_url(path):
+        raise SourceError(
+            f"{where} is the URL {path!r}, but lists and tables name local files; for images behind URLs use folder:,"
+            " parquet: or webdataset: with the URL of all."
+        )
+
+
+def missing_root_error(root: object) -> SourceError:
+    """Return the error for images whose folder, bucket or file as a whole is gone, rather than one of them."""
+    return SourceError(
+        f"{str(root)!r} is not there on this machine ({platform.node()}); every machine that reads the images needs it"
+        " at the same place: restore or mount it, or move the images to a store that all machines reach."
+    )
 
 
 def describe_error(error: Exception) -> str:

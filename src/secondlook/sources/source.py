@@ -150,6 +150,21 @@ class Source(ABC):
         unlabeled.__dict__.pop("_content_summary", None)  # a cached digest covers labels and class names
         return unlabeled
 
+    def extract(self, positions: range | IntArray) -> "Source | None":
+        """Return a source of some of the images, without labels, to be read in another process or on another machine.
+
+        It is pickled at a size that depends on these images only, and has the same ids, images and reasons. Images are
+        read from where they are stored; None where they are in memory only, or how they are stored is not known.
+        """
+        return None
+
+    def _copy_part(self, positions: range | IntArray, **attributes: object) -> Self:
+        """Return a copy with the ids of some images, without labels, and with other attributes."""
+        part = self.with_on_error(self.on_error).without_labels()
+        part.ids = tuple(self.ids[position] for position in positions)
+        vars(part).update(attributes)
+        return part
+
     @abstractmethod
     def read(self, index: int) -> Array:
         """Return one image, uint8 [H, W, 1 or 3], or raise `UnreadableImageError`."""
@@ -417,6 +432,12 @@ class ArraySource(Source):
             return self.images.read_range(positions) if isinstance(positions, range) else None
         key = as_index(positions)
         return self.images.select(key) if isinstance(self.images, DeviceImages) else self.images[key]
+
+    def extract(self, positions: range | IntArray) -> "ArraySource | None":
+        """Return some of the images of a file, which is opened again where they are read; None for other arrays."""
+        if type(self) is not ArraySource or not isinstance(self.images, StoredImages):
+            return None
+        return self._copy_part(positions, images=self.images.select(positions))
 
     @property
     def _image_bytes(self) -> int:

@@ -1,5 +1,7 @@
 """Images stored uncompressed in a file, read when they are needed."""
 
+import copy
+import io
 import math
 import os
 import threading
@@ -10,11 +12,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from secondlook.arrays import Array, describe_image_fault
+from secondlook.arrays import Array, IntArray, describe_image_fault
 from secondlook.errors import SourceError
-from secondlook.sources.regular_files import open_regular_file
+from secondlook.sources.regular_files import missing_root_error, open_regular_file
 
 BYTES_PER_BLOCK = 2**24
+DEVICE_AND_INODE = 2
 
 
 class StoredImages:
@@ -39,10 +42,13 @@ class StoredImages:
         self._stored_shape = shape[1:]
         self._axes = axes
         self._start = start
-        self._lock = threading.Lock()
-        self._file = open_regular_file(path)
-        weakref.finalize(self, self._file.close)
-        self.status = read_status(self._file)
+        self._positions: range | IntArray = range(shape[0])
+        self._file = _UnchangedFile(path)
+
+    @property
+    def status(self) -> tuple[int, ...]:
+        """What identifies the content of the file, as `read_status` returns it."""
+        return self._file.status
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -55,8 +61,20 @@ class StoredImages:
 
     def read_range(self, positions: range) -> Array:
         """Read consecutive images at once. -> [n, ...]"""
-        images = self._read(positions.start, len(positions))
+        images = self._read(self._positions[positions.start : positions.stop])
         return images if self._axes is None else images.transpose(0, *(1 + axis for axis in self._axes))
+
+    def select(self, positions: range | IntArray) -> "StoredImages":
+        """Return some of the images, which are read from the same file, also in another process."""
+        selected = copy.copy(self)
+        if isinstance(positions, range):
+            selected._positions = self._positions[positions.start : positions.stop]
+        elif isinstance(self._positions, range):
+            selected._positions = positions + self._positions.start
+        else:
+            selected._positions = self._positions[positions]
+        selected.shape = (len(positions), *self.shape[1:])
+        return selected
 
     @property
     def image_bytes(self) -> int:
@@ -74,17 +92,65 @@ class StoredImages:
     def _blocks(self) -> Iterator[Array]:
         count = max(1, BYTES_PER_BLOCK // self.image_bytes)
         for first in range(0, len(self), count):
-            yield self._read(first, min(count, len(self) - first))
+            yield self._read(self._positions[first : first + count])
 
-    def _read(self, first: int, count: int) -> Array:
-        images = np.empty((count, *self._stored_shape), dtype=self.dtype)
-        with self._lock:
-            self._file.seek(self._start + first * self.image_bytes)
-            n_read = self._file.readinto(images.data)
-            is_changed = read_status(self._file) != self.status
-        if is_changed or n_read != images.nbytes:
-            raise SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
+    def _read(self, positions: range | IntArray) -> Array:
+        """Read the images at positions of the file. -> [n, ...], with the axes as they are stored"""
+        images = np.empty((len(positions), *self._stored_shape), dtype=self.dtype)
+        if isinstance(positions, range):
+            self._file.read_into(self._start + positions.start * self.image_bytes, images)
+        else:
+            for image, position in zip(images, positions.tolist(), strict=True):
+                self._file.read_into(self._start + position * self.image_bytes, image)
         return images
+
+
+class _UnchangedFile:
+    """A file whose change is an error; after it was sent to another process, it is opened again on the first read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._file: io.BufferedReader | None = self._open()
+        self.status = read_status(self._file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": Path(os.path.abspath(self.path)), "status": self.status}  # noqa: PTH100 - keep links
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock(), _file=None)
+
+    def read_into(self, start: int, content: Array) -> None:
+        """Fill an array with what follows the offset `start`."""
+        with self._lock:
+            if self._file is None:
+                self._file = self._reopen()
+            self._file.seek(start)
+            n_read = self._file.readinto(content.data)
+            is_changed = read_status(self._file) != self.status
+        if is_changed or n_read != content.nbytes:
+            raise self._changed_error()
+
+    def _open(self) -> io.BufferedReader:
+        file = open_regular_file(self.path)
+        weakref.finalize(self, file.close)
+        return file
+
+    def _reopen(self) -> io.BufferedReader:
+        try:
+            file = self._open()
+        except FileNotFoundError as error:
+            raise missing_root_error(self.path) from error
+        except OSError as error:
+            raise SourceError(f"{str(self.path)!r} cannot be opened ({error.strerror}); make it readable.") from error
+        status = read_status(file)
+        if status[DEVICE_AND_INODE:] != self.status[DEVICE_AND_INODE:]:  # which differ between machines
+            raise self._changed_error()
+        self.status = status
+        return file
+
+    def _changed_error(self) -> SourceError:
+        return SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
 
 
 def describe_fault(

@@ -64,6 +64,11 @@ class Subset(Source):
         is_consecutive = np.array_equal(chosen, np.arange(first, stop))
         return self.whole.read_block(range(first, stop) if is_consecutive else chosen)
 
+    def extract(self, positions: range | IntArray) -> Source | None:
+        """Return some of the images of the whole source, where it has them."""
+        part = self.whole.extract(self.positions[as_index(positions)])
+        return None if part is None else part.with_on_error(self.on_error)
+
     def hash_content(self, index: int) -> bytes:
         """Return the content digest of one image in the whole source."""
         return self.whole.hash_content(int(self.positions[index]))

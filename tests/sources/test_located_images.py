@@ -1,0 +1,305 @@
+"""Folders in buckets, and images whose folder, bucket or file is gone."""
+
+import pickle
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset, Features, Image
+from pyarrow.fs import copy_files
+
+from secondlook.arrays import Array
+from secondlook.errors import SourceError
+from secondlook.file_systems import Location
+from secondlook.sources import (
+    ArraySource,
+    FileSource,
+    IgnoredFilesWarning,
+    ReadOptions,
+    Source,
+    UnreadableImageError,
+    open_source,
+)
+from secondlook.sources.located_images import RemoteFileSource
+
+S3 = Callable[[str], Any]
+
+
+@pytest.fixture
+def bucket(picture_folder: Path, s3: S3) -> Any:
+    """A copy of the folder of pictures in the bucket 'pictures'; returns the file system."""
+    system = s3("pictures")
+    copy_files(str(picture_folder), "pictures/val", destination_filesystem=system)
+    return system
+
+
+def put(system: Any, path: str, content: bytes = b"") -> None:
+    with system.open_output_stream(path) as file:
+        file.write(content)
+
+
+def assert_same(one: Source, other: Source) -> None:
+    assert one.ids == other.ids
+    assert one.class_names == other.class_names
+    np.testing.assert_array_equal(one.labels, other.labels)
+    for index in range(len(other)):
+        np.testing.assert_array_equal(one.read(index), other.read(index))
+
+
+@pytest.mark.parametrize("options", ["", "?labels=none"])
+def test_folder_in_a_bucket_is_the_local_folder(picture_folder: Path, s3: S3, options: str) -> None:
+    for name in (
+        "cat/b/x.png",
+        "cat/a.png",
+        "cat/z.png",
+        "cat/.hidden.png",
+        ".git/x.png",
+        "ant/a.txt",
+        "dog/c/d/e.png",
+    ):
+        target = picture_folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture_folder / "cat" / "0.png", target)
+    system = s3("pictures")
+    copy_files(str(picture_folder), "pictures/val", destination_filesystem=system)
+    local = open_source(f"folder:{picture_folder}{options}")
+    remote = open_source(f"folder:s3://pictures/val/{options}")
+    assert_same(remote, local)
+    assert remote.ids[:3] == ("cat/0.png", "cat/1.png", "cat/a.png")
+    assert remote.ids.index("cat/z.png") < remote.ids.index("cat/b/x.png")
+    assert_same(open_source(f"folder:{picture_folder.as_uri()}{options}"), local)
+
+
+def test_class_names_and_subsets_apply_to_a_bucket(bucket: Any, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("dog\nbird\ncat\n")
+    source = open_source(f"folder:s3://pictures/val?classes={tmp_path}/classes.txt&limit=3")
+    assert source.class_names == ("dog", "bird", "cat")
+    assert source.labels is not None
+    assert source.labels.tolist() == [2, 2, 0]
+    put(bucket, "pictures/val/cat/a.gif")
+    with pytest.warns(IgnoredFilesWarning, match="1 .gif"):
+        assert len(open_source("folder:s3://pictures/val")) == 4
+    flat = open_source("folder:s3://pictures/val/dog")
+    assert flat.ids == ("2.png", "3.png")
+    assert flat.labels is None
+
+
+def test_bucket_itself_is_a_folder(bucket: Any) -> None:
+    assert open_source("folder:s3://pictures").class_names == ("val",)
+
+
+def test_digest_of_a_bucket_covers_sizes_and_times_without_reading_images(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source("folder:s3://pictures/val")
+    monkeypatch.setattr(type(source.location), "read_bytes", None)  # type: ignore[attr-defined]
+    digest = source.digest
+    assert open_source("folder:s3://pictures/val").digest == digest
+    put(bucket, "pictures/val/cat/0.png", b"another size")
+    assert open_source("folder:s3://pictures/val").digest != digest
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ("folder:s3://no-such-bucket/val", "no-such-bucket"),
+        ("folder:s3://pictures/none", "no images"),
+        ("folder:s3://pictures/val?endpoint=http://127.0.0.1:1", "endpoint="),
+        ("folder:s3://pictures/val?labels=all", "labels"),
+        ("folder:s3://pictures/val?regoin=eu", "Did you mean 'region'"),
+        ("s3://pictures/val", "folder:s3://pictures/val"),
+        ("s3://pictures/val.tar", "webdataset:s3://pictures/val.tar"),
+        ("s3://pictures/val.parquet", "parquet:s3://pictures/val.parquet"),
+        ("parquet:s3://pictures/val", r"\.parquet"),
+        ("webdataset:s3://pictures/none", "does not exist"),
+    ],
+)
+@pytest.mark.usefixtures("bucket")
+def test_spec_that_opens_nothing(spec: str, found: str) -> None:
+    with pytest.raises(SourceError, match=found):
+        open_source(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["folder:s3://key:hunter2@pictures/val", "folder:s3://pictures/val?secret_key=hunter2", "s3://k:hunter2@p/v"],
+)
+def test_credentials_in_a_spec_are_not_repeated(spec: str) -> None:
+    with pytest.raises(SourceError, match="credentials") as caught:
+        open_source(spec)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", ["on_error=skip", "on_error=fail"])
+def test_missing_and_damaged_files_of_a_bucket_are_unreadable(bucket: Any, options: str) -> None:
+    source = open_source(f"folder:s3://pictures/val?{options}")
+    bucket.delete_file("pictures/val/cat/0.png")
+    put(bucket, "pictures/val/cat/1.png", b"no image")
+    if options == "on_error=fail":
+        with pytest.raises(UnreadableImageError, match=r"s3://pictures/val/cat/0\.png.*No such file"):
+            list(source.batches(4))
+        return
+    (batch,) = source.batches(4)
+    assert batch.indices.tolist() == [2, 3]
+    reasons = {skipped.id: skipped.reason for skipped in source.skipped}
+    assert "No such file" in reasons["cat/0.png"]
+    assert set(reasons) == {"cat/0.png", "cat/1.png"}
+
+
+def test_file_of_a_bucket_that_is_too_large_is_not_read(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("folder:s3://pictures/val?max_bytes=150")
+    put(bucket, "pictures/val/cat/0.png", bytes(151))
+    source = open_source("folder:s3://pictures/val?max_bytes=150")
+    monkeypatch.setattr(type(source.location), "read_bytes", None)  # type: ignore[attr-defined]
+    with pytest.raises(UnreadableImageError, match="151"):
+        source.read(0)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_images_that_are_large_when_decoded_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("folder:s3://pictures/val?max_bytes=300")  # two of its images at once
+    assert isinstance(source, RemoteFileSource)
+    sent: list[int] = []
+    read = source.read_encoded
+
+    def spy(index: int) -> bytes:
+        sent.append(index)
+        return read(index)
+
+    monkeypatch.setattr(source, "read_encoded", spy)
+    assert [len(batch.images) for batch in source.batches(4)] == [2, 2]
+    assert sorted(sent) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("scheme", ["webdataset", "parquet"])
+def test_shards_of_a_bucket_are_opened_once(
+    scheme: str, samples: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(samples(f"{scheme} in a bucket"))
+    opened: list[str] = []
+    real = Location.open
+
+    def spy(self: Location, name: str) -> Any:
+        opened.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(Location, "open", spy)
+    assert sum(len(batch.images) for batch in source.batches(2)) == 7
+    n_shards, n_row_groups = 3, 4
+    assert len(opened) == {"webdataset": n_shards, "parquet": n_row_groups}[scheme]
+
+
+def test_prefix_that_is_gone_is_an_error_of_the_source(bucket: Any) -> None:
+    source = open_source("folder:s3://pictures/val?on_error=skip")
+    bucket.delete_dir("pictures/val")
+    with pytest.raises(SourceError, match="s3://pictures/val") as caught:
+        list(source.batches(4))
+    assert not isinstance(caught.value, UnreadableImageError)
+    assert platform.node() in str(caught.value)
+
+
+def test_server_that_is_gone_is_an_error_of_the_source(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("folder:s3://pictures/val?on_error=skip")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    received = pickle.loads(pickle.dumps(source.extract(range(2))))
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1:1") as caught:
+        list(received.batches(4))
+    assert not isinstance(caught.value, UnreadableImageError)
+
+
+def is_root_error(source: Source) -> bool:
+    """Whether reading fails because the root is gone, rather than the image."""
+    with pytest.raises(SourceError) as caught:
+        source.read(0)
+    return not isinstance(caught.value, UnreadableImageError)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_local_folder_that_is_gone(picture_folder: Path, relative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(picture_folder.parent)
+    source = open_source(f"folder:{picture_folder.name if relative else picture_folder}")
+    part, image = pickle.loads(pickle.dumps(source.extract(range(1)))), source.read(0)
+    monkeypatch.chdir("/")
+    np.testing.assert_array_equal(part.read(0), image)
+    (picture_folder / "cat" / "0.png").unlink()
+    assert not is_root_error(part)
+    shutil.rmtree(picture_folder / "cat")
+    assert not is_root_error(part)
+    shutil.rmtree(picture_folder)
+    assert is_root_error(part)
+    if not relative:
+        assert is_root_error(source)
+
+
+@pytest.mark.parametrize("kind", ["csv", "list"])
+def test_paths_below_a_folder_that_is_gone(picture_folder: Path, kind: str) -> None:
+    paths = [picture_folder / "cat" / "0.png", picture_folder / "missing" / "1.png"]
+    (picture_folder / "a.csv").write_text("path\ncat/0.png\nmissing/1.png\n")
+    source = open_source(f"csv:{picture_folder}/a.csv" if kind == "csv" else paths)
+    whole = source.extract(range(2))
+    assert whole is not None
+    with pytest.raises(UnreadableImageError):
+        whole.read(1)
+    shutil.rmtree(picture_folder)
+    assert not is_root_error(source)
+    assert is_root_error(whole)
+
+
+def test_urls_in_lists_and_tables_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("path\na.png\ns3://bucket/a.png\n")
+    for source in ([tmp_path / "a.png", "s3://bucket/a.png"], f"csv:{tmp_path}/a.csv"):
+        with pytest.raises(SourceError, match=r"s3://bucket/a\.png"):
+            open_source(source)
+
+
+def test_folder_that_was_never_there_is_no_root(tmp_path: Path) -> None:
+    part = open_source([tmp_path / "no" / "folder.png"]).extract(range(1))
+    assert part is not None
+    assert not is_root_error(part)
+
+
+@pytest.mark.parametrize("scheme", ["npz", "stl10"])
+def test_file_of_images_that_is_gone_or_has_changed(scheme: str, samples: Callable[[str], str], tmp_path: Path) -> None:
+    source = open_source(samples(scheme))
+    path = tmp_path / {"npz": "a.npz", "stl10": "test_X.bin"}[scheme]
+    content = pickle.dumps(source.extract(np.array([2, 5])))
+    again = pickle.loads(content)
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(SourceError, match="changed"):
+        again.read(0)
+    path.unlink()
+    assert is_root_error(pickle.loads(content))
+    path.mkdir()
+    assert is_root_error(pickle.loads(content))
+
+
+def test_sources_of_users_are_not_extracted(picture_folder: Path, samples: Callable[[str], str]) -> None:
+    class Files(FileSource):
+        """Reads something else than its files."""
+
+    class Pixels(ArraySource):
+        """Reads something else than its array."""
+
+    files, pixels = open_source(f"folder:{picture_folder}"), open_source(samples("npz"))
+    assert isinstance(files, FileSource)
+    assert isinstance(pixels, ArraySource)
+    assert files.extract(range(2)) is not None
+    assert pixels.extract(range(2)) is not None
+    assert Files(files.spec, files.paths, files.ids, ReadOptions()).extract(range(2)) is None
+    assert Pixels(pixels.images).extract(range(2)) is None
+    assert open_source(np.zeros((3, 4, 4, 3), np.uint8)).extract(range(2)) is None
+
+
+def test_rows_of_a_data_set_are_sent_with_their_bytes(encode_png: Callable[[Array], bytes]) -> None:
+    cells = [{"bytes": encode_png(np.full((3, 4, 3), value, np.uint8)), "path": None} for value in range(2)]
+    data = Dataset.from_dict({"image": [*cells, None]}, features=Features({"image": Image()}))
+    source = open_source(data, on_error="skip")
+    received = pickle.loads(pickle.dumps(source.extract(range(1, 3))))
+    np.testing.assert_array_equal(received.read(0), source.read(1))
+    assert [len(batch.images) for whole in (source, received) for batch in whole.batches(3)] == [2, 1]
+    assert received.skipped == source.skipped
+    assert len(source.skipped) == 1
