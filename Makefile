@@ -12,7 +12,7 @@ demo: $(VENV)/ready
 	$(BIN)/secondlook demo
 
 test: $(VENV)/ready-dev
-	$(BIN)/pytest -n $(TEST_WORKERS) $(PYTEST_OPTIONS)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 # Tests the report in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
 test-browser: $(VENV)/ready-browser
@@ -35,7 +35,7 @@ wheel: $(VENV)/ready
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
-	for name in views ranking metrics collect latency search guarantee peers gpu; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in views ranking metrics collect latency search guarantee peers gpu cluster; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 # Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): about
 # an hour. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.

@@ -124,4 +124,4 @@ class _TestedJob:
 
 def _is_last_lock(name: str) -> bool:
     """Whether a file is what a job leaves that ends between its last file and the removal of its lock."""
-    return name.endswith((".parts", ".parts/lock"))
+    return name.endswith((".parts", ".parts/_lock"))

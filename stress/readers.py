@@ -257,12 +257,12 @@ def _finish_scoring() -> str:
 
 def interrupt_scoring() -> None:
     """Leave the job folder of a scoring job that was interrupted after its last chunk, and a command line."""
-    from secondlook.scoring.job import ScoringJob
+    from secondlook.scoring.destinations import ScoreFile
 
     line = "calibrate --run run --coverage 0.7 --method mean --predict-from image --top-k 1 --out from-words.json"
     Path("command.txt").write_text(line.replace(" ", "\n"))
-    vars_of_job: Any = ScoringJob
-    vars_of_job.write_scores = lambda *_, **__: os._exit(0)
+    vars_of_file: Any = ScoreFile
+    vars_of_file.write = lambda *_, **__: os._exit(0)
     run_command(*SCORE.split(), UNFINISHED)
     sys.exit(1)
 
@@ -291,7 +291,7 @@ def find_stored(workspace: Path) -> list[Reader]:
     entry = _find_entry(workspace)
     chunk = next(iter(sorted(entry.rglob("part-000001.parquet")))).relative_to(workspace)
     place = entry.relative_to(workspace)
-    scores = next((workspace / JOB_FOLDER).glob("chunk-000001*")).relative_to(workspace)
+    scores = next((workspace / JOB_FOLDER).glob("part-000001-*")).relative_to(workspace)
     return [
         Reader("policy", "policy.json", _read_policy("policy.json"), stored=True),
         Reader("adaptive policy", "adaptive.json", _read_policy("adaptive.json"), stored=True),
@@ -301,7 +301,7 @@ def find_stored(workspace: Path) -> list[Reader]:
         Reader("manifest", str(place / "manifest.json"), _read_run, stored=True),
         Reader("images of an entry", str(place / "images.parquet"), _read_run, stored=True),
         Reader("chunk of predictions", str(chunk), _read_run, stored=True),
-        Reader("record of a scoring job", f"{JOB_FOLDER}/job.json", _finish_scoring, stored=True),
+        Reader("record of a scoring job", f"{JOB_FOLDER}/_job.json", _finish_scoring, stored=True),
         Reader("chunk of scores", str(scores), _finish_scoring, stored=True, share=0.3),
     ]
 
@@ -320,7 +320,7 @@ def find_forged(workspace: Path) -> list[Reader]:
         Reader("ledger in a report", "run/calibrations.json", _use_run("report"), share=0.1),
         Reader("manifest", str(manifest), _use_run("predictions", "certify", "info")),
         Reader("ensemble", str(ensemble), _read_ensemble),
-        Reader("record of a scoring job", f"{JOB_FOLDER}/job.json", _finish_scoring, share=0.3),
+        Reader("record of a scoring job", f"{JOB_FOLDER}/_job.json", _finish_scoring, share=0.3),
     ]
 
 

@@ -2,12 +2,15 @@
 
 import copy
 import hashlib
+import logging
 import os
+import pickle
 import shutil
 import subprocess
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.files import exclusive_lock
+from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker
+from secondlook.sources import Source, Subset
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,6 +52,44 @@ def python_with() -> Callable[..., Path]:
         return python
 
     return made
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server on this machine."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it prints a line per request
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Let s3:// URLs lead to a server on this machine; returns a function that makes an empty bucket there."""
+    from pyarrow.fs import S3FileSystem
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    made: list[str] = []
+    system = S3FileSystem(endpoint_override=s3_server, allow_bucket_creation=True, allow_bucket_deletion=True)
+
+    def make_bucket(name: str) -> Any:
+        """Make a bucket, and return the file system, whose paths begin with the name of the bucket."""
+        system.create_dir(name)
+        made.append(name)
+        return system
+
+    yield make_bucket
+    for name in made:
+        if system.get_file_info(name).type.name != "NotFound":
+            system.delete_dir(name)
 
 
 @pytest.fixture
@@ -85,3 +128,37 @@ class _MovableClassifier(Classifier):
         assert self.device == "cuda:1"
         bright = images.reshape(len(images), -1).mean(axis=1) / 255
         return np.stack([1 - bright, bright], axis=1)
+
+
+class PickledEngine(Engine):
+    """Computes chunks in this process, in a random order, from nothing but what was pickled."""
+
+    part_size = 7
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        """Numbers of the chunks that were computed."""
+        self.loads: list[LoadWorker] = []
+        """What loaded the workers."""
+        self.dies_after: int | None = None
+        """Number of chunks after which the job is killed."""
+
+    def compute_chunks(
+        self, load_worker: LoadWorker, source: Source, chunking: Chunking, numbers: Sequence[int]
+    ) -> Generator[ComputedChunk, None, None]:
+        assert source.labels is None
+        self.loads.append(load_worker)
+        worker = pickle.loads(pickle.dumps(load_worker))()
+        for number in np.random.default_rng(len(numbers)).permutation(numbers).tolist():
+            if len(self.numbers) == self.dies_after:
+                raise KeyboardInterrupt
+            positions = chunking.indices_of(number)
+            part = source.extract(positions) or Subset(source, np.array(positions), source.spec, source.on_error)
+            content = worker(number, pickle.loads(pickle.dumps(part)))
+            self.numbers.append(number)
+            yield ComputedChunk(number, content, "this process", 0.1)
+
+
+@pytest.fixture
+def pickled_engine() -> PickledEngine:
+    return PickledEngine()

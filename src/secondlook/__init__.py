@@ -7,6 +7,7 @@ from secondlook.imports import lazy_attributes
 if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
+    from secondlook.cluster import RayEngine
     from secondlook.diagnosis import auto_views, candidate_views, diagnose_views, search_views
     from secondlook.displays import (
         ConfidenceHistogramDisplay,
@@ -46,6 +47,7 @@ _ROOMS = {
     "Policy": "selective",
     "Predictions": "predictions",
     "Preprocessing": "classifiers",
+    "RayEngine": "cluster",
     "ReliabilityDisplay": "displays",
     "RiskCoverageDisplay": "displays",
     "Rule": "selective",
@@ -99,6 +101,7 @@ __all__ = [
     "Policy",
     "Predictions",
     "Preprocessing",
+    "RayEngine",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",
     "Rule",

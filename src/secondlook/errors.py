@@ -41,6 +41,10 @@ class ReportError(SecondLookError):
     """A report that cannot be written."""
 
 
+class ClusterError(SecondLookError):
+    """A cluster that cannot be reached or lacks resources, or workers that fail."""
+
+
 class MissingExtraError(SecondLookError):
     """A feature whose optional dependency is not installed."""
 

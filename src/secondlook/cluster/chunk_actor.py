@@ -1,0 +1,160 @@
+"""What runs in the worker processes of a cluster: an actor that computes one chunk after another."""
+
+import os
+import pickle
+import socket
+import time
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import secondlook
+from secondlook import errors
+from secondlook.classifiers import limit_threads
+from secondlook.cluster.connection import summarize_error
+from secondlook.errors import ClusterError, SecondLookError
+from secondlook.predictions import Worker
+from secondlook.sources import Source, Subset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_TRIES = 4
+"""How often workers may die on the same chunks. Ray Data tries for ever, and its option for a limit is deprecated."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every worker gets once."""
+
+    version: str
+    """Version of secondlook in the process that reads the results."""
+    threads: int
+    """Number of CPU threads."""
+    load_worker: Any
+    """Reference to a pickled `LoadWorker`."""
+    whole_source: Any
+    """Reference to the source, where its chunks cannot be sent one by one; else None."""
+    tries: Any
+    """The actor `TryCounter`."""
+
+
+class TryCounter:
+    """Counts how often each task was begun, in a process that outlives the workers; it uses no `references`."""
+
+    def __init__(self, references: list[Any]) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def begin(self, task: int) -> int:
+        """Count a task and return how often it was begun, this time included."""
+        self._counts[task] += 1
+        return self._counts[task]
+
+
+class ChunkActor:
+    """Computes the chunks of one task after another; Ray Data creates one in each worker process."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        # Nothing is loaded here: Ray would start a process again and again that dies in its constructor.
+        self._settings = settings
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker: Worker | None = None
+        self._source: Source | None = None
+
+    def __call__(self, tasks: "pa.Table") -> "pa.Table":
+        """Return a row for each chunk: number, content, worker, seconds; and an error with its message, or None."""
+        chunks = tasks.to_pylist()
+        try:
+            self._begin(chunks)
+            return make_results([self._compute(chunk) for chunk in chunks])
+        except SecondLookError as error:
+            name, message = encode_error(error)
+        return make_results([{"number": chunks[0]["number"], "error": name, "message": message}])
+
+    def _begin(self, chunks: "list[dict[str, Any]]") -> None:
+        import ray
+
+        if self._settings.version != secondlook.__version__:
+            raise ClusterError(
+                f"worker {self._name} has secondlook {secondlook.__version__}, and the job is run by"
+                f" {self._settings.version}; install the same version on all machines of the cluster."
+            )
+        tries = ray.get(self._settings.tries.begin.remote(chunks[0]["number"]))
+        if tries > MAX_TRIES:
+            raise ClusterError(
+                f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory; try these"
+                " images on one machine, pass a smaller part_size=, or remove the image that cannot be decoded."
+            )
+
+    def _compute(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        try:
+            worker, source = self._load_worker(), self._load_source(chunk)
+            started = time.perf_counter()
+            content = worker(chunk["number"], source)
+        except SecondLookError:
+            raise
+        except Exception as error:
+            raise ClusterError(
+                f"worker {self._name} failed on {_describe([chunk])}: {summarize_error(error)}; try these images on"
+                " one machine."
+            ) from error
+        seconds = time.perf_counter() - started
+        return {"number": chunk["number"], "content": content, "worker": self._name, "seconds": seconds}
+
+    def _load_worker(self) -> Worker:
+        if self._worker is None:
+            import ray
+
+            limit_threads(self._settings.threads)
+            self._worker = pickle.loads(ray.get(self._settings.load_worker))()
+        return self._worker
+
+    def _load_source(self, chunk: dict[str, Any]) -> Source:
+        if chunk["source"] is not None:
+            source: Source = pickle.loads(zlib.decompress(chunk["source"]))
+            return source
+        if self._source is None:
+            import ray
+
+            self._source = ray.get(self._settings.whole_source)
+        positions = np.arange(chunk["start"], chunk["stop"])
+        return Subset(self._source, positions, self._source.spec, self._source.on_error)
+
+
+def make_results(rows: "list[dict[str, Any]]") -> "pa.Table":
+    """Return what the actor returns. Without a schema, NumPy would cut zeros off the end of `content`."""
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(
+        rows,
+        schema=pa.schema(
+            [
+                ("number", pa.int64()),
+                ("content", pa.large_binary()),
+                ("worker", pa.large_string()),
+                ("seconds", pa.float64()),
+                ("error", pa.large_string()),
+                ("message", pa.large_string()),
+            ]
+        ),
+    )
+
+
+def encode_error(error: SecondLookError) -> tuple[str, str]:
+    """Return the name of the nearest class of an error that is in `secondlook.errors`, and the sentence."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__), str(error)
+
+
+def rebuild_error(name: str, message: str) -> SecondLookError:
+    """Return the error of a worker, from its description."""
+    kind: type[SecondLookError] = getattr(errors, name)
+    return kind.__new__(kind, message)  # not every __init__ takes a message
+
+
+def _describe(chunks: "list[dict[str, Any]]") -> str:
+    first, last = chunks[0], chunks[-1]
+    numbers = f"chunk {first['number']}" if len(chunks) == 1 else f"chunks {first['number']} to {last['number']}"
+    return f"{numbers} (images {first['first']!r} to {last['last']!r})"
