@@ -27,6 +27,7 @@ from tests.cluster.test_ray_engine import wait_until
 
 pytestmark = [
     pytest.mark.posix,
+    pytest.mark.xdist_group("ray"),  # with --dist loadgroup, one test process starts the cluster
     # Ray Data leaves a log file open.
     pytest.mark.filterwarnings("ignore:.*ray-data-dataset:pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -13,9 +13,9 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.errors import DecisionError
+from secondlook.parts import LocalStorage
 from secondlook.predictions import DamagedChunkWarning
 from secondlook.scoring import job, score
-from secondlook.parts import LocalStorage
 from secondlook.scoring.chunks import JobRecord, ScoreChunks
 from secondlook.scoring.destinations import ScoreFile
 from secondlook.selective import Policy, Rule
