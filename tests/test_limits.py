@@ -9,7 +9,7 @@ from secondlook.classifiers import http_client, inference_protocol, model_input,
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
 from secondlook.scoring import policy_options
-from secondlook.sources import image_files, npz_file, official_files, regular_files, source
+from secondlook.sources import image_files, official_files, regular_files, source
 from secondlook.views import view
 
 SECURITY = Path(__file__).resolve().parents[1] / "SECURITY.md"
@@ -44,7 +44,7 @@ LIMITS = {
     "scans of a JPEG": f"{image_files.MAX_SCANS}",
     "text files": f"{regular_files.MAX_TEXT_BYTES / 1e9:g} GB",
     "what one file loads": gib(regular_files.MAX_LOADED_BYTES),
-    "length of an array": million(npz_file.MAX_LOADED_ROWS),
+    "length of an array": million(regular_files.MAX_LOADED_ROWS),
     "MATLAB": (
         f"{gib(regular_files.MAX_LOADED_BYTES + official_files.MAT_READER_BYTES)}; "
         f"{official_files.MAT_READER_SECONDS:g} s and 1 s more for each "

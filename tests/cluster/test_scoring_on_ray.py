@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def folder(pixels: Array, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bucket(folder: Path, s3: Callable[[str], Any], s3_server: str) -> Iterator[Callable[[str], str]]:
+def bucket(folder: Path, s3: Callable[[str], Any], s3_server: str) -> Callable[[str], str]:
     """Return a function that makes a bucket with the files, and returns the spec by which workers read them."""
 
     def fill(name: str) -> str:

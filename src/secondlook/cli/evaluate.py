@@ -42,7 +42,19 @@ def evaluate(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = "auto",
-    on_error: options.OnErrorOption = "fail",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    cpus_per_worker: options.CpusPerWorker = None,
+    gpus_per_worker: options.GpusPerWorker = None,
+    no_predictions: Annotated[
+        bool,
+        typer.Option(
+            "--no-predictions",
+            help="With --engine ray, keep what the evaluation needs of each image, and not its predictions.",
+        ),
+    ] = False,
+    on_error: options.OnErrorOfEngine = None,
     no_check: Annotated[
         bool,
         typer.Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images."),
@@ -70,8 +82,12 @@ def evaluate(
         model_options=model_options,
         header_from_env=header_from_env,
     )
+    options.require_partner({"--no-predictions": no_predictions}, "--engine ray", engine == "ray")
     had_report = (out / REPORT).is_file()
-    with warnings.catch_warnings():
+    with (
+        warnings.catch_warnings(),
+        options.open_engine(engine, address, workers, cpus_per_worker, gpus_per_worker) as opened,
+    ):
         if quiet:
             warnings.simplefilter("ignore", ViewWarning)
             warnings.simplefilter("ignore", SetupWarning)
@@ -91,7 +107,9 @@ def evaluate(
             seed=seed,
             batch_size=batch_size or "auto",
             device=device,
-            on_error=options.choose_on_error(on_error),
+            engine=opened,
+            keep_predictions=not no_predictions,
+            on_error=on_error,
             check_setup=not no_check,
             progress=not (quiet or no_progress),
         )
@@ -103,12 +121,12 @@ def evaluate(
         typer.echo(name_options(str(run.evaluation), list_flags(context.command)))
         if had_report and not (out / REPORT).exists():
             typer.echo(f"\nRemoved {out / REPORT}, which showed the evaluation before this one.")
-        _print_following(run.path, len(run.predictions.skipped))
+        _print_following(run.path, len(run.skipped), has_predictions=not no_predictions)
 
 
-def _print_following(path: Path, skipped: int) -> None:
+def _print_following(path: Path, skipped: int, *, has_predictions: bool) -> None:
     folder = quote(str(path))
     if skipped:
         typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
     following = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-    typer.echo(f"\nSaved in {path}. Next: {following}")
+    typer.echo(f"\nSaved in {path}." + (f" Next: {following}" if has_predictions else ""))

@@ -13,6 +13,7 @@ from secondlook.cli import options
 from secondlook.errors import SecondLookError
 
 if TYPE_CHECKING:
+    from secondlook.runs import Run
     from secondlook.selective import Policy
 
 Facts = Mapping[str, object]
@@ -60,7 +61,7 @@ def _describe_run(path: Path) -> Facts:
     from secondlook.runs import open_run
 
     run = open_run(path)
-    record, preds = run.record, run.predictions
+    record = run.record
     return {
         "what": "run of secondlook evaluate",
         "classifier": record.classifier.name,
@@ -69,17 +70,27 @@ def _describe_run(path: Path) -> Facts:
         "preprocessing": str(run.preprocessing),
         "images": record.data.spec,
         "images digest": record.data.digest,
-        "predictions": f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes",
-        "accuracy from image": round(float(preds.correct(predict_from="image").mean()), 4),
-        "accuracy from views": round(float(preds.correct(predict_from="views").mean()), 4),
+        **_describe_predictions(run),
         "views": list(record.views),
         "choice of views": str(record.view_choice or "as given"),
         "tuning images": f"{len(record.tuning):,}, not judged" if record.tuning else "none",
-        "skipped": [f"{id_}: {reason}" for id_, reason in preds.skipped],
+        "skipped": [f"{id_}: {reason}" for id_, reason in run.skipped],
         "warnings": list(record.warnings),
         "secondlook": record.secondlook,
         "command": run.command,
     }
+
+
+def _describe_predictions(run: "Run") -> Facts:
+    if run.settings.get("no_predictions"):
+        accuracies = run.evaluation.accuracy_from_image or 0.0, run.evaluation.accuracy_from_views or 0.0
+        described = "not kept"
+    else:
+        preds = run.predictions
+        accuracies = float(preds.correct("image").mean()), float(preds.correct("views").mean())
+        described = f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes"
+    image, views = (round(accuracy, 4) for accuracy in accuracies)
+    return {"predictions": described, "accuracy from image": image, "accuracy from views": views}
 
 
 INTACT: Mapping[bool | None, str] = {

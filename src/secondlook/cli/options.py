@@ -2,7 +2,8 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -159,15 +160,16 @@ def require_partner(given: Mapping[str, object], partner: str, partner_value: ob
             raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
 
 
-def make_engine(
+@contextmanager
+def open_engine(
     engine: str,
     address: str | None,
     workers: int | None,
     cpus_per_worker: float | None,
     gpus_per_worker: float | None,
-    part_size: int | None,
-) -> "Engine | None":
-    """Return the engine of a command; None to compute in this process. Options of a cluster need one."""
+    part_size: int | None = None,
+) -> "Iterator[Engine | None]":
+    """Yield the engine of a command; None to compute in this process. Options of a cluster need one."""
     of_cluster = {
         "address": address,
         "workers": workers,
@@ -178,11 +180,13 @@ def make_engine(
         require_partner(
             {f"--{name.replace('_', '-')}": value for name, value in of_cluster.items()}, "--engine ray", None
         )
-        return None
+        yield None
+        return
     from secondlook.cluster import RayEngine
 
     settings: dict[str, Any] = {**of_cluster, "part_size": part_size}
-    return RayEngine(**{name: value for name, value in settings.items() if value is not None})
+    with RayEngine(**{name: value for name, value in settings.items() if value is not None}) as opened:
+        yield opened
 
 
 def _hide_bars(wanted: bool) -> bool:

@@ -78,29 +78,30 @@ def score(
     options.require_partner({"--link": link}, "--rejected", rejected)
     options.require_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
     specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()]
-    summary = score_images(
-        policy,
-        data,
-        out,
-        classifier=specs or None,
-        per_view=per_view,
-        level=level,
-        seed=seed,
-        rejected=rejected,
-        link=link,
-        exports=export or [],
-        export_all=export_all,
-        image_prefix=image_prefix,
-        batch_size=batch_size or "auto",
-        device=device,
-        progress=not (quiet or no_progress),
-        allow_mismatch=allow_mismatch,
-        overwrite=overwrite,
-        engine=options.make_engine(engine, address, workers, cpus_per_worker, gpus_per_worker, part_size),
-        part_size=part_size,
-        on_error=on_error,
-        on_first_predictions=None if quiet else _warn_of_harmful_views,
-    )
+    with options.open_engine(engine, address, workers, cpus_per_worker, gpus_per_worker, part_size) as opened:
+        summary = score_images(
+            policy,
+            data,
+            out,
+            classifier=specs or None,
+            per_view=per_view,
+            level=level,
+            seed=seed,
+            rejected=rejected,
+            link=link,
+            exports=export or [],
+            export_all=export_all,
+            image_prefix=image_prefix,
+            batch_size=batch_size or "auto",
+            device=device,
+            progress=not (quiet or no_progress),
+            allow_mismatch=allow_mismatch,
+            overwrite=overwrite,
+            engine=opened,
+            part_size=part_size,
+            on_error=on_error,
+            on_first_predictions=None if quiet else _warn_of_harmful_views,
+        )
     if as_json:
         typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:

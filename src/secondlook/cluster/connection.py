@@ -79,9 +79,10 @@ def check_address(address: str) -> None:
     try:
         answer = _greet(host.strip("[]"), int(port))
     except OSError as error:
+        reason = error.strerror or summarize_error(error)
         raise ClusterError(
-            f"no Ray cluster at address={address!r}: {summarize_error(error)}; start one with 'ray start', or pass the"
-            " address of its head node."
+            f"no Ray cluster at address={address!r}: {reason}; start one with 'ray start', or pass the address of its"
+            " head node."
         ) from error
     if len(answer) < 4 or answer[3] != _SETTINGS_FRAME:
         raise ClusterError(

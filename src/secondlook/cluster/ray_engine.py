@@ -5,7 +5,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import secondlook
 from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, WorkerSettings, rebuild_error
@@ -23,6 +23,8 @@ MAX_BLOCKS = 10_000
 
 class RayEngine(Engine):
     """Computes chunks on a Ray cluster, or with all processors of this machine.
+
+    In a `with` statement it stays connected from the first job to the end, so that a Ray is started once for all jobs.
 
     Parameters
     ----------
@@ -60,6 +62,17 @@ class RayEngine(Engine):
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker
         self.part_size = part_size
+        self._connection: ExitStack | None = None
+        """What stays open in a `with` statement."""
+
+    def __enter__(self) -> Self:
+        self._connection = ExitStack()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._connection is not None, "called by a with statement"
+        self._connection.close()
+        self._connection = None
 
     def compute_chunks(
         self, load_worker: LoadWorker, source: Source, chunking: Chunking, numbers: Sequence[int]
@@ -67,6 +80,8 @@ class RayEngine(Engine):
         """Compute chunks on the cluster and yield each once, in the order in which they are finished."""
         if not numbers:
             return
+        if self._connection is not None:
+            self._connection.enter_context(connect(self.address))
         with connect(self.address) as ray, ExitStack() as at_end:
             initial = self._count_workers(ray)
             settings = self._send(ray, load_worker, source)

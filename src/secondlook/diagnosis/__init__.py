@@ -4,6 +4,7 @@ from secondlook.diagnosis.auto import AUTO_POOL, ViewChoice, auto_views, choose_
 from secondlook.diagnosis.candidates import CANDIDATE_KINDS, CandidateKind, candidate_kind, candidate_views
 from secondlook.diagnosis.collection import CollectedViews, choose_tuning_images, collect_views
 from secondlook.diagnosis.diagnosis import (
+    MAX_IMAGES_FOR_WARNINGS,
     Agreement,
     Diagnosis,
     Status,
@@ -18,6 +19,7 @@ from secondlook.diagnosis.search_result import SearchResult
 __all__ = [
     "AUTO_POOL",
     "CANDIDATE_KINDS",
+    "MAX_IMAGES_FOR_WARNINGS",
     "Agreement",
     "CandidateKind",
     "CollectedViews",

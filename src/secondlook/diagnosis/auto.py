@@ -12,7 +12,7 @@ from secondlook.diagnosis.pool import Pool, read_pool
 from secondlook.errors import DiagnosisError
 from secondlook.files import Count, FrozenRecord
 from secondlook.metrics import parse_metric
-from secondlook.predictions import BatchSize, Predictions, collect
+from secondlook.predictions import BatchSize, Engine, Predictions, collect
 from secondlook.sources import OnError, open_labeled, spread_images
 
 MAX_IMAGES = 256
@@ -84,6 +84,7 @@ def auto_views(
     on_error: OnError | None = None,
     progress: bool = True,
     device: str = "auto",
+    engine: Engine | None = None,
 ) -> ViewChoice:
     """Choose views for a classifier and its images: the most useful ones of `AUTO_POOL` that are not harmful.
 
@@ -108,12 +109,16 @@ def auto_views(
         Whether to show a progress bar, if standard error is a terminal.
     device
         Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
+    engine
+        Where chunks of the images are classified, see `collect`; by default in this process.
     """
     _check_budget(budget, len(AUTO_POOL))
-    loaded = load_classifier(classifier).on_device(device)
+    loaded = load_classifier(classifier)
     images = spread_images(open_labeled(source, labels, loaded.class_names, on_error), MAX_IMAGES)
     views = ("identity", *AUTO_POOL)
-    preds = collect(loaded, images, views, store=store, batch_size=batch_size, progress=progress)
+    preds = collect(
+        loaded, images, views, store=store, batch_size=batch_size, progress=progress, device=device, engine=engine
+    )
     return choose_views(preds, budget, top_k=top_k)
 
 

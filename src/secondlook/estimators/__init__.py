@@ -7,8 +7,17 @@ from secondlook.estimators.bootstrap import (
     default_resamplings,
     view_resampling_counts,
 )
-from secondlook.estimators.methods import METHODS, Method, confidence, find_method, method, split_method
-from secondlook.estimators.plurality import plurality_confidence, plurality_order
+from secondlook.estimators.methods import METHODS, Method, Resampling, confidence, find_method, method, split_method
+from secondlook.estimators.plurality import (
+    WindowRanking,
+    check_window,
+    count_bin_sizes,
+    make_entries,
+    plurality_confidence,
+    plurality_order,
+    rank_by_ranges,
+    spread_confidences,
+)
 from secondlook.estimators.probability_mass import (
     class_mass,
     other_class_mass,
@@ -25,13 +34,17 @@ from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropo
 __all__ = [
     "METHODS",
     "Method",
+    "Resampling",
+    "WindowRanking",
     "bootstrap_confidences",
+    "check_window",
     "class_mass",
     "compute_embeddings",
     "compute_mc_dropout_passes",
     "compute_view_statistics",
     "confidence",
     "confidence_interval",
+    "count_bin_sizes",
     "default_method",
     "default_resamplings",
     "describe_shortage",
@@ -39,6 +52,7 @@ __all__ = [
     "find_method",
     "fit_method",
     "fit_temperature",
+    "make_entries",
     "method",
     "needs_fitting",
     "other_class_mass",
@@ -46,8 +60,10 @@ __all__ = [
     "plurality_order",
     "predicted_class_mass",
     "predicted_classes",
+    "rank_by_ranges",
     "running_confidence",
     "split_method",
+    "spread_confidences",
     "top_class_mass",
     "tuning_positions",
     "view_resampling_counts",

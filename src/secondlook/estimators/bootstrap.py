@@ -9,7 +9,15 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray, is_number, is_whole_number
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import METHODS, Method, ViewMeans, check_arguments, method, resolve_method
+from secondlook.estimators.methods import (
+    METHODS,
+    Method,
+    Resampling,
+    ViewMeans,
+    check_arguments,
+    method,
+    resolve_method,
+)
 from secondlook.estimators.plurality import plurality_confidence
 from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import PredictFrom, Predictions
@@ -22,12 +30,20 @@ BLOCK_BYTES = 16 * 2**20
 """Approximate size of a block of bootstrapped confidences."""
 
 
+def resample_outputs(
+    n_members: int, n_views: int, *, resamplings: int | None = None, window: int | None = None, seed: int = 0
+) -> Resampling:
+    """Return how `bootstrap` resamples the outputs of each image."""
+    return Resampling(_draw_counts(n_members, n_views, resamplings, seed), window)
+
+
 @method(
     "bootstrap",
     symbol="BS(D)",
     summary="rank by bootstrapping the views and sliding-window plurality, evenly spaced from 1 to 0",
     needs=("two views",),
     is_rank=True,
+    resampling=resample_outputs,
 )
 def bootstrap(
     preds: Predictions,
@@ -44,8 +60,8 @@ def bootstrap(
     the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
     the mean of their ranks.
     """
-    counts = _draw_counts(preds.n_members, preds.n_views, resamplings, seed)
-    return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
+    sample = resample_outputs(preds.n_members, preds.n_views, resamplings=resamplings, window=window, seed=seed)
+    return plurality_confidence(other_class_mass(preds, predict_from, top_k), *sample)
 
 
 @method(

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from secondlook.arrays import Float64Array
+from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.probability_mass import list_members
 from secondlook.predictions import PredictFrom, Predictions, check_predict_from, check_top_k
@@ -24,6 +24,15 @@ COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
 
 TO_FIT = "fit"
 """The value of an option that is fitted to labeled images, such as temperature='fit'."""
+
+
+class Resampling(NamedTuple):
+    """How a plurality ranking resamples the outputs of an image."""
+
+    counts: IntArray
+    """How often each resampling draws each output, int64 [members * V, B]."""
+    window: int | None
+    """Entries in the window; None for as many as resamplings."""
 
 
 class ViewMeans(NamedTuple):
@@ -55,6 +64,9 @@ class Method:
     """Whether the values are probabilities of a correct prediction, as calibration metrics require."""
     is_rank: bool = False
     """Whether the values are ranks among the given images, so that a threshold does not transfer to others."""
+    resampling: Callable[..., Resampling] | None = None
+    """For a rank that follows from the other-class mass of all images: how the outputs are resampled; called with the
+    numbers of members and views, and the options."""
     view_means: Callable[..., Iterator[ViewMeans]] | None = None
     """For a function of means over the views: what is averaged, block by block; called with the same arguments."""
     fitted: tuple[str, ...] = ()
@@ -94,6 +106,7 @@ def method(
     parameter: str | None = None,
     is_probability: bool = False,
     is_rank: bool = False,
+    resampling: Callable[..., Resampling] | None = None,
     view_means: Callable[..., Iterator[ViewMeans]] | None = None,
     fitted: tuple[str, ...] = (),
     fit: Callable[..., dict[str, Any]] | None = None,
@@ -102,7 +115,20 @@ def method(
 
     def register(compute: Compute) -> Compute:
         METHODS.add(
-            Method(name, symbol, summary, compute, needs, parameter, is_probability, is_rank, view_means, fitted, fit)
+            Method(
+                name,
+                symbol,
+                summary,
+                compute,
+                needs=needs,
+                parameter=parameter,
+                is_probability=is_probability,
+                is_rank=is_rank,
+                resampling=resampling,
+                view_means=view_means,
+                fitted=fitted,
+                fit=fit,
+            )
         )
         return compute
 

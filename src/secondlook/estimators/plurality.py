@@ -17,11 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ConfidenceError
 
 Map = Callable[..., Iterable[Any]]
 """The built-in `map`, or that of a thread pool."""
+
+SortRange = Callable[[int, int, BoolArray], Iterable[Array]]
+"""Returns the sorted entries of bins low..high-1 by segments, uint64 [n] each, without those of ranked images."""
+
+_NUMBER_BITS = np.uint64(0xFFFFFFFF)
+_ROUNDING = 1e-6
+"""More than what sums over views lose by rounding."""
 
 ENTRIES_PER_SEGMENT = 1 << 25
 """Entries in memory at a time, 8 bytes each; a bin is never split, so one bin of equal values may be larger."""
@@ -35,24 +42,132 @@ def plurality_order(
     The value of image n in resampling b is the float32 of sum_v other_mass[n, v] * counts[v, b], summed in float64.
     `window` is W, by default B. The result does not depend on the number of threads.
     """
-    from secondlook.estimators.kernels import create_window, rank_remaining, slide_window
-
     other_mass, counts = _check_arrays(other_mass, counts)
-    window = counts.shape[1] if window is None else window
-    if window < 1:
-        raise ConfidenceError(f"window is {window}; expected the number of entries in the window, at least 1.")
+    window = check_window(window, counts)
     if len(other_mass) == 0:
         return np.empty(0, dtype=np.int64)
-    state = create_window(len(other_mass), window)
+    ranking = WindowRanking(len(other_mass), window)
     for entries in _iter_sorted_segments(other_mass, counts, threads or _count_available_cores()):
-        slide_window(state, entries)
-    rank_remaining(state)
-    return state.order
+        ranking.add(entries)
+    return ranking.finish()
 
 
 def plurality_confidence(other_mass: Float64Array, counts: Array, window: int | None = None) -> Float64Array:
     """Return the rank of each image as a confidence: 1 for the first in order, 0 for the last. float64 [N]"""
-    return _average_equal_images(_space_evenly(plurality_order(other_mass, counts, window)), other_mass)
+    return spread_confidences(plurality_order(other_mass, counts, window), *_find_equal_images(other_mass))
+
+
+def check_window(window: int | None, counts: Array) -> int:
+    """Return the number of entries in the window, by default that of the resamplings. counts [V, B]"""
+    window = counts.shape[1] if window is None else window
+    if window < 1:
+        raise ConfidenceError(f"window is {window}; expected the number of entries in the window, at least 1.")
+    return window
+
+
+class WindowRanking:
+    """Ranks images while the sorted list of their entries passes through the window, segment by segment.
+
+    An entry is a uint64: the bits of the float32 value above those of the number of the image. Numbers are below
+    `n_numbers`, by default the number of images. It takes about 32 bytes per image.
+    """
+
+    def __init__(self, n_images: int, window: int, n_numbers: int | None = None) -> None:
+        from secondlook.estimators.kernels import create_window
+
+        self._state = create_window(n_images, window, n_numbers)
+
+    @property
+    def is_ranked(self) -> BoolArray:
+        """Whether further entries of each image do not matter. bool [numbers of images]"""
+        from secondlook.estimators.kernels import find_ranked
+
+        return find_ranked(self._state)
+
+    def add(self, entries: Array) -> None:
+        """Add the next segment of the list, uint64 [n]; entries of ranked images may be missing."""
+        from secondlook.estimators.kernels import slide_window
+
+        slide_window(self._state, entries)
+
+    def finish(self) -> IntArray:
+        """Return the images in order, after the last segment. int64 [N]"""
+        from secondlook.estimators.kernels import rank_remaining
+
+        rank_remaining(self._state)
+        return self._state.order
+
+
+def rank_by_ranges(ranking: WindowRanking, bin_sizes: IntArray, entries_per_range: int, sort: SortRange) -> IntArray:
+    """Return the images in order, from entries that are computed and sorted range by range of their values. int64 [N]
+
+    `bin_sizes` is the sum of `count_bin_sizes` over all images. A range has at most `entries_per_range` entries, or is
+    a single bin; entries of images that are ranked when it begins are left out.
+    """
+    for low, high in _split_bins(bin_sizes, entries_per_range):
+        for entries in sort(low, high, ranking.is_ranked):
+            ranking.add(entries)
+    return ranking.finish()
+
+
+def count_bin_sizes(other_mass: Float64Array, counts: Array) -> IntArray:
+    """Return the number of values of some images in each bin. [n, V], [V, B] -> int64 [bins]"""
+    return _count_bins(*_check_arrays(other_mass, counts))[0]
+
+
+def make_entries(
+    other_mass: Float64Array, counts: Array, numbers: IntArray, low: int, high: int, is_ranked: BoolArray
+) -> Array:
+    """Return the entries of some images in bins low..high-1, in no order. [n, V], [V, B], [n], bool [n] -> uint64 [m]
+
+    Images that are ranked already have none.
+    """
+    from secondlook.estimators.kernels import scatter_entries
+
+    kept = np.flatnonzero(~is_ranked & _may_have_values(other_mass, counts, low, high))
+    other_mass, counts = _check_arrays(other_mass[kept], counts)
+    bin_sizes, first_bin, last_bin = _count_bins(other_mass, counts)
+    ends = np.cumsum(bin_sizes[low:high])
+    entries = np.empty(ends[-1], dtype=np.uint64)
+    scatter_entries(other_mass, counts, 0, first_bin, last_bin, low, high, ends - bin_sizes[low:high], entries)
+    places = (entries & _NUMBER_BITS).astype(np.int64)
+    return (entries & ~_NUMBER_BITS) | numbers[kept][places].astype(np.uint64)
+
+
+def _count_bins(other_mass: Float64Array, counts: Float64Array) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the number of values in each bin, int64 [bins], and the first and the last bin of each image, [n]."""
+    from secondlook.estimators.kernels import N_BINS, count_bins
+
+    bin_sizes = np.zeros(N_BINS, dtype=np.int64)
+    first_bin, last_bin = np.empty((2, len(other_mass)), dtype=np.int64)
+    count_bins(other_mass, counts, bin_sizes, first_bin, last_bin)
+    return bin_sizes, first_bin, last_bin
+
+
+def _may_have_values(other_mass: Float64Array, counts: Array, low: int, high: int) -> BoolArray:
+    """Return which images can have values in bins low..high-1: a value lies between those of equal views. bool [n]"""
+    from secondlook.estimators.kernels import LOW_BITS
+
+    draws = counts.sum(axis=0)
+    smallest, largest = other_mass.min(axis=1) * draws.min(), other_mass.max(axis=1) * draws.max()
+    first, last = (
+        # Not negative zero, whose bits are above those of all other values.
+        np.asarray(bound + 0.0, dtype=np.float32).view(np.uint32) >> LOW_BITS
+        for bound in (smallest * (1 - _ROUNDING), largest * (1 + _ROUNDING))
+    )
+    return (first < high) & (last >= low)
+
+
+def spread_confidences(order: IntArray, candidates: IntArray, group: IntArray) -> Float64Array:
+    """Return confidences from 1 for the first in order to 0 for the last, averaged over groups of images. float64 [N]
+
+    `candidates` are the positions of the images that are in a group, and `group` numbers it. int64 [N], [n], [n]
+    """
+    confidences = _space_evenly(order)
+    if len(candidates):
+        averaged = np.bincount(group, weights=confidences[candidates]) / np.bincount(group)
+        confidences[candidates] = averaged[group]
+    return confidences
 
 
 def _space_evenly(order: IntArray) -> Float64Array:
@@ -62,20 +177,17 @@ def _space_evenly(order: IntArray) -> Float64Array:
     return confidences
 
 
-def _average_equal_images(confidences: Float64Array, other_mass: Float64Array) -> Float64Array:
-    """Return the confidences [N], averaged over images that are equal in every view.
+def _find_equal_images(other_mass: Float64Array) -> tuple[IntArray, IntArray]:
+    """Return the positions of images that may equal others in every view, and a group for each. int64 [n] each
 
-    The ranking leaves such images in their original order, on which the confidence must not depend.
+    The ranking leaves equal images in their original order, on which the confidence must not depend.
     """
     _, first_view = np.unique(other_mass[:, 0], return_inverse=True)
     candidates = np.flatnonzero(np.bincount(first_view)[first_view] > 1)  # mostly none, and then nothing is sorted
     if len(candidates) == 0:
-        return confidences
+        return candidates, candidates
     _, group = np.unique(other_mass[candidates], axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    averaged = confidences.copy()
-    averaged[candidates] = (np.bincount(group, weights=confidences[candidates]) / np.bincount(group))[group]
-    return averaged
+    return candidates, group.reshape(-1)
 
 
 def _count_available_cores() -> int:
@@ -117,7 +229,7 @@ def _iter_sorted_segments(other_mass: Float64Array, counts: Float64Array, thread
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda shard: shard.count(counts), shards))
         bin_sizes = np.array([shard.bin_sizes for shard in shards])
-        segments = list(_split_bins(bin_sizes.sum(axis=0)))
+        segments = list(_split_bins(bin_sizes.sum(axis=0), ENTRIES_PER_SEGMENT))
         # Allocating new pages for each segment would take as long as sorting it.
         buffer = np.empty(max(bin_sizes[:, low:high].sum() for low, high in segments), dtype=np.uint64)
         for low, high in segments:
@@ -146,12 +258,12 @@ def _balance_bins(starts: IntArray, threads: int) -> list[IntArray]:
     return [starts[a : b + 1] for a, b in itertools.pairwise(edges)]
 
 
-def _split_bins(bin_sizes: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield (low, high) so that bins low..high-1 hold at most ENTRIES_PER_SEGMENT entries, or are a single bin."""
+def _split_bins(bin_sizes: IntArray, most: int) -> Iterator[tuple[int, int]]:
+    """Yield (low, high) so that bins low..high-1 hold at most so many entries, or are a single bin."""
     cumulative = np.cumsum(bin_sizes)
     low, done = 0, 0
     while done < cumulative[-1]:
-        high = max(int(np.searchsorted(cumulative, done + ENTRIES_PER_SEGMENT, side="right")), low + 1)
+        high = max(int(np.searchsorted(cumulative, done + most, side="right")), low + 1)
         if cumulative[high - 1] > done:
             yield low, high
         low, done = high, int(cumulative[high - 1])

@@ -2,10 +2,12 @@
 
 from secondlook.evaluation.comparison import Comparison, compare, compare_confidences
 from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
-from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
-from secondlook.evaluation.fitting import FittedMethods, fit_methods, resolve_tuning
+from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate, evaluate_statistics
+from secondlook.evaluation.fitting import FittedMethods, fit_methods, fit_on_images, resolve_tuning
 from secondlook.evaluation.groups import Groups
 from secondlook.evaluation.image_or_views import PredictFromComparison
+from secondlook.evaluation.image_statistics import ImageStatistics, check_divisible, compute_statistics
+from secondlook.evaluation.statistics_parts import StatisticsParts, SummarizeImages
 
 __all__ = [
     "ARROWS",
@@ -15,12 +17,19 @@ __all__ = [
     "Evaluation",
     "FittedMethods",
     "Groups",
+    "ImageStatistics",
     "PredictFromComparison",
+    "StatisticsParts",
+    "SummarizeImages",
+    "check_divisible",
     "check_resampling",
     "compare",
     "compare_confidences",
+    "compute_statistics",
     "describe_prediction",
     "evaluate",
+    "evaluate_statistics",
     "fit_methods",
+    "fit_on_images",
     "resolve_tuning",
 ]

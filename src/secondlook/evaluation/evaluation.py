@@ -1,8 +1,8 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
-from secondlook.arrays import BoolArray, Float64Array
+from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import MetricError, PredictionsError
-from secondlook.estimators import find_method
+from secondlook.estimators import find_method, plurality_confidence
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
@@ -33,6 +33,7 @@ from secondlook.evaluation.groups import (
     select_groups,
 )
 from secondlook.evaluation.image_or_views import PredictFromComparison, compare_image_and_views
+from secondlook.evaluation.image_statistics import ImageStatistics, compute_statistics, list_rankings
 from secondlook.files import Count, PositiveCount, describe_invalid
 from secondlook.metrics import check_confidence, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions, concatenate
@@ -219,13 +220,73 @@ def evaluate(
         preds, () if own is not None else methods, tuning=tuning, predict_from=predict_from, top_k=top_k
     )
     judged = fitted.select_judged(preds)
-    everything = judged if ood is None else _concatenate(judged, ood)
-    n_ood = everything.n_images - judged.n_images
-    if own is None:
-        confidences = _compute_confidences(everything, fitted, progress=progress)
-    else:
-        kept = np.append(fitted.judged, np.arange(preds.n_images, preds.n_images + n_ood))
-        confidences = {name: values[kept] for name, values in _check_own(own, preds.n_images + n_ood).items()}
+    if ood is not None:
+        _check_same_classifier(judged, ood)
+    statistics = [
+        compute_statistics(one, fitted, is_judged=one is judged, progress=progress)
+        for one in (judged, ood)
+        if one is not None
+    ]
+    if own is not None:
+        values = _check_own(own, preds.n_images + (0 if ood is None else ood.n_images))
+        kept = fitted.judged, np.arange(preds.n_images, len(next(iter(values.values()))))
+        statistics = [
+            replace(one, confidences={name: confidence[places] for name, confidence in values.items()})
+            for one, places in zip(statistics, kept, strict=False)
+        ]
+    return evaluate_statistics(
+        statistics[0],
+        fitted,
+        metrics,
+        groups=select_groups(groups, preds.n_images, fitted.judged),
+        class_names=preds.class_names,
+        ood=None if ood is None else statistics[1],
+        baseline=baseline,
+        level=level,
+        resamples=resamples,
+        seed=seed,
+        progress=progress,
+    )
+
+
+Rank = Callable[[Float64Array, Array, int | None], Float64Array]
+"""`plurality_confidence`, or what returns the same: other-class mass [N, V], counts [V, B] and window -> float64 [N]"""
+
+
+def evaluate_statistics(
+    statistics: ImageStatistics,
+    fitted: FittedMethods,
+    metrics: Iterable[str] = DEFAULT_METRICS,
+    *,
+    groups: Groups = None,
+    class_names: tuple[str, ...] | None = None,
+    ood: ImageStatistics | None = None,
+    baseline: str | None = None,
+    level: float = 0.95,
+    resamples: int = 500,
+    seed: int = 0,
+    rank: Rank = plurality_confidence,
+    progress: bool = True,
+) -> Evaluation:
+    """Evaluate methods by what is known about each image; `evaluate` and its result are the same for all images.
+
+    Parameters
+    ----------
+    statistics
+        Statistics of the labeled images that are judged.
+    fitted
+        The methods, and how many images they were fitted on. Without methods, all confidences are evaluated.
+    metrics, groups, baseline, level, resamples, seed, progress
+        As in `evaluate`; groups are those of the judged images.
+    class_names
+        Names of the classes, for the names of groups.
+    ood
+        Statistics of out-of-distribution images.
+    rank
+        How images are ranked by their other-class mass, for methods that do.
+    """
+    everything = statistics if ood is None else ImageStatistics.join([statistics, ood])
+    confidences = _list_confidences(everything, fitted, rank)
     options = EstimateOptions(
         metrics=parse_metrics(metrics),
         scores=frozenset(name for name in fitted.options if not find_method(name).is_probability),
@@ -234,8 +295,11 @@ def evaluate(
         resamples=resamples,
         seed=seed,
     )
-    correct = judged.correct(predict_from=predict_from, top_k=top_k)
-    made = make_groups(judged, correct, select_groups(preds, groups, fitted.judged), n_ood)
+    assert statistics.labels is not None, "judged images are labeled"
+    correct = statistics.correct
+    made = make_groups(
+        statistics.labels, correct[fitted.predict_from], groups, everything.n_images - statistics.n_images, class_names
+    )
     with progress_bar("intervals", len(made) * resamples, "resamplings", enabled=progress) as advance:
         rows = tuple(
             row
@@ -243,38 +307,42 @@ def evaluate(
             for row in estimate_metrics(group.name, _select_entries(group, confidences), options, advance)
         )
     compared = compare_image_and_views(
-        judged, top_k=top_k, level=level, resamples=resamples, seed=seed, progress=progress
+        correct, statistics.means, level=level, resamples=resamples, seed=seed, progress=progress
     )
     return Evaluation(
         rows,
         options.baseline,
-        predict_from,
-        top_k,
-        preds.n_views,
+        fitted.predict_from,
+        fitted.top_k,
+        statistics.n_views,
         level,
         resamples,
         seed,
-        accuracy_from_image=float(judged.correct(predict_from="image", top_k=top_k).mean()),
-        accuracy_from_views=float(judged.correct(predict_from="views", top_k=top_k).mean()),
+        accuracy_from_image=float(correct["image"].mean()),
+        accuracy_from_views=float(correct["views"].mean()),
         tuning_images=len(fitted.tuning),
         image_or_views=compared,
         notes=fitted.notes,
     )
 
 
-def _concatenate(preds: Predictions, ood: Predictions) -> Predictions:
+def _check_same_classifier(preds: Predictions, ood: Predictions) -> None:
     try:
-        return concatenate(preds, ood)
+        concatenate(preds, ood)
     except PredictionsError as error:
         raise MetricError(f"ood= does not match the predictions: {error}") from None
 
 
-def _compute_confidences(preds: Predictions, fitted: FittedMethods, *, progress: bool) -> dict[str, Float64Array]:
+def _list_confidences(statistics: ImageStatistics, fitted: FittedMethods, rank: Rank) -> dict[str, Float64Array]:
     """Return the confidence of each method. float64 [N] each"""
-    if not fitted.options:
+    texts = tuple(fitted.options) or tuple(statistics.confidences)
+    if not texts:
         raise MetricError("methods is empty; pass at least one method, such as 'mean'.")
-    with preds.show_progress("confidences", len(fitted.options) + 1, enabled=progress) as watched:
-        return {text: fitted.compute(watched, text) for text in fitted.options}
+    known = dict(statistics.confidences)
+    for text in list_rankings(fitted):
+        assert statistics.other_mass is not None, "computed where a method is a rank"
+        known[text] = rank(statistics.other_mass, *fitted.resample(text, statistics.n_members, statistics.n_views))
+    return {text: known[text] for text in texts}
 
 
 def _check_own(confidences: Mapping[str, ArrayLike], n_images: int) -> dict[str, Float64Array]:

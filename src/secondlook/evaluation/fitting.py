@@ -8,6 +8,7 @@ import numpy as np
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import MetricError, PredictionsError
 from secondlook.estimators import (
+    Resampling,
     confidence,
     describe_shortage,
     find_method,
@@ -49,6 +50,12 @@ class FittedMethods:
         options = {**used, **self.options[text]}
         return confidence(preds, split_method(text)[0], predict_from=self.predict_from, top_k=self.top_k, **options)
 
+    def resample(self, text: str, n_members: int, n_views: int) -> Resampling:
+        """Return how a method that ranks images by their other-class mass resamples the outputs of each image."""
+        resampling = find_method(text).resampling
+        assert resampling is not None, "the method is such a ranking"
+        return resampling(n_members, n_views, **self.options[text])
+
 
 def fit_methods(
     preds: Predictions,
@@ -84,24 +91,44 @@ def fit_methods(
     given = None if tuning is None else resolve_tuning(tuning, preds.n_images)
     candidates = choose_positions(preds, duplicates) if given is None else given
     apart = preds.select(images=candidates) if len(candidates) else None
-    notes: tuple[str, ...] = ()
-    names: Iterable[str]
-    if methods is not None:
-        names = [methods] if isinstance(methods, str) else methods
-    elif preds.n_outputs < 2:
-        names = SINGLE_VIEW_METHODS
-    else:
-        names = MULTI_VIEW_METHODS
-        # Labels are not spent on it unasked, but those that are set apart already are free.
-        if given is not None and apart is not None:
-            shortage = describe_shortage(apart, predict_from, top_k)
-            names, notes = ((*names, LEARNED), ()) if shortage is None else (names, (_shorten(shortage),))
     shared = options or {}
+    names, notes = choose_methods(preds.n_outputs, methods, None if given is None else apart, predict_from, top_k)
     fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
     used = given is not None or any(needs_fitting(text, shared) for text in fitted)
     positions = candidates if used else candidates[:0]
     judged = np.delete(np.arange(preds.n_images), positions)
     return FittedMethods(fitted, positions, judged, predict_from, top_k, notes)
+
+
+def fit_on_images(
+    tuning: Predictions | None, methods: Iterable[str] | None, n_outputs: int, predict_from: PredictFrom, top_k: int
+) -> FittedMethods:
+    """Fit methods as `fit_methods` does, to predictions for the images that are set apart only, None if there are none.
+
+    The result knows no positions. `n_outputs` is the number of views times that of members.
+    """
+    names, notes = choose_methods(n_outputs, methods, tuning, predict_from, top_k)
+    fitted = {text: _fit(text, {}, tuning, predict_from, top_k) for text in names}
+    none = np.array([], dtype=np.int64)
+    return FittedMethods(fitted, none, none, predict_from, top_k, notes)
+
+
+def choose_methods(
+    n_outputs: int, methods: Iterable[str] | None, tuning: Predictions | None, predict_from: PredictFrom, top_k: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts of the given methods or of the defaults, and why a default method is left out.
+
+    `tuning` are the predictions for images that are set apart already.
+    """
+    if methods is not None:
+        return ((methods,) if isinstance(methods, str) else tuple(methods)), ()
+    if n_outputs < 2:
+        return SINGLE_VIEW_METHODS, ()
+    # Labels are not spent on it unasked, but those that are set apart already are free.
+    if tuning is None:
+        return MULTI_VIEW_METHODS, ()
+    shortage = describe_shortage(tuning, predict_from, top_k)
+    return ((*MULTI_VIEW_METHODS, LEARNED), ()) if shortage is None else (MULTI_VIEW_METHODS, (_shorten(shortage),))
 
 
 def choose_positions(preds: Predictions, duplicates: Collection[str] = ()) -> IntArray:

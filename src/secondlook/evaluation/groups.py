@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, BoolArray, IntArray
 from secondlook.errors import MetricError
-from secondlook.predictions import Predictions
 
 Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
 """What `evaluate` accepts as groups."""
@@ -27,39 +26,46 @@ class Group:
     """bool [n]"""
 
 
-def make_groups(preds: Predictions, correct: BoolArray, groups: Groups, n_ood: int) -> list[Group]:
-    """Return the group of all images, then the others; the `n_ood` out-of-distribution images come last in each."""
-    own, everything = np.arange(preds.n_images), np.arange(preds.n_images + n_ood)
+def make_groups(
+    labels: IntArray, correct: BoolArray, groups: Groups, n_ood: int, class_names: tuple[str, ...] | None
+) -> list[Group]:
+    """Return the group of all images, then the others; the `n_ood` out-of-distribution images come last in each.
+
+    `labels` and `correct` are those of the other images, int64 [N] and bool [N].
+    """
+    own, everything = np.arange(len(labels)), np.arange(len(labels) + n_ood)
     ood_wrong = np.concatenate([correct, np.zeros(n_ood, dtype=np.bool_)])
     made = [Group(ALL_IMAGES, everything, ood_wrong)]
     if n_ood:
         made += [
             Group(IN_DISTRIBUTION, own, correct),
-            Group(OOD_DETECTION, everything, everything < preds.n_images),
+            Group(OOD_DETECTION, everything, everything < len(labels)),
         ]
-    made += [Group(name, members, correct[members]) for name, members in _list_members(preds, groups)]
+    made += [Group(name, members, correct[members]) for name, members in _list_members(labels, groups, class_names)]
     name, times = Counter(group.name for group in made).most_common(1)[0]
     if times > 1:
         raise MetricError(f"duplicate group {name!r} ({times} times); group names must be unique, rename groups=.")
     return made
 
 
-def select_groups(preds: Predictions, groups: Groups, images: IntArray) -> Groups:
-    """Return the groups of some of the images of `preds`, for predictions that hold only these. int64 [n]"""
+def select_groups(groups: Groups, n_images: int, images: IntArray) -> Groups:
+    """Return the groups of some of `n_images` images. int64 [n]"""
     if groups is None or (isinstance(groups, str) and groups == "class"):
         return groups
-    return {name: labels[images] for name, labels in _check_groups(preds, groups)}
+    return {name: labels[images] for name, labels in _check_groups(n_images, groups)}
 
 
-def _list_members(preds: Predictions, groups: Groups) -> Iterator[tuple[str, IntArray]]:
+def _list_members(
+    labels: IntArray, groups: Groups, class_names: tuple[str, ...] | None
+) -> Iterator[tuple[str, IntArray]]:
     """Yield the name of each group and its images. int64 [n]"""
     if isinstance(groups, str) and groups == "class":
-        for label in np.unique(preds.labels):
-            yield f"class {_format_class(preds.class_names, int(label))}", np.flatnonzero(preds.labels == label)
+        for label in np.unique(labels):
+            yield f"class {_format_class(class_names, int(label))}", np.flatnonzero(labels == label)
         return
-    for name, labels in _check_groups(preds, groups):
-        for value in dict.fromkeys(sorted(labels.tolist(), key=lambda one: (str(type(one)), one))):
-            yield f"{name} {value}", np.flatnonzero(labels == value)
+    for name, values in _check_groups(len(labels), groups):
+        for value in dict.fromkeys(sorted(values.tolist(), key=lambda one: (str(type(one)), one))):
+            yield f"{name} {value}", np.flatnonzero(values == value)
 
 
 def _format_class(class_names: tuple[str, ...] | None, label: int) -> str:
@@ -70,7 +76,7 @@ def _format_class(class_names: tuple[str, ...] | None, label: int) -> str:
     return name if class_names.count(name) == 1 else f"{name} ({label})"
 
 
-def _check_groups(preds: Predictions, groups: Groups) -> Iterator[tuple[str, Array]]:
+def _check_groups(n_images: int, groups: Groups) -> Iterator[tuple[str, Array]]:
     """Yield the name and the labels of each grouping. [N]"""
     if groups is None:
         return
@@ -79,9 +85,9 @@ def _check_groups(preds: Predictions, groups: Groups) -> Iterator[tuple[str, Arr
     by_name = groups if isinstance(groups, Mapping) else {"group": groups}
     for name, values in by_name.items():
         labels = np.asarray(values)
-        if labels.shape != (preds.n_images,):
+        if labels.shape != (n_images,):
             raise MetricError(
-                f"groups {name!r} has shape {labels.shape} for {preds.n_images} images; expected one label per image."
+                f"groups {name!r} has shape {labels.shape} for {n_images} images; expected one label per image."
             )
         if labels.dtype.kind == "f" and np.isnan(labels).any():
             image = int(np.flatnonzero(np.isnan(labels))[0])

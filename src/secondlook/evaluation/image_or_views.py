@@ -1,14 +1,15 @@
 """Whether to predict the class from the image itself or from the mean over its views: both, and a recommendation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
 from pydantic import Field
 
-from secondlook.estimators import confidence
+from secondlook.arrays import BoolArray, Float64Array
 from secondlook.evaluation.comparison import compare_confidences
 from secondlook.evaluation.estimates import Estimate
-from secondlook.predictions import PredictFrom, Predictions
+from secondlook.predictions import PredictFrom
 from secondlook.tables import format_image_share, format_value
 
 METHOD = "mean"
@@ -78,16 +79,22 @@ class PredictFromComparison:
 
 
 def compare_image_and_views(
-    preds: Predictions, *, top_k: int, level: float, resamples: int, seed: int, progress: bool
+    correct: Mapping[PredictFrom, BoolArray],
+    means: Mapping[PredictFrom, Float64Array],
+    *,
+    level: float,
+    resamples: int,
+    seed: int,
+    progress: bool,
 ) -> PredictFromComparison | None:
-    """Compare both predictions on labeled images; None if there is only one view, so that they are the same."""
-    if preds.n_views == 1:
+    """Compare both predictions of N labeled images; None if there is only one view, so that they are the same.
+
+    `correct` and `means` say for each whether it is correct, bool [N], and its confidence `METHOD`, float64 [N]; with
+    one view there are no means.
+    """
+    if not means:
         return None
-    entries = {}
-    with preds.show_progress("image or views", 2, enabled=progress) as watched:
-        for one in get_args(PredictFrom):
-            correct = watched.correct(predict_from=one, top_k=top_k)
-            entries[one] = correct, confidence(watched, METHOD, predict_from=one, top_k=top_k)
+    entries = {one: (correct[one], means[one]) for one in get_args(PredictFrom)}
     compared = compare_confidences(
         entries, ["accuracy", "aurc"], level=level, resamples=resamples, seed=seed, progress=progress
     )

@@ -15,10 +15,12 @@ from secondlook.predictions.chunks import (
     read_partial_chunk,
     write_chunk,
 )
-from secondlook.predictions.collection import PROGRESS_UNIT, collect
+from secondlook.predictions.collect_worker import Summaries, Summarize
+from secondlook.predictions.collection import PROGRESS_UNIT, collect, collect_summaries, skip_by_default
 from secondlook.predictions.decoding import DecodedChunk, read_first_image
+from secondlook.predictions.engine import ComputedChunk, Engine, LoadWorker, Worker
 from secondlook.predictions.inference import Inference, make_inference
-from secondlook.predictions.manifest import ensemble_key, entry_key
+from secondlook.predictions.manifest import SkippedImage, ensemble_key, entry_key
 from secondlook.predictions.pipeline import (
     CollectJob,
     Sink,
@@ -46,14 +48,21 @@ __all__ = [
     "Chunking",
     "ClassNamesWarning",
     "CollectJob",
+    "ComputedChunk",
     "DamagedChunkWarning",
     "DecodedChunk",
+    "Engine",
     "Inference",
+    "LoadWorker",
     "PredictFrom",
     "Predictions",
     "SaveTimer",
     "Sink",
+    "SkippedImage",
     "StoreEntry",
+    "Summaries",
+    "Summarize",
+    "Worker",
     "block_rows",
     "check_class_names_match",
     "check_classes",
@@ -63,6 +72,7 @@ __all__ = [
     "choose_batch_size",
     "chunk_rows",
     "collect",
+    "collect_summaries",
     "concatenate",
     "ensemble_key",
     "entry_key",
@@ -73,6 +83,7 @@ __all__ = [
     "read_partial_chunk",
     "resolve_positions",
     "run_pipeline",
+    "skip_by_default",
     "top_classes",
     "write_chunk",
 ]

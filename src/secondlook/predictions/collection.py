@@ -1,8 +1,8 @@
 """`collect`: classify every view of every image once, in memory or into a store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,14 +11,17 @@ import numpy as np
 
 from secondlook.arrays import Float32Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import PredictionsError
+from secondlook.errors import PredictionsError, SourceError
 from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.chunks import Chunk, SaveTimer, ensure_images_file
+from secondlook.predictions.collect_worker import EngineJob, LoadCollector, Summaries
 from secondlook.predictions.decoding import read_first_image
+from secondlook.predictions.engine import Engine
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
     Manifest,
+    SkippedImage,
     ensemble_key,
     entry_key,
     write_manifest,
@@ -29,7 +32,7 @@ from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
 from secondlook.progress import progress_bar
 from secondlook.sources import OnError, Source, UnreadableImageError, open_labeled
-from secondlook.specs import short_name
+from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
 PROGRESS_UNIT = "images x views"
@@ -47,6 +50,7 @@ def collect(
     progress: bool = True,
     on_error: OnError | None = None,
     device: str = "auto",
+    engine: Engine | None = None,
 ) -> Predictions:
     """Return the outputs of a classifier for all views of all images.
 
@@ -71,16 +75,54 @@ def collect(
         Whether to show a progress bar, if standard error is a terminal.
     on_error
         How to handle an image that cannot be read: "fail", or "skip" to exclude it and list it in
-        `Predictions.skipped`. The default is the setting of the source.
+        `Predictions.skipped`. The default is the setting of the source; with an engine, "skip" unless that is given.
     device
         Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N". "auto" leaves a model where it was put
         explicitly, and otherwise uses the GPUs that torch sees, if the model can run there.
+    engine
+        Where chunks of the images are classified, such as `RayEngine()`: in other processes or on other machines, by
+        workers that load the classifier themselves. By default in this process. What is stored is the same.
     """
-    loaded = load_classifier(classifier).on_device(device)
+    loaded = load_classifier(classifier)
+    # The workers of an engine put their classifiers on devices of their own.
+    loaded = loaded.on_device(device) if engine is None else loaded
     source = open_labeled(data, labels, loaded.class_names, on_error)
+    if engine is not None and on_error is None:
+        source = skip_by_default(source, data)
     check_class_names_match(loaded.members or (loaded,), source)
-    collector = _Collector(source, as_view_set(views), batch_size, progress)
+    collector = _Collector(source, as_view_set(views), batch_size, progress, device, engine)
     return collector.collect_in_memory(loaded) if store is None else collector.collect_on_disk(loaded, Path(store))
+
+
+def skip_by_default(source: Source, data: object) -> Source:
+    """Return a source that skips images that cannot be read, unless the `data` it was opened from says what to do.
+
+    One image of millions must not end a job on a cluster.
+    """
+    is_set = isinstance(data, Source)
+    if isinstance(data, str) and ":" in data:
+        is_set = "on_error" in parse_spec(data, SourceError).options
+    return source if is_set else source.with_on_error("skip")
+
+
+def collect_summaries(
+    classifier: Classifier,
+    source: Source,
+    views: ViewSet,
+    summaries: Summaries,
+    engine: Engine,
+    *,
+    store: Path | None,
+    batch_size: BatchSize = "auto",
+    device: str = "auto",
+    progress: bool = True,
+) -> Chunking:
+    """Let an engine classify all views of all images and summarize each chunk, and return the chunks.
+
+    Outputs are kept in `store` if it is given. Chunks whose outputs are stored already are not summarized.
+    """
+    collector = _Collector(source, views, batch_size, progress, device, engine)
+    return collector.summarize(classifier, summaries, store)
 
 
 @dataclass(frozen=True)
@@ -91,6 +133,8 @@ class _Collector:
     views: ViewSet
     batch_size: BatchSize
     progress: bool
+    device: str
+    engine: Engine | None
 
     def collect_in_memory(self, classifier: Classifier) -> Predictions:
         if classifier.members:
@@ -106,7 +150,7 @@ class _Collector:
             labels=None if self.source.labels is None else self.source.labels[indices],
             ids=self.source.ids if is_complete else [self.source.ids[index] for index in indices.tolist()],
             class_names=self.source.class_names,
-            skipped=[(image.id, image.reason) for image in self.source.skipped],
+            skipped=[(image.id, image.reason) for _, image in sorted(sink.skipped.items())],
         )
 
     def collect_on_disk(self, classifier: Classifier, store: Path) -> Predictions:
@@ -115,15 +159,53 @@ class _Collector:
             self._write_ensemble(classifier, store)
             return Predictions(members=members, views=self.views)
         job = self._plan(classifier, is_stored=True)
-        folder = store / self._entry_name(classifier)
-        manifest = Manifest.create(classifier, self.source, self.views, job.chunking.rows)
-        entry = StoreEntry.open_or_create(folder, manifest)
+        entry = self._open_entry(job, store)
         with entry.lock_for_writing():
-            # An existing entry may have been divided by other rules.
-            self._fill(entry, replace(job, chunking=Chunking(len(self.source), entry.manifest.rows_per_chunk)))
+            self._clean(entry)
+            with OnDisk(entry, self.views.texts, SaveTimer()).open() as sink:
+                # An existing entry may have been divided by other rules.
+                self._run(replace(job, chunking=entry.chunking), sink)
+            self._finish(entry)
+        return open_entry(entry, self.views)
+
+    def summarize(self, classifier: Classifier, summaries: Summaries, store: Path | None) -> Chunking:
+        """Classify and summarize all chunks of a classifier or an ensemble with the engine."""
+        members = classifier.members or (classifier,)
+        for member in members:
+            self._entry_name(member)  # summaries without outputs have to be identified, too
+        plans = [self._plan(member, is_stored=True) for member in members]
+        if store is None:
+            summaries.remove_outdated(plans[0].chunking)
+            self._run_on_engine(classifier, plans[0].chunking, [], summaries)
+            return plans[0].chunking
+        entries = [self._open_entry(plan, store) for plan in plans]
+        summaries.remove_outdated(entries[0].chunking)
+        if len({entry.chunking for entry in entries}) > 1:  # entries of earlier versions were divided by other rules
+            self.collect_on_disk(classifier, store)
+            return entries[0].chunking
+        with ExitStack() as held:
+            for entry in entries:
+                held.enter_context(entry.lock_for_writing())
+                self._clean(entry)
+            with ExitStack() as opened:
+                sinks = [OnDisk(entry, self.views.texts, SaveTimer()) for entry in entries]
+                self._run_on_engine(
+                    classifier, entries[0].chunking, [opened.enter_context(sink.open()) for sink in sinks], summaries
+                )
+            for entry in entries:
+                self._finish(entry)
+        if classifier.members:
+            self._write_ensemble(classifier, store)
+        return entries[0].chunking
+
+    def _finish(self, entry: StoreEntry) -> None:
+        entry.finalize()
         if self.source.on_error == "fail":
             entry.check_none_skipped()
-        return open_entry(entry, self.views)
+
+    def _open_entry(self, job: CollectJob, store: Path) -> StoreEntry:
+        manifest = Manifest.create(job.classifier, self.source, self.views, job.chunking.rows)
+        return StoreEntry.open_or_create(store / self._entry_name(job.classifier), manifest)
 
     def _plan(self, classifier: Classifier, *, is_stored: bool) -> CollectJob:
         image = read_first_image(classifier, self.source)
@@ -132,15 +214,13 @@ class _Collector:
         rows = chunk_rows(image) if is_stored else max(chunk_rows(image), chunk_rows(image, batch_size))
         return CollectJob(classifier, self.source, self.views, batch_size, Chunking(len(self.source), rows))
 
-    def _fill(self, entry: StoreEntry, job: CollectJob) -> None:
+    def _clean(self, entry: StoreEntry) -> None:
+        """Remove what has to be computed again."""
         repaired = [image.index for image in entry.manifest.skipped if self._is_readable(image.index)]
         with translate_store_errors(entry.folder):
             ensure_images_file(entry.folder, self.source.ids, self.source.labels)
             entry.remove_chunks_with(repaired)
             entry.remove_damaged_chunks(self.views.texts)
-        with OnDisk(entry, self.views.texts, SaveTimer()).open() as sink:
-            self._run(job, sink)
-        entry.finalize()
 
     def _is_readable(self, index: int) -> bool:
         try:
@@ -150,6 +230,9 @@ class _Collector:
         return True
 
     def _run(self, job: CollectJob, sink: Sink) -> None:
+        if self.engine is not None:
+            self._run_on_engine(job.classifier, job.chunking, [sink], None)
+            return
         total = sum(
             len(job.chunking.indices_of(number))
             for number in job.chunking.numbers
@@ -158,6 +241,21 @@ class _Collector:
         )
         with progress_bar(short_name(job.classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
             run_pipeline(job, sink, advance)
+
+    def _run_on_engine(
+        self, classifier: Classifier, chunking: Chunking, sinks: Sequence[Sink], summaries: Summaries | None
+    ) -> None:
+        assert self.engine is not None, "called with an engine only"
+        image = read_first_image(classifier, self.source)
+        every = frozenset(range(len(self.views)))
+        load = LoadCollector(classifier, self.device, self.views, every, self.batch_size, image, None, bool(sinks))
+        job = EngineJob(self.engine, load, self.source, chunking, sinks, summaries)
+        missing = job.list_missing()
+        total = sum(
+            len(views) * len(chunking.indices_of(number)) for views, numbers in missing.items() for number in numbers
+        )
+        with progress_bar(short_name(classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
+            job.run(missing, advance)
 
     def _entry_name(self, classifier: Classifier) -> str:
         if not classifier.digest:
@@ -183,6 +281,8 @@ class InMemory(Sink):
         self._views = views
         self._outputs: Float32Array | None = None
         self._is_read = np.zeros(images, dtype=np.bool_)
+        self.skipped: dict[int, SkippedImage] = {}
+        """Images that could not be read, by their index."""
 
     def needs(self, view: int, number: int) -> bool:
         """Return True: each chunk is requested once."""
@@ -190,6 +290,7 @@ class InMemory(Sink):
 
     def write(self, view: int, number: int, chunk: Chunk) -> None:
         """Copy the outputs of a chunk."""
+        self.skipped |= {image.index: image for image in chunk.skipped}
         if len(chunk.indices) == 0:
             return
         if self._outputs is None:

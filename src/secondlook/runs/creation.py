@@ -7,16 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from secondlook.classifiers import Classifier, check_device, load_classifier
-from secondlook.diagnosis import collect_views, describe_harmful_views
 from secondlook.errors import ReportError, SecondLookError, SourceError
-from secondlook.estimators import find_method, needs_fitting
-from secondlook.evaluation import DEFAULT_METRICS, check_resampling, evaluate
+from secondlook.estimators import find_method
+from secondlook.evaluation import DEFAULT_METRICS, check_resampling
 from secondlook.metrics import parse_metrics
-from secondlook.predictions import BatchSize, PredictFrom, check_predict_from, check_top_k, collect
+from secondlook.predictions import (
+    BatchSize,
+    Engine,
+    PredictFrom,
+    check_predict_from,
+    check_top_k,
+    skip_by_default,
+)
+from secondlook.runs.evaluation_job import EvaluationJob
 from secondlook.runs.run import (
     OOD_PREDICTIONS,
     PREDICTIONS,
     REPORT_FILES,
+    STATISTICS,
     Run,
     RunRecord,
     open_run,
@@ -50,6 +58,8 @@ def create_run(
     check_setup: bool = True,
     progress: bool = True,
     device: str = "auto",
+    engine: Engine | None = None,
+    keep_predictions: bool = True,
 ) -> Run:
     """Evaluate a classifier on labeled images and write the run to the folder `path`.
 
@@ -90,12 +100,21 @@ def create_run(
         Whether to show progress bars.
     device
         Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
+    engine
+        Where chunks of the images are classified and reduced to what the evaluation needs to know of each image, such
+        as `RayEngine()`; by default in this process. The evaluation is the same. `on_error` is then "skip" by default.
+    keep_predictions
+        Whether to store the outputs of all images. Without them, which is possible with an engine only, the run has its
+        evaluation, but nothing else can be computed from it.
     """
     chosen_methods, chosen_metrics = list(methods or ()), list(metrics or ())
     _check_arguments(chosen_methods, chosen_metrics, predict_from)
     check_resampling(level, resamples, seed)
     check_device(device)
-    loaded = load_classifier(classifier).on_device(device)
+    if engine is None and not keep_predictions:
+        raise ReportError("predictions can be left out with engine= only; pass one, or keep the predictions.")
+    # The workers of an engine put their classifiers on devices of their own.
+    loaded = load_classifier(classifier).on_device(device) if engine is None else load_classifier(classifier)
     if loaded.n_classes is not None:
         check_top_k(top_k, loaded.n_classes)
     # Numbers of NumPy are stored as those of Python.
@@ -108,6 +127,9 @@ def create_run(
         )
     # Whatever classes those images have, they are none of the classifier's.
     outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
+    if engine is not None and on_error is None:
+        source = skip_by_default(source, data)
+        outside = None if outside is None else skip_by_default(outside, ood)
     _check_apart(Path(path), [source] if outside is None else [source, outside])
     if not (isinstance(views, str) and views == AUTO):
         views = as_view_set(views)  # rejected before a folder is made
@@ -115,45 +137,33 @@ def create_run(
     wrong = _find_setup_warnings(folder, loaded, source, batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
-    collected = collect_views(
-        loaded,
-        source,
-        views,
-        top_k=top_k,
-        store=folder / PREDICTIONS,
-        batch_size=batch_size,
-        progress=progress,
-    )
-    preds, choice, tuning = collected.preds, collected.choice, collected.tuning
-    if choice is None and not any(map(needs_fitting, chosen_methods)):
-        tuning = tuning[:0]
-    outside_preds = None
-    if outside is not None:
-        store = folder / OOD_PREDICTIONS
-        outside_preds = collect(loaded, outside, preds.views, store=store, batch_size=batch_size, progress=progress)
-    warning = describe_harmful_views(preds, top_k=top_k) if choice is None else None
-    harmful = () if warning is None else (warning,)
-    for message in harmful:
-        warnings.warn(message, ViewWarning, stacklevel=2)
-    result = evaluate(
-        preds,
-        chosen_methods or None,
-        chosen_metrics or DEFAULT_METRICS,
+    job = EvaluationJob(
+        classifier=loaded,
+        source=source,
+        ood=outside,
+        folder=folder,
+        views=views,
+        methods=chosen_methods,
+        metrics=chosen_metrics or DEFAULT_METRICS,
         predict_from=predict_from,
         top_k=top_k,
-        groups="class" if per_class else None,
-        ood=outside_preds,
+        per_class=per_class,
         level=level,
         resamples=resamples,
         seed=seed,
-        tuning=tuning if len(tuning) else None,
+        batch_size=batch_size,
         progress=progress,
+        device=device,
     )
+    found = job.evaluate_here() if engine is None else job.evaluate_with(engine, keep_predictions=keep_predictions)
+    harmful = () if found.harmful is None else (found.harmful,)
+    for message in harmful:
+        warnings.warn(message, ViewWarning, stacklevel=2)
     settings = {
         "model": _model_specs(loaded),
         "data": source.spec,
         "out": str(path),
-        "views": AUTO if choice else _views_text(preds.views),
+        "views": AUTO if found.choice else _views_text(found.views),
         "method": chosen_methods,
         "metric": chosen_metrics,
         "predict_from": predict_from,
@@ -167,18 +177,20 @@ def create_run(
         "on_error": on_error,
         "no_check": not check_setup,
         "device": None if device == "auto" else device,
+        "no_predictions": not keep_predictions,
     }
     record = RunRecord.create(
         _given(settings),
         loaded,
         source,
-        preds.views.texts,
+        found.views.texts,
         (*wrong, *harmful),
-        tuning=tuple(preds.ids[position] for position in tuning),
-        view_choice=choice,
+        tuning=found.tuning,
+        view_choice=found.choice,
     )
-    skipped = [{"id": id_, "reason": reason} for id_, reason in preds.skipped]
-    return write_run(folder, record, {**result.to_dict(), "skipped": skipped, "warnings": list(record.warnings)})
+    skipped = [{"id": id_, "reason": reason} for id_, reason in found.skipped]
+    evaluation = {**found.evaluation.to_dict(), "skipped": skipped, "warnings": list(record.warnings)}
+    return write_run(folder, record, evaluation)
 
 
 def _check_arguments(methods: list[str], metrics: list[str], predict_from: str) -> None:
@@ -202,7 +214,7 @@ def _find_setup_warnings(
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
     """Reject a run folder whose files would lie among images: the next evaluation could read them as images."""
-    written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES)]
+    written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, STATISTICS, REPORT_FILES)]
     for source in sources:
         images = _find_folder(source.spec)
         if images is None:

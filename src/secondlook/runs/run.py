@@ -58,6 +58,7 @@ RECORD = "run.json"
 SETTINGS = "run.toml"
 PREDICTIONS = "predictions"
 OOD_PREDICTIONS = "ood"
+STATISTICS = "statistics"
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
 REPORT_FILES = "report-files"
@@ -100,6 +101,7 @@ class RunSettings(TypedDict, total=False):
     on_error: OnError
     no_check: bool
     device: str
+    no_predictions: bool
 
 
 class RunRecord(SealedRecord):
@@ -212,6 +214,11 @@ class Run:
     @cached_property
     def predictions(self) -> Predictions:
         """The stored predictions for all images, read lazily."""
+        if self.settings.get("no_predictions"):
+            raise PredictionsError(
+                f"the run {str(self.path)!r} has its evaluation but no predictions, which this needs; evaluate again "
+                "into the same folder and keep them."
+            )
         return Predictions.open(self.path / PREDICTIONS, entry=self.record.predictions, views=list(self.record.views))
 
     @cached_property
@@ -223,16 +230,31 @@ class Run:
     @cached_property
     def evaluation(self) -> Evaluation:
         """The evaluation as it was written with the run."""
-        path = self.path / EVALUATION
         try:
-            content = from_json(path.read_bytes())
+            return Evaluation.from_dict(self._evaluation_content)
+        except SecondLookError as error:
+            raise self._unreadable_evaluation(error) from None
+
+    @property
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """Id and reason of each image that could not be read."""
+        return tuple((image["id"], image["reason"]) for image in self._evaluation_content.get("skipped", ()))
+
+    @cached_property
+    def _evaluation_content(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = from_json((self.path / EVALUATION).read_bytes())
             if self.record.evaluation not in (None, compute_checksum(content)):
                 raise ValueError("it was changed after it was written")
-            return Evaluation.from_dict(content)
-        except (OSError, ValueError, SecondLookError) as error:
-            raise PredictionsError(
-                f"the evaluation {str(path)!r} cannot be read: {str(error).rstrip('.')}; evaluate again to recreate it."
-            ) from None
+        except (OSError, ValueError) as error:
+            raise self._unreadable_evaluation(error) from None
+        return content
+
+    def _unreadable_evaluation(self, error: Exception) -> PredictionsError:
+        return PredictionsError(
+            f"the evaluation {str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}; evaluate again "
+            "to recreate it."
+        )
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -22,6 +22,7 @@ from secondlook.predictions import (
     choose_batch_size,
     chunk_rows,
     read_first_image,
+    skip_by_default,
 )
 from secondlook.progress import progress_bar
 from secondlook.scoring.adaptive_looks import choose_chunk_rows
@@ -128,8 +129,8 @@ def score(
     export_files = [ExportFile.parse(text) for text in exports]
     _check_paths_differ(destination, policy, data, export_files)
     source = open_source(data, on_error=on_error)
-    if engine is not None and on_error is None and not _sets_on_error(data):
-        source = source.with_on_error("skip")
+    if engine is not None and on_error is None:
+        source = skip_by_default(source, data)
     folder = None if rejected is None else RejectedFolder(Path(rejected), source, link)
     locations = ImageLocations(source, folder, image_prefix)
     for export in export_files:
@@ -392,13 +393,6 @@ def _chunk_rows(policy: Policy, image: Array, classifier: Classifier) -> int:
 def _check_part_size(part_size: int | None) -> None:
     if part_size is not None and (not is_whole_number(part_size) or part_size < 1):
         raise DecisionError(f"part_size is {part_size!r}; expected the number of images per chunk, at least 1.")
-
-
-def _sets_on_error(data: object) -> bool:
-    """Whether an open source, or the options of a spec, say what to do with an image that cannot be read."""
-    if isinstance(data, Source):
-        return True
-    return isinstance(data, str) and ":" in data and "on_error" in parse_spec(data, SourceError).options
 
 
 def _check_paths_differ(destination: Destination, policy: object, data: object, exports: Sequence[ExportFile]) -> None:

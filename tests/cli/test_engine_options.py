@@ -1,0 +1,104 @@
+"""The options of engines, with an engine in this process that gets nothing but what was pickled."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow.parquet as pq
+import pytest
+
+from secondlook import cluster
+from tests.conftest import PickledEngine
+
+Here = Callable[..., Any]
+EVALUATE = (
+    *("evaluate", "--model", "onnx:model.onnx", "--data", "folder:val/", "--views", "identity, shift:1,0"),
+    *("--no-check", "--out"),
+)
+SCORE = ("score", "--policy", "policy.json", "--data", "folder:val/", "--out", "scores")
+
+
+class OpenedEngine(PickledEngine):
+    """Keeps the options that it was made with, and whether it was closed."""
+
+    made: "list[OpenedEngine]"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options, self.is_closed = options, False
+        self.part_size = options.get("part_size", 20)
+        self.made.append(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[OpenedEngine]:
+    """The engines that commands have made."""
+    monkeypatch.setattr(OpenedEngine, "made", [], raising=False)
+    monkeypatch.setattr(cluster, "RayEngine", OpenedEngine)
+    return OpenedEngine.made
+
+
+def test_score_passes_the_options_on(here: Here, engines: list[OpenedEngine]) -> None:
+    assert here(*EVALUATE, "run").code == 0
+    assert here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.1", "--out", "policy.json").code == 0
+    given = ("score", "--policy", "policy.json", "--data", "folder:val/")
+    assert here(*given, "--out", "local.parquet").code == 0
+    options = ("--address", "head:6379", "--workers", "3", "--cpus-per-worker", "2", "--gpus-per-worker", "0.5")
+    done = here(*given, "--out", "scores", "--engine", "ray", *options, "--part-size", "11", "--json")
+    assert done.code == 0, done.err
+    (engine,) = engines
+    assert engine.options == {
+        "address": "head:6379",
+        "workers": 3,
+        "cpus_per_worker": 2,
+        "gpus_per_worker": 0.5,
+        "part_size": 11,
+    }
+    assert engine.is_closed
+    assert done.json["out"] == "scores"
+    assert done.json["workers"][0]["chunks"] == len(engine.numbers) == len(list(Path("scores").glob("part-*")))
+    rows = pq.read_table("scores").replace_schema_metadata(None)
+    assert rows.equals(pq.read_table("local.parquet").replace_schema_metadata(None))
+
+
+def test_evaluate_gives_the_same_evaluation(here: Here, engines: list[OpenedEngine]) -> None:
+    assert here(*EVALUATE, "local").code == 0
+    assert here(*EVALUATE, "kept", "--engine", "ray").code == 0
+    done = here(*EVALUATE, "reduced", "--engine", "ray", "--workers", "2", "--no-predictions")
+    assert done.code == 0, done.err
+    assert "calibrate" not in done.out
+    assert [engine.options for engine in engines] == [{}, {"workers": 2}]
+    evaluation = Path("local/evaluation.json").read_bytes()
+    assert Path("kept/evaluation.json").read_bytes() == evaluation
+    assert Path("reduced/evaluation.json").read_bytes() == evaluation
+    local, reduced = (here("info", name, "--json").json for name in ("local", "reduced"))
+    assert reduced["predictions"] == "not kept"
+    for fact in ("classifier digest", "images digest", "accuracy from image", "accuracy from views", "skipped"):
+        assert reduced[fact] == local[fact]
+    for command in ("report reduced", "search --run reduced", "calibrate --run reduced --risk 0.05 --out policy.json"):
+        done = here(*command.split())
+        assert done.code == 2
+        assert "'reduced'" in done.err
+
+
+@pytest.mark.parametrize("option", ["--address head:1", "--workers 2", "--cpus-per-worker 1", "--gpus-per-worker 0"])
+def test_options_of_a_cluster_need_one(here: Here, option: str) -> None:
+    for command in ((*EVALUATE, "out"), SCORE):
+        done = here(*command, *option.split())
+        assert done.code == 2
+        assert option.split()[0] in done.err
+        assert "--engine ray" in done.err
+    assert here(*EVALUATE, "out", "--no-predictions").code == 2
+
+
+def test_wrong_address_is_one_sentence(here: Here) -> None:
+    done = here(*EVALUATE, "out", "--engine", "ray", "--address", "127.0.0.1:1")
+    assert done.code == 2
+    assert "127.0.0.1:1" in done.err
+    assert len(done.err.strip().splitlines()) == 1
