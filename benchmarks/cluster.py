@@ -1,21 +1,24 @@
 """Scoring on a Ray cluster compared with this process, and with more workers.
 
-python benchmarks/cluster.py               # the sizes of the stored results: about five minutes on two cores
-python benchmarks/cluster.py --parts 4     # quick
+python benchmarks/cluster.py               # the sizes of the stored results: about eight minutes on two cores
+python benchmarks/cluster.py --parts 4 --ranked 50000
 
 A Ray of this machine is started once. Per part of 1,000 images, the *overhead* is what a worker and the driver add to
 the time of the local engine: sending the part, reading, encoding and writing its rows. It is measured from the first
 finished part to the last, since processes are started once per job and not once per image; how long they take to start
 is a row of its own. The classifier that only waits sleeps for a millisecond per image, so that more workers than cores
-can run; the real one needs ../shared/cifar10 and is skipped without it.
+can run; the real one needs ../shared/cifar10 and is skipped without it. Last, the ranking BS(D), which needs all images
+together, is measured on one machine.
 """
 
 import logging
+import multiprocessing
 import pickle
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +32,14 @@ from measurement import (
     create_parser,
     load_cifar10_classifier,
     make_row,
+    peak_memory_bytes,
     print_table,
     write_results,
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
+from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
 from secondlook.predictions import Engine, collect
 from secondlook.scoring import ScoreSummary, score
 from secondlook.selective import Policy, Rule, threshold_for
@@ -47,12 +52,16 @@ WORKERS = (1, 2, 4)
 LISTED_FILES = 200_000
 CALIBRATION_IMAGES = 500
 COVERAGE = 0.9
+RANKED_VIEWS = 13
 
 
 def main() -> None:
     """Measure, print the table and write it."""
     parser = create_parser(__doc__)
     parser.add_argument("--parts", type=int, default=12, help="parts of 1,000 images per worker (default: %(default)s)")
+    parser.add_argument(
+        "--ranked", type=int, nargs="*", default=[500_000, 5_000_000], help="images to rank (default: %(default)s)"
+    )
     options = parser.parse_args()
     started = time.perf_counter()
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -63,6 +72,7 @@ def main() -> None:
         rows += measure_real_classifier(min(options.parts, 6))
     rows += measure_bytes()
     ray.shutdown()
+    rows += [row for n_images in options.ranked for row in measure_ranking(n_images)]
     write_results(options.out / "cluster.csv", rows, (*PACKAGES, "ray"))
     print_table(rows, "Scoring on a Ray cluster")
 
@@ -144,6 +154,25 @@ def measure_bytes() -> list[Row]:
         make_row("sent to a worker", "bytes per image", sent),
         make_row("rows of scores", "bytes per image", written),
     ]
+
+
+def measure_ranking(n_images: int) -> list[Row]:
+    """Rank images by BS(D) in a process of its own, and measure its time and its peak memory."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        seconds, n_bytes = pool.submit(rank_images, n_images).result()
+    what = f"BS(D) on one machine, {n_images:,} images x {RANKED_VIEWS} views"
+    return [make_row(what, "seconds", seconds), make_row(what, "peak GB", n_bytes / 1e9)]
+
+
+def rank_images(n_images: int) -> tuple[float, int]:
+    """Return how long the ranking of random images takes, and the peak memory of this process in bytes."""
+    counts = view_resampling_counts(RANKED_VIEWS, default_resamplings(RANKED_VIEWS), 0)
+    plurality_confidence(np.random.default_rng(1).random((100, RANKED_VIEWS)), counts)  # compile the kernels
+    masses = np.random.default_rng(0).random((n_images, RANKED_VIEWS))
+    np.power(masses, 6, out=masses)  # most images are confident
+    started = time.perf_counter()
+    plurality_confidence(masses, counts)
+    return time.perf_counter() - started, peak_memory_bytes()
 
 
 def time_local(classifier: Classifier, images: Array, policy: Policy | None = None) -> float:

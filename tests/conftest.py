@@ -18,7 +18,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.files import exclusive_lock
-from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker
+from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker, Worker
 from secondlook.sources import Source, Subset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,13 +142,17 @@ class PickledEngine(Engine):
         """What loaded the workers."""
         self.dies_after: int | None = None
         """Number of chunks after which the job is killed."""
+        self.worker: Worker | None = None
+        """The worker of the last job."""
 
     def compute_chunks(
         self, load_worker: LoadWorker, source: Source, chunking: Chunking, numbers: Sequence[int]
     ) -> Generator[ComputedChunk, None, None]:
+        from ray import cloudpickle  # as `RayEngine` does
+
         assert source.labels is None
         self.loads.append(load_worker)
-        worker = pickle.loads(pickle.dumps(load_worker))()
+        worker = self.worker = pickle.loads(cloudpickle.dumps(load_worker))()
         for number in np.random.default_rng(len(numbers)).permutation(numbers).tolist():
             if len(self.numbers) == self.dies_after:
                 raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Every figure of docs/benchmarks.md, and of what README.md says about GPUs, is that of benchmarks/results."""
+"""Every figure of docs/benchmarks.md and docs/scale.md, and of what README.md says about GPUs, was measured."""
 
 import csv
 import re
@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+SCALE = ROOT / "docs" / "scale.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 NETWORKS = ("ResNet-50", "Wide-ResNet-16-2")
@@ -48,9 +49,9 @@ def read_results(name: str) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def read_table(heading: str) -> list[list[str]]:
+def read_table(heading: str, page: Path = PAGE) -> list[list[str]]:
     """Return the cells of the table below a heading, without backticks; the first row is its head."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = page.read_text(encoding="utf-8").splitlines()
     below = lines[next(place for place, line in enumerate(lines) if line.lstrip("# ") == heading and line[:1] == "#") :]
     start = next(place for place, line in enumerate(below) if line.startswith("|"))
     table = below[start : below.index("", start)]
@@ -146,3 +147,42 @@ def test_figures_of_the_readme_are_the_measured_ones(pattern: str) -> None:
     wanted = README_FIGURES[pattern]
     (value,) = (float(row["value"]) for row in read_results("gpu.csv") if (row["what"], row["measure"]) == wanted)
     assert is_rounded(f"{text} %" if "%" in pattern else text, value)
+
+
+def test_figures_of_the_cluster_are_the_measured_ones() -> None:
+    measured = {(row["what"], row["measure"]): float(row["value"]) for row in read_results("cluster.csv")}
+    documented = {(what, measure): text for what, measure, text in read_table("What to expect", SCALE)[1:]}
+    assert documented.keys() == measured.keys()
+    for key, text in documented.items():
+        assert is_rounded(text, measured[key]), (key, text)
+    (row, *_) = read_results("cluster.csv")
+    page = SCALE.read_text(encoding="utf-8")
+    assert row["date"] in page
+    assert re.search(r"ray (\S+?);?$", row["versions"]) is not None
+    assert re.findall(r"; (ray [\d.]+)", row["versions"])[0].capitalize() in page
+
+
+def test_arithmetic_for_a_billion_images() -> None:
+    """GPU figures are those of ResNet-50 in gpu.csv, bytes those of cluster.csv, and the rest follows from them."""
+    gpu = {(row["what"], row["measure"]): float(row["value"]) for row in read_results("gpu.csv")}
+    sizes = {(row["what"], row["measure"]): float(row["value"]) for row in read_results("cluster.csv")}
+    what = "ResNet-50 bfloat16, score with a made-up rule, "
+    speeds = [gpu[what + looking, "images/s"] for looking in ("all looks", "adaptive")]
+    looks = [24.0, gpu[what + "adaptive", "mean looks"]]
+    decoded_by_core = gpu["ResNet-50 bfloat16, decoding and fitting JPEG files alone", "images/s"] / 16
+    expected = {
+        "forward passes, billions": looks,
+        "images/s of one H200": speeds,
+        "GPU hours": [1e9 / speed / 3600 for speed in speeds],
+        "hours on 16 GPUs": [1e9 / speed / 3600 / 16 for speed in speeds],
+        "dollars at 3 per GPU hour": [3 * 1e9 / speed / 3600 for speed in speeds],
+        "cores that decode JPEG files for one GPU": [speed / decoded_by_core for speed in speeds],
+        "MB/s that one GPU reads, at 100 kB per image": [speed * 0.1 for speed in speeds],
+        "TB read, at 100 kB per image": [100, 100],
+        "GB of rows": [sizes["rows of scores", "bytes per image"]] * 2,
+    }
+    documented = {name: cells for name, *cells in read_table("A billion images", SCALE)[1:]}
+    assert documented.keys() == expected.keys()
+    for name, cells in documented.items():
+        for text, value in zip(cells, expected[name], strict=True):
+            assert is_rounded(text, value), (name, text, value)

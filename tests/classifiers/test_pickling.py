@@ -1,5 +1,6 @@
 """Classifiers in other processes: loaded again from their spec and compared there, or pickled themselves."""
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ def test_model_of_a_spec_is_loaded_again(model: Path, monkeypatch: pytest.Monkey
         assert (again.name, again.digest) == (classifier.name, classifier.digest)
         assert again.preprocessing == classifier.preprocessing
         np.testing.assert_array_equal(again(IMAGES), classifier(IMAGES))
+
+
+def test_a_copy_loads_nothing(model: Path) -> None:
+    classifier = load_classifier("onnx:model.onnx")
+    model.unlink()
+    np.testing.assert_array_equal(copy.copy(classifier)(IMAGES), classifier(IMAGES))
 
 
 def test_another_file_on_the_other_machine_is_an_error(model: Path) -> None:

@@ -90,7 +90,6 @@ def test_statistics_of_a_run_are_ranked(ray: Any, pickled_engine: PickledEngine,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("secondlook.predictions.collection.chunk_rows", lambda *_: 7)
-        patch.setattr("tests.conftest.pickle", ray.cloudpickle)
         run = create_run(
             load_classifier(classify, name="brightness"),
             f"folder:{tmp_path / 'new'}",

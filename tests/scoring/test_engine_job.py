@@ -14,6 +14,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError, SourceError
 from secondlook.scoring import score
+from secondlook.scoring.chunk_worker import ChunkScorer
 from secondlook.selective import Policy, Rule
 from tests.conftest import PickledEngine
 
@@ -280,3 +281,22 @@ def test_model_that_is_gone_on_the_other_machine(
     with pytest.raises(ClassifierError, match=r"model\.onnx"):
         score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine, progress=False)
     assert not (tmp_path / "scores").exists()
+
+
+@pytest.mark.usefixtures("cpu_as_gpus")
+def test_workers_put_the_classifier_on_their_own_device(
+    images: Array, pickled_engine: PickledEngine, tmp_path: Path
+) -> None:
+    """The driver classifies one image on its CPU, which must not bind workers with GPUs to theirs."""
+    import torch
+
+    model = load_classifier(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 2)), output="logits")
+    policy = Policy.from_rule(Rule(0.5), classifier=model, views=("identity", "hflip"))
+    score(policy, images, tmp_path / "local.parquet", classifier=model, device="cpu", progress=False)
+    score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine, progress=False)
+    worker = pickled_engine.worker
+    assert isinstance(worker, ChunkScorer)
+    assert worker.classifier.is_accelerated
+    local, found = read_rows(tmp_path / "local.parquet"), read_rows(tmp_path / "scores")
+    assert found["label"].equals(local["label"])
+    assert found["confidence"].to_pylist() == pytest.approx(local["confidence"].to_pylist(), abs=1e-6)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
@@ -112,6 +112,11 @@ class Classifier(ABC):
     def __reduce_ex__(self, protocol: SupportsIndex) -> "str | tuple[Any, ...]":
         """Pickle how a classifier is loaded, if it was loaded from a spec: sessions and connections cannot be sent."""
         return super().__reduce_ex__(protocol) if self.reload is None else (self.reload, ())
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
 
     @abstractmethod
     def forward(self, images: Array) -> Array:

@@ -62,8 +62,8 @@ class ChunkScorer:
         self._settings = settings
         self._policy = policy
         self._views = ViewSet(list(policy.views))
-        self._classifier = MemberOutputs(classifier)
-        self._batch_size = choose_batch_size(settings.batch_size, settings.image, self._classifier)
+        self.classifier = MemberOutputs(classifier)
+        self._batch_size = choose_batch_size(settings.batch_size, settings.image, self.classifier)
 
     def __call__(self, number: int, images: Source) -> bytes:
         """Return the rows of a chunk as `encode_chunk` does; `images` are those of the chunk only."""
@@ -73,8 +73,8 @@ class ChunkScorer:
     def _score(self, images: Source) -> "pa.Table":
         record = self._settings.record
         options = RowOptions(self._policy.rule, record.level, record.seed, record.per_view)
-        job = CollectJob(self._classifier, images, self._views, self._batch_size, Chunking(len(images), len(images)))
-        make_predictions = partial(self._classifier.as_predictions, class_names=record.class_names)
+        job = CollectJob(self.classifier, images, self._views, self._batch_size, Chunking(len(images), len(images)))
+        make_predictions = partial(self.classifier.as_predictions, class_names=record.class_names)
         chunks = _OnlyChunk()
         # Nothing is saved before the chunk is complete.
         with RowWriter(chunks, options, SaveTimer(lambda: 0.0)).run() as writer:

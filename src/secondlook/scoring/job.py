@@ -141,7 +141,7 @@ def score(
         beside = None if isinstance(policy, Policy) else Path(policy).parent
         resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch, folder=beside)
     options = RowOptions(loaded.rule, level, seed, per_view)
-    # Another process puts the classifier on its own device.
+    # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
     here = resolved.on_device(device if engine is None else "cpu")
     rows = part_size or (None if engine is None else engine.part_size)
     job = ScoringJob.prepare(loaded, here, source, options, batch_size, rows)
@@ -156,7 +156,7 @@ def score(
         if engine is None:
             job.compute_chunks(chunks, on_first_predictions, progress=progress)
         else:
-            load_worker = job.make_worker(chunks, device, batch_size)
+            load_worker = job.make_worker(resolved.classifier, chunks, device, batch_size)
             use = compute_on_engine(engine, load_worker, chunks, source.without_labels(), progress=progress)
         destination.write(chunks, row_schema(options), overwrite=overwrite)
         job.write_review(chunks, locations, export_files, include_accepted=export_all, progress=progress)
@@ -319,9 +319,11 @@ class ScoringJob:
                 with progress_bar("scoring", chunks.missing_images, "images", enabled=progress) as advance:
                     scoring.compute_adaptively(advance)
 
-    def make_worker(self, chunks: ScoreChunks, device: str, batch_size: BatchSize) -> LoadScorer:
-        """Return what scores the chunks of this job in another process."""
-        policy, classifier = self.policy.model_dump_json(), self.resolved.classifier
+    def make_worker(
+        self, classifier: Classifier, chunks: ScoreChunks, device: str, batch_size: BatchSize
+    ) -> LoadScorer:
+        """Return what scores the chunks of this job in another process, with a classifier that is on no device yet."""
+        policy = self.policy.model_dump_json()
         return LoadScorer(policy, classifier, device, batch_size, self.image, chunks.record, chunks.metadata)
 
     def write_review(
