@@ -1,6 +1,6 @@
 """Scoring on a Ray cluster compared with this process, and with more workers.
 
-python benchmarks/cluster.py               # the sizes of the stored results: about eight minutes on two cores
+python benchmarks/cluster.py               # the sizes of the stored results: about five minutes on two cores
 python benchmarks/cluster.py --parts 4 --ranked 50000
 
 A Ray of this machine is started once. Per part of 1,000 images, the *overhead* is what a worker and the driver add to
@@ -60,7 +60,7 @@ def main() -> None:
     parser = create_parser(__doc__)
     parser.add_argument("--parts", type=int, default=12, help="parts of 1,000 images per worker (default: %(default)s)")
     parser.add_argument(
-        "--ranked", type=int, nargs="*", default=[500_000, 5_000_000], help="images to rank (default: %(default)s)"
+        "--ranked", type=int, nargs="*", default=[100_000, 1_000_000], help="images to rank (default: %(default)s)"
     )
     options = parser.parse_args()
     started = time.perf_counter()
