@@ -148,7 +148,9 @@ class PickledEngine(Engine):
     def compute_chunks(
         self, load_worker: LoadWorker, source: Source, chunking: Chunking, numbers: Sequence[int]
     ) -> Generator[ComputedChunk, None, None]:
-        from ray import cloudpickle  # as `RayEngine` does
+        import ray
+
+        cloudpickle: Any = ray.cloudpickle  # as in `RayEngine`
 
         assert source.labels is None
         self.loads.append(load_worker)

@@ -170,7 +170,7 @@ def test_arithmetic_for_a_billion_images() -> None:
     speeds = [gpu[what + looking, "images/s"] for looking in ("all looks", "adaptive")]
     looks = [24.0, gpu[what + "adaptive", "mean looks"]]
     decoded_by_core = gpu["ResNet-50 bfloat16, decoding and fitting JPEG files alone", "images/s"] / 16
-    expected = {
+    expected: dict[str, list[float]] = {
         "forward passes, billions": looks,
         "images/s of one H200": speeds,
         "GPU hours": [1e9 / speed / 3600 for speed in speeds],
