@@ -16,7 +16,7 @@ from secondlook.evaluation.fitting import FittedMethods
 from secondlook.evaluation.image_statistics import ImageStatistics, compute_statistics
 from secondlook.parts import DamagedPartError, LocalStorage, Parts
 from secondlook.predictions import Chunking, DamagedChunkWarning, Predictions, SkippedImage
-from secondlook.sources import Source, UnreadableImageError
+from secondlook.sources import Source
 
 SKIPPED = "secondlook.skipped"
 
@@ -98,15 +98,8 @@ class StatisticsParts:
                 continue
             unreadable = {id_ for id_, _ in skipped}
             indices = [index for index in chunking.indices_of(number) if self._source.ids[index] in unreadable]
-            if any(map(self._is_readable, indices)):
+            if any(map(self._source.is_readable, indices)):
                 self._parts.delete(number)
-
-    def _is_readable(self, index: int) -> bool:
-        try:
-            self._source.read(index)
-        except UnreadableImageError:
-            return False
-        return True
 
     def complete(self, chunking: Chunking, preds: Predictions) -> None:
         """Compute the parts that are missing from stored predictions."""

@@ -31,7 +31,7 @@ from secondlook.predictions.predictions import ArrayTable, Predictions, open_ent
 from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
 from secondlook.progress import progress_bar
-from secondlook.sources import OnError, Source, UnreadableImageError, open_labeled
+from secondlook.sources import OnError, Source, open_labeled
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
@@ -216,18 +216,11 @@ class _Collector:
 
     def _clean(self, entry: StoreEntry) -> None:
         """Remove what has to be computed again."""
-        repaired = [image.index for image in entry.manifest.skipped if self._is_readable(image.index)]
+        repaired = [image.index for image in entry.manifest.skipped if self.source.is_readable(image.index)]
         with translate_store_errors(entry.folder):
             ensure_images_file(entry.folder, self.source.ids, self.source.labels)
             entry.remove_chunks_with(repaired)
             entry.remove_damaged_chunks(self.views.texts)
-
-    def _is_readable(self, index: int) -> bool:
-        try:
-            self.source.read(index)
-        except UnreadableImageError:
-            return False
-        return True
 
     def _run(self, job: CollectJob, sink: Sink) -> None:
         if self.engine is not None:

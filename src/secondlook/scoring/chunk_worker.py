@@ -113,6 +113,11 @@ class EngineUse:
         """Number of images that were scored now, and not by an interrupted job before."""
         return sum(worker.images for worker in self.workers.values())
 
+    @property
+    def images_per_second(self) -> float:
+        """Images per second of all workers together."""
+        return self.images / self.seconds if self.seconds else 0.0
+
     def add(self, chunk: ComputedChunk, n_images: int) -> None:
         """Count a chunk."""
         worker = self.workers.setdefault(chunk.worker, WorkerUse())
@@ -126,15 +131,19 @@ class EngineUse:
             {"name": name, **asdict(worker), "images_per_second": worker.images_per_second}
             for name, worker in sorted(self.workers.items())
         ]
-        speed = self.images / self.seconds if self.seconds else 0.0
-        return {"computed": self.images, "seconds": self.seconds, "images_per_second": speed, "workers": workers}
+        return {
+            "computed": self.images,
+            "seconds": self.seconds,
+            "images_per_second": self.images_per_second,
+            "workers": workers,
+        }
 
     def describe(self) -> Iterator[str]:
         """Yield a line about all workers, and one about each."""
         if not self.workers:
             yield "computed: nothing, since all chunks were finished before"
             return
-        speed = self.images / self.seconds
+        speed = self.images_per_second
         count = f"{len(self.workers)} worker{'s' * (len(self.workers) != 1)}"
         yield f"computed: {self.images:,} images in {self.seconds:,.1f} s by {count}, {speed:,.0f} images/s"
         for name, worker in sorted(self.workers.items())[:LISTED_WORKERS]:

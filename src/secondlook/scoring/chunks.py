@@ -187,11 +187,13 @@ class ScoreChunks:
 
     def write(self, number: int, rows: "pa.Table") -> None:
         """Write a chunk, atomically, and remove what was saved of it before."""
-        self.write_encoded(number, encode_chunk(self.record, number, rows, self.metadata))
+        self._write(number, encode_chunk(self.record, number, rows, self.metadata), rows)
 
     def write_encoded(self, number: int, content: bytes) -> None:
-        """Write a chunk that `encode_chunk` returned."""
-        rows = self._decode(number, content)
+        """Write a chunk that `encode_chunk` returned in another process."""
+        self._write(number, content, self._decode(number, content))
+
+    def _write(self, number: int, content: bytes, rows: "pa.Table") -> None:
         with translate_write_errors("a chunk of the scores", self._storage.locate(f"part-{number:06d}")):
             self._parts.write(number, content)
             if self._folder is not None:

@@ -169,6 +169,14 @@ class Source(ABC):
     def read(self, index: int) -> Array:
         """Return one image, uint8 [H, W, 1 or 3], or raise `UnreadableImageError`."""
 
+    def is_readable(self, index: int) -> bool:
+        """Whether one image can be read, which is tried."""
+        try:
+            self.read(index)
+        except UnreadableImageError:
+            return False
+        return True
+
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, or raise `LargeImageError` before reading its pixels if they take more than `max_bytes`.
 
