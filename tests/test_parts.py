@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secondlook.errors import DecisionError
 from secondlook.file_systems import open_location
-from secondlook.parts import DamagedPartError, LocalStorage, Parts, PartStorage, RemoteStorage
+from secondlook.parts import DamagedPartError, LocalStorage, Parts, PartStorage
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -20,7 +20,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartStorage:
         return LocalStorage(tmp_path)
     make_bucket: Callable[[str], Any] = request.getfixturevalue("s3")
     make_bucket("parts")
-    return RemoteStorage(open_location("s3://parts/some/where", DecisionError))
+    return open_location("s3://parts/some/where", DecisionError)
 
 
 def test_parts_are_found_again(storage: PartStorage) -> None:
@@ -83,4 +83,4 @@ def test_a_pipe_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
 
 def test_missing_bucket_is_one_sentence(s3: Callable[[str], Any]) -> None:
     with pytest.raises(DecisionError, match="nowhere"):
-        Parts(RemoteStorage(open_location("s3://nowhere/scores", DecisionError)))
+        Parts(open_location("s3://nowhere/scores", DecisionError))

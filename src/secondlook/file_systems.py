@@ -150,6 +150,14 @@ class Location:
         entries = (FileEntry(self._make_relative(info.path), info.size, info.mtime_ns or 0) for info in files)
         return sorted(entry for entry in entries if not _is_hidden(entry.name))
 
+    def list_names(self) -> list[str]:
+        """Return the names of the files that `list_files` returns."""
+        return [file.name for file in self.list_files()]
+
+    def locate(self, name: str) -> str:
+        """Return the URL or the path of a file."""
+        return f"{self.url.rstrip('/')}/{name}"
+
     def list_folders(self) -> list[str]:
         """Return the names of the subfolders, sorted, without hidden ones."""
         from pyarrow.fs import FileType
@@ -274,7 +282,7 @@ class Location:
             raise self.error(f"{self._describe(name)} {_explain(problem, self)}") from problem
 
     def _describe(self, name: str) -> str:
-        return repr(f"{self.url.rstrip('/')}/{name}" if name else self.url)
+        return repr(self.locate(name) if name else self.url)
 
 
 def _walk_files(root: Path) -> Iterator[FileEntry]:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from secondlook.file_systems import Location
 from secondlook.files import write_atomically
 
 NAME = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
@@ -14,7 +13,7 @@ NAME = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 
 
 class PartStorage(Protocol):
-    """Where parts are kept. A file is there as a whole or not at all."""
+    """Where parts are kept: `LocalStorage`, or a `Location` at a URL. A file is there as a whole or not at all."""
 
     def list_names(self) -> list[str]:
         """Return the names of all files."""
@@ -63,36 +62,6 @@ class LocalStorage:
     def locate(self, name: str) -> str:
         """Return the path of a file."""
         return str(self._folder / name)
-
-
-class RemoteStorage:
-    """Parts at a URL."""
-
-    def __init__(self, location: Location) -> None:
-        self._location = location
-
-    def __str__(self) -> str:
-        return str(self._location)
-
-    def list_names(self) -> list[str]:
-        """Return the names of all files."""
-        return [entry.name for entry in self._location.list_files()]
-
-    def read_bytes(self, name: str) -> bytes:
-        """Return the content of a file."""
-        return self._location.read_bytes(name)
-
-    def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file: it appears when all of it is uploaded."""
-        self._location.write_bytes(name, content)
-
-    def delete(self, name: str) -> None:
-        """Remove a file."""
-        self._location.delete(name)
-
-    def locate(self, name: str) -> str:
-        """Return the URL of a file."""
-        return f"{str(self).rstrip('/')}/{name}"
 
 
 class DamagedPartError(Exception):

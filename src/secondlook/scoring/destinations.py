@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secondlook.errors import DecisionError
-from secondlook.file_systems import is_url, open_location
-from secondlook.parts import RemoteStorage
+from secondlook.file_systems import Location, is_url, open_location
 from secondlook.scoring.chunks import RECORD, JobRecord, ScoreChunks
 from secondlook.scoring.formats import (
     SCORE_FORMATS,
@@ -96,7 +95,7 @@ class ScoreFile(Destination):
 class ScoreFolder(Destination):
     """A folder that keeps the chunks as Parquet parts."""
 
-    place: Path | RemoteStorage
+    place: Path | Location
 
     def __str__(self) -> str:
         return str(self.place)
@@ -133,7 +132,7 @@ def parse_destination(out: str | Path) -> Destination:
     text = os.fspath(out)
     if is_url(text):
         _check_no_suffix(text)
-        return ScoreFolder(RemoteStorage(open_location(text, DecisionError)))
+        return ScoreFolder(open_location(text, DecisionError))
     path = Path(out)
     if path.suffix.lower() in SCORE_FORMATS or (path.suffix and not path.is_dir()):
         find_format(path)

@@ -83,7 +83,7 @@ class LocatedSource(EncodedSource):
         return not self.is_remote and self.n_file_bytes <= MAX_HASHED_BYTES
 
     def _name_image(self, index: int) -> str:
-        return f"{self.location.url.rstrip('/')}/{self.ids[index]}"
+        return self.location.locate(self.ids[index])
 
     def _check_encoded_size(self, index: int, n_bytes: int) -> None:
         """Raise for an image that must not be read into memory."""
@@ -194,7 +194,7 @@ def find_shards(location: Location, suffix: str, form: str) -> tuple[Location, l
 def open_shard(location: Location, shard: FileEntry) -> Any:
     """Open a shard that has not changed since it was listed: a `pyarrow.NativeFile`, which several threads may read."""
     found = location.find(shard.name)
-    where = f"{location.url.rstrip('/')}/{shard.name}"
+    where = location.locate(shard.name)
     if found is None:
         raise missing_root_error(where)
     if found != shard:

@@ -272,7 +272,7 @@ def _open_parquet(location: Location, shard: FileEntry) -> Iterator[Any]:
     """Open a Parquet file that has not changed since it was listed."""
     from pyarrow.parquet import ParquetFile
 
-    where = f"{location.url.rstrip('/')}/{shard.name}"
+    where = location.locate(shard.name)
     with (
         reject_damaged(f"{where!r} cannot be read as a Parquet file", "write it again"),
         open_shard(location, shard) as file,

@@ -113,7 +113,7 @@ class _Members:
 
 def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[_Sample]:
     """Read the headers of a tar file, and the labels."""
-    where = f"{location.url.rstrip('/')}/{shard.name}"
+    where = location.locate(shard.name)
     with (
         reject_damaged(f"{where!r} cannot be read as a tar file", "write it again, without compression"),
         location.open(shard.name) as file,
