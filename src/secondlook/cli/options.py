@@ -132,13 +132,13 @@ Address = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Most workers on the cluster.", show_default="as many as it holds"),
+    typer.Option("--workers", min=1, help="Maximum number of workers.", show_default="as many as the cluster holds"),
 ]
 CpusPerWorker = Annotated[
-    float | None, typer.Option("--cpus-per-worker", min=0, help="CPUs of each worker.", show_default="1")
+    float | None, typer.Option("--cpus-per-worker", min=0, help="CPUs per worker.", show_default="1")
 ]
 GpusPerWorker = Annotated[
-    float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of each worker.", show_default="0")
+    float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs per worker.", show_default="0")
 ]
 PartSize = Annotated[
     int | None,
