@@ -123,6 +123,14 @@ def blur(image: Image, radius: str) -> Image:
     return image
 
 
+def noise(image: Image, sigma: str) -> Image:
+    draws = np.random.RandomState(0)  # its stream never changes
+    result = image.copy()
+    for place in np.ndindex(image.shape):
+        result[place] += float(sigma) / 255 * draws.standard_normal()
+    return result
+
+
 STEPS: dict[str, Callable[..., Image]] = {
     "identity": lambda image: image,
     "hflip": lambda image: image[:, ::-1],
@@ -136,5 +144,6 @@ STEPS: dict[str, Callable[..., Image]] = {
     "gray": gray,
     "channels": lambda image, order: image[:, :, ["rgb".index(letter) for letter in order]],
     "blur": blur,
+    "noise": noise,
     "crop": crop,
 }

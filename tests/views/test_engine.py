@@ -39,6 +39,8 @@ COMPUTED = [
     "gray",
     "blur:0.7",
     "blur:2.5",
+    "noise:14",
+    "noise:100",
     "crop:10,20,60,50",
     "crop:0,0,50,50",
 ]
@@ -94,6 +96,7 @@ def step_texts(channels: int) -> st.SearchStrategy[str]:
         numbers(0, 2).map(lambda value: f"contrast:{value}"),
         numbers(0, 2).map(lambda value: f"brightness:{value}"),
         numbers(0.3, 2).map(lambda value: f"blur:{value}"),
+        numbers(0, 60).map(lambda value: f"noise:{value}"),
         st.sampled_from(["crop:10,20,60,50", "crop:0,0,80,100", "crop:33.3,1,12,70"]),
     ]
     if channels == 3:

@@ -148,6 +148,17 @@ def test_blur_has_the_given_standard_deviation() -> None:
     assert (spread.sum(axis=1) * places**2).sum() == pytest.approx(4.0, rel=0.05)
 
 
+def test_noise_has_the_given_standard_deviation_and_is_the_same_for_every_image() -> None:
+    images = np.full((2, 64, 64, 3), 128, np.uint8)
+    noisy = apply_view(images, "noise:14").astype(np.float64)
+    assert noisy.std() == pytest.approx(14, rel=0.02)
+    assert noisy.mean() == pytest.approx(128, abs=0.5)
+    assert np.corrcoef(noisy[0, ..., 0].ravel(), noisy[0, ..., 1].ravel())[0, 1] == pytest.approx(0, abs=0.05)
+    assert np.array_equal(noisy[0], noisy[1])
+    # The pattern must never change, since stored predictions are identified by the text of their views.
+    assert apply_view(images[:, :2, :2, :1], "noise:14")[0, :, :, 0].tolist() == [[153, 134], [142, 159]]
+
+
 def test_crop_resizes_back() -> None:
     quarters = np.zeros((1, 8, 8, 1), np.uint8)
     quarters[0, :4, 4:] = 200  # the upper right quarter

@@ -17,7 +17,17 @@ from secondlook.views.plan import plan_operations
 
 torch = pytest.importorskip("torch")
 
-COMPUTED = ["blur:1.3", "gray", "crop:10,5,70,80", "shift:1.5,2.25", "zoom:.7", "zoom:1.3", "rotate:33", "zoom:.2"]
+COMPUTED = [
+    "blur:1.3",
+    "noise:20",
+    "gray",
+    "crop:10,5,70,80",
+    "shift:1.5,2.25",
+    "zoom:.7",
+    "zoom:1.3",
+    "rotate:33",
+    "zoom:.2",
+]
 MOVED = ["identity", "hflip", "vflip", "shift:2,-1", "shift:-3,0", "shift:100,0", "channels:bgr", "channels:gbr"]
 TONES = ["gamma:.6", "gamma:2", "brightness:1.7", "contrast:.5", "contrast:1.3"]
 

@@ -21,6 +21,7 @@ from secondlook.views import View
         ("rotate:03", "rotate:3"),
         ("zoom:1.10", "zoom:1.1"),
         ("channels:BGR", "channels:bgr"),
+        ("hflip+noise:0", "hflip"),
         ("crop:10%,10%,80%,80%", "crop:10,10,80,80"),
         ("identity", "identity"),
         ("identity+hflip", "hflip"),
@@ -45,6 +46,7 @@ STEP_TEXTS = st.one_of(
     st.floats(0.01, 100).map(lambda value: f"gamma:{value!r}"),
     st.floats(0, 100).map(lambda value: f"contrast:{value!r}"),
     st.floats(0.01, 100).map(lambda value: f"blur:{value!r}"),
+    st.floats(0, 255).map(lambda value: f"noise:{value!r}"),
     st.floats(0, 50).map(lambda value: f"crop:{value!r},0,{value / 2 + 1!r},100"),
 )
 
@@ -113,6 +115,7 @@ def test_wrong_number_of_arguments_is_rejected(text: str, found: int, form: str)
         ("zoom:0", "F", "0, expected 0.05 to 20"),
         ("gamma:-1", "G", "-1, expected 0.01 to 100"),
         ("contrast:-0.1", "F", "-0.1, expected 0 to 100"),
+        ("noise:-1", "S", "-1, expected 0 to 255"),
         ("channels:rgg", "ORDER", "'rgg'"),
         ("→two", "DX", "'two'"),
     ],

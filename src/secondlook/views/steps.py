@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from secondlook.arrays import Array
 from secondlook.errors import ViewError
 from secondlook.registry import Registry
@@ -272,6 +274,19 @@ def _channels(frame: Frame, order: str) -> Operation:
 @_built_in("blur", "Gaussian blur with a standard deviation of R pixels", Parameter.bounded("R", 0.01, 100.0))
 def _blur(_frame: Frame, sigma: float) -> Operation:
     return Blur(sigma)
+
+
+@_built_in(
+    "noise",
+    "add Gaussian noise with a standard deviation of S gray levels of 255, the same for every image",
+    Parameter.bounded("S", 0.0, 255.0),
+    neutral=(0.0,),
+)
+def _noise(frame: Frame, sigma: float) -> Operation:
+    # The stream of a RandomState never changes, so that a view means the same pixels with every version of NumPy.
+    pattern = np.random.RandomState(0).standard_normal((frame.height, frame.width, frame.channels))
+    scaled = (pattern * (sigma / 255)).astype(np.float32)
+    return Filter(lambda images: images + scaled)
 
 
 def _check_crop(x: float, y: float, width: float, height: float) -> str | None:
