@@ -45,6 +45,10 @@ class ClusterError(SecondLookError):
     """A cluster that cannot be reached or lacks resources, or workers that fail."""
 
 
+class MonitoringError(SecondLookError):
+    """Scores or reviewed labels that cannot be monitored."""
+
+
 class MissingExtraError(SecondLookError):
     """A feature whose optional dependency is not installed."""
 

@@ -30,7 +30,7 @@ def joint_delta(policy: sl.Policy) -> float | None:
 
 def recorded(run: sl.Run) -> list[dict[str, Any]]:
     content = json.loads((run.path / "calibrations.json").read_text())
-    assert content["version"] == 2
+    assert content["version"] == 3
     calibrations: list[dict[str, Any]] = content["calibrations"]
     return calibrations
 
@@ -51,6 +51,7 @@ def test_first_calibration_is_recorded_without_a_warning(run: sl.Run) -> None:
             "delta": 0.1,
             "tolerance": None,
             "max_looks": None,
+            "class_risks": None,
         }
     ]
 
@@ -110,6 +111,44 @@ def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
     assert len(recorded(run)) == 2, "the order of the methods does not matter"
     with pytest.warns(CalibrationWarning, match="20 %"):
         certify(run)
+
+
+def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) -> None:
+    policy = certify(run, risk=0.3, groups="class")
+    rule = sl.certify(run.predictions, "mean", risk=0.3, delta=0.1, groups="class")
+    assert policy.rule == rule
+    assert policy.class_thresholds is not None
+    assert joint_delta(policy) is None
+    (record,) = recorded(run)
+    assert (record["risk"], record["delta"], record["class_risks"]) == (0.3, 0.1, [0.3, 0.3])
+    certify(run, risk={"dark": 0.3, "*": 0.3}, groups="class")
+    assert len(recorded(run)) == 1, "the same risks given in another way"
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(run, risk={"dark": 0.2, "*": 0.3}, groups="class")
+    assert recorded(run)[1]["class_risks"] == [0.2, 0.3]
+    with pytest.warns(CalibrationWarning, match="30 %"):
+        certify(run, risk=0.3)
+
+
+def test_classes_and_several_methods_share_delta(run: sl.Run) -> None:
+    certify(run, ["msr", "mean"], risk=0.3, groups="class")
+    assert [(one["method"], one["delta"], one["class_risks"]) for one in recorded(run)] == [
+        ("msr", 0.05, [0.3, 0.3]),
+        ("mean", 0.05, [0.3, 0.3]),
+    ]
+
+
+def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
+    with pytest.raises(DecisionError, match="every predicted class"):
+        certify(run, risk={"dark": 0.0001, "bright": 0.0002}, groups="class")
+    assert [(one["risk"], one["class_risks"]) for one in recorded(run)] == [(0.0002, [0.0001, 0.0002])]
+
+
+def test_run_has_no_other_groups_than_classes(run: sl.Run) -> None:
+    groups: Any = ["a", "b"] * 250
+    with pytest.raises(DecisionError, match="groups='class'"):
+        certify(run, groups=groups)
+    assert not (run.path / "calibrations.json").exists()
 
 
 def test_invalid_calibration_is_not_recorded(run: sl.Run) -> None:

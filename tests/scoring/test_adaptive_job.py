@@ -201,10 +201,11 @@ def test_text_formats_have_empty_intervals_after_one_look(
     assert {row["looks"] == 1 for row in rows} == {True, False}
     assert all((row["low"] is None) == (row["looks"] == 1) for row in rows)
     header, *lines = (tmp_path / "scores.csv").read_text().splitlines()
-    assert header.endswith(",low,high,accept,looks,reason")
+    assert header.endswith(",low,high,accept,looks,first_look,disagreement,reason")
     for line, row in zip(lines, rows, strict=True):
-        *_, low, high, accept, looks, _reason = line.split(",")
-        assert (low == "", high == "") == (row["looks"] == 1,) * 2
+        *_, low, high, accept, looks, first_look, disagreement, _reason = line.split(",")
+        assert (low == "", high == "", disagreement == "") == (row["looks"] == 1,) * 3
+        assert float(first_look) == row["first_look"]
         assert (accept, looks) == (json.dumps(row["accept"]), str(row["looks"]))
 
 

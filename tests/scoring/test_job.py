@@ -64,8 +64,8 @@ def test_rows_match_the_outputs_of_the_views(
     summary = score(policy, images, tmp_path / "scores.parquet", classifier=classifier, per_view=True)
     rows = read_rows(tmp_path / "scores.parquet")
     assert list(rows[0]) == [
-        *("id", "label", "class", "confidence", "low", "high", "accept", "looks", "reason"),
-        *("view_labels", "view_probabilities"),
+        *("id", "label", "class", "confidence", "low", "high", "accept", "looks", "first_look", "disagreement"),
+        *("reason", "view_labels", "view_probabilities"),
     ]
     views = apply_views(images, VIEWS)
     for number, row in enumerate(rows):
@@ -77,6 +77,9 @@ def test_rows_match_the_outputs_of_the_views(
         assert row["high"] >= row["confidence"] - 1e-9
         assert row["accept"] == (row["confidence"] >= policy.threshold)
         assert row["looks"] == len(views[number])
+        assert row["first_look"] == pytest.approx(outputs[0].max(), abs=1e-6)
+        distances = np.abs(outputs - outputs.mean(axis=0)).sum(axis=1) / 2
+        assert row["disagreement"] == pytest.approx(distances.mean(), abs=1e-6)
         assert row["view_labels"] == outputs.argmax(axis=1).tolist()
         assert row["view_probabilities"] == pytest.approx(outputs.max(axis=1).tolist(), abs=1e-6)
     accepted = sum(row["accept"] for row in rows)

@@ -14,7 +14,8 @@ def make_decisions(*, top_k: int = 1, interval: bool = True) -> Decisions:
     labels = np.array([2, 0, 1]) if top_k == 1 else np.array([[2, 0], [0, 1], [1, 2]])
     confidence = np.array([0.9, 0.4, 0.7])
     ends = (confidence - 0.1, confidence + 0.05) if interval else None
-    return Decisions(("a", "b", "c"), labels, confidence, ends, confidence >= 0.5, np.array([2, 13, 1]))
+    looks, first_look, disagreement = np.array([2, 13, 1]), confidence - 0.2, np.array([0.1, 0.3, np.nan])
+    return Decisions(("a", "b", "c"), labels, confidence, ends, confidence >= 0.5, looks, first_look, disagreement)
 
 
 def test_decisions_are_a_sequence() -> None:
@@ -25,15 +26,19 @@ def test_decisions_are_a_sequence() -> None:
     assert decisions[1].interval == pytest.approx((0.3, 0.45))
     assert not decisions[1].accept
     assert decisions[1].looks == 13
+    assert decisions[1].first_look == pytest.approx(0.2)
+    assert (decisions[1].disagreement, decisions[2].disagreement) == (0.3, None)
     assert make_decisions(top_k=2)[0].label == (2, 0)
     assert make_decisions(interval=False)[0].interval is None
 
 
 def test_arrow_table_has_one_row_per_image() -> None:
     table = make_decisions().to_arrow()
-    assert table.column_names == ["id", "label", "confidence", "low", "high", "accept", "looks"]
-    types = [pa.string(), pa.int64(), pa.float64(), pa.float64(), pa.float64(), pa.bool_(), pa.int64()]
-    assert table.schema.types == types
+    assert table.column_names == [
+        *("id", "label", "confidence", "low", "high", "accept", "looks", "first_look", "disagreement")
+    ]
+    numbers = [pa.float64()] * 3
+    assert table.schema.types == [pa.string(), pa.int64(), *numbers, pa.bool_(), pa.int64(), *numbers[:2]]
     assert table.to_pylist()[1] == {
         "id": "b",
         "label": 0,
@@ -42,7 +47,10 @@ def test_arrow_table_has_one_row_per_image() -> None:
         "high": pytest.approx(0.45),
         "accept": False,
         "looks": 13,
+        "first_look": pytest.approx(0.2),
+        "disagreement": 0.3,
     }
+    assert table["disagreement"].to_pylist()[2] is None
 
 
 def test_arrow_table_lists_top_k_classes() -> None:

@@ -89,10 +89,11 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "policy.json").read_text())
     assert list(content) == [
         *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
-        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "schedule", "checksum"),
+        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "schedule", "classes"),
+        *("compared", "reference", "shifts", "checksum"),
     ]
     assert content["format"] == "secondlook policy"
-    assert content["version"] == 5
+    assert content["version"] == 6
     assert content["classifier"]["name"] == "brightness"
     assert content["classifier"]["preprocessing"]["scale"] == 1 / 255
     assert content["views"] == ["identity", "hflip", "shift:1,0", "shift:0,1"]
@@ -112,7 +113,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
 def test_version_1_is_upgraded(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(VERSION_1)
     policy = Policy.load(tmp_path / "policy.json")
-    assert policy.version == 5
+    assert policy.version == 6
     assert policy.rule == Rule(
         0.8712345678901234,
         "bootstrap-lower",
@@ -138,7 +139,7 @@ def test_version_2_keeps_its_guarantee_without_a_checksum(tmp_path: Path) -> Non
     assert policy.rule.guarantee == Guarantee(0.1, 0.05)
     assert Policy.is_intact(tmp_path / "policy.json") is None
     policy.save(tmp_path / "upgraded.json")
-    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 5
+    assert json.loads((tmp_path / "upgraded.json").read_text())["version"] == 6
     assert Policy.is_intact(tmp_path / "upgraded.json") is True
 
 
@@ -208,7 +209,7 @@ def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) 
 @pytest.mark.parametrize(
     ("edit", "where"),
     [
-        (lambda content: content.update(version=6), "version"),
+        (lambda content: content.update(version=7), "version"),
         (lambda content: content.update(color="red"), "color"),
         (lambda content: content["calibration"].update(mean_looks=1.5), "calibration.*mean_looks"),
         (lambda content: content.pop("threshold"), "threshold"),

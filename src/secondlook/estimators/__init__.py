@@ -7,6 +7,7 @@ from secondlook.estimators.bootstrap import (
     default_resamplings,
     view_resampling_counts,
 )
+from secondlook.estimators.look_statistics import LookStatistics, compute_look_statistics
 from secondlook.estimators.methods import METHODS, Method, Resampling, confidence, find_method, method, split_method
 from secondlook.estimators.plurality import (
     WindowRanking,
@@ -33,6 +34,7 @@ from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropo
 
 __all__ = [
     "METHODS",
+    "LookStatistics",
     "Method",
     "Resampling",
     "WindowRanking",
@@ -40,6 +42,7 @@ __all__ = [
     "check_window",
     "class_mass",
     "compute_embeddings",
+    "compute_look_statistics",
     "compute_mc_dropout_passes",
     "compute_view_statistics",
     "confidence",

@@ -4,7 +4,7 @@ from secondlook.evaluation.comparison import Comparison, compare, compare_confid
 from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate, evaluate_statistics
 from secondlook.evaluation.fitting import FittedMethods, fit_methods, fit_on_images, resolve_tuning
-from secondlook.evaluation.groups import Groups
+from secondlook.evaluation.groups import Groups, format_class, select_groups
 from secondlook.evaluation.image_or_views import PredictFromComparison
 from secondlook.evaluation.image_statistics import ImageStatistics, check_divisible, compute_statistics
 from secondlook.evaluation.statistics_parts import StatisticsParts, SummarizeImages
@@ -31,5 +31,7 @@ __all__ = [
     "evaluate_statistics",
     "fit_methods",
     "fit_on_images",
+    "format_class",
     "resolve_tuning",
+    "select_groups",
 ]

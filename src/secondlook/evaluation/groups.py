@@ -61,14 +61,14 @@ def _list_members(
     """Yield the name of each group and its images. int64 [n]"""
     if isinstance(groups, str) and groups == "class":
         for label in np.unique(labels):
-            yield f"class {_format_class(class_names, int(label))}", np.flatnonzero(labels == label)
+            yield f"class {format_class(class_names, int(label))}", np.flatnonzero(labels == label)
         return
     for name, values in _check_groups(len(labels), groups):
         for value in dict.fromkeys(sorted(values.tolist(), key=lambda one: (str(type(one)), one))):
             yield f"{name} {value}", np.flatnonzero(values == value)
 
 
-def _format_class(class_names: tuple[str, ...] | None, label: int) -> str:
+def format_class(class_names: tuple[str, ...] | None, label: int) -> str:
     """Return the name of a class, with its index where another class has the same name."""
     if class_names is None:
         return str(label)

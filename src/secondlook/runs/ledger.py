@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -38,6 +38,8 @@ class RecordedCalibration(FrozenRecord):
     tolerance: float | None = Field(default=None, gt=0, lt=1)
     """Of adaptive looking; None if every image has all looks."""
     max_looks: int | None = Field(default=None, gt=0)
+    class_risks: tuple[Annotated[float, Field(gt=0, lt=1)], ...] | None = None
+    """The risk of each predicted class, of which `risk` is the largest; None if there is one threshold for all."""
 
     @property
     def is_adaptive(self) -> bool:
@@ -45,16 +47,21 @@ class RecordedCalibration(FrozenRecord):
         return self.tolerance is not None
 
     @property
+    def is_per_class(self) -> bool:
+        """Whether every predicted class has a threshold of its own."""
+        return self.class_risks is not None
+
+    @property
     def terms(self) -> tuple[object, ...]:
         """What the methods of one calibration share."""
-        return self.risk, self.delta, self.tolerance, self.max_looks
+        return self.risk, self.delta, self.tolerance, self.max_looks, self.class_risks
 
 
 class Ledger(SealedRecord):
     """The calibrations of a run in the order in which they were first made, also those on other images."""
 
     format: Literal["secondlook calibrations"] = "secondlook calibrations"
-    version: Literal[1, 2] = 2
+    version: Literal[1, 2, 3] = 3
     calibrations: tuple[RecordedCalibration, ...] = ()
 
     @classmethod

@@ -28,7 +28,8 @@ from secondlook.files import (
     describe_invalid,
     write_bytes_atomically,
 )
-from secondlook.predictions import PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.monitoring import DEFAULT_SHIFT_IMAGES, learn_shifts
+from secondlook.predictions import BatchSize, PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report import write_report
 from secondlook.runs.ledger import (
     CalibrationWarning,
@@ -38,11 +39,14 @@ from secondlook.runs.ledger import (
     latest_calibration,
     record_calibrations,
 )
+from secondlook.scoring import resolve_classifier
 from secondlook.selective import (
     DEFAULT_DELTA,
     DEFAULT_TOLERANCE,
+    Guarantee,
     Policy,
     PolicyClassifier,
+    Risks,
     Rule,
     as_methods,
     certify,
@@ -58,6 +62,7 @@ RECORD = "run.json"
 SETTINGS = "run.toml"
 PREDICTIONS = "predictions"
 OOD_PREDICTIONS = "ood"
+SHIFTS = "shifts"
 STATISTICS = "statistics"
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
@@ -66,6 +71,10 @@ REPORT_FILES = "report-files"
 ADAPTIVE_NOTE = (
     "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of this "
     "page are with all looks, at the same risk and delta."
+)
+PER_CLASS_NOTE = (
+    "The latest calibration has a threshold for each predicted class: they are in its policy. The operating points of "
+    "this page have one for all classes, at the largest risk of any class and the same delta."
 )
 
 
@@ -318,8 +327,9 @@ class Run:
         self,
         method: str | Sequence[str] | None = None,
         *,
-        risk: float,
+        risk: Risks,
         delta: float = DEFAULT_DELTA,
+        groups: Literal["class"] | None = None,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
         adaptive: bool = False,
@@ -332,12 +342,19 @@ class Run:
 
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
         best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs that,
-        and the schedule of an adaptive policy, and are not certified on. `adaptive`, `tolerance` and `max_looks` are
-        those of `certify`. Duplicate images are counted once. Every calibration is recorded in the run: another one on
-        the same images warns how probable it is that one of their guarantees fails. Warnings of the run are repeated.
-        Raises `DecisionError` where no threshold can be certified; the message says what could be.
+        and the schedule of an adaptive policy, and are not certified on. `groups="class"` gives every predicted class a
+        threshold of its own; this, `adaptive`, `tolerance` and `max_looks` are as in `certify`. Duplicate images are
+        counted once. Every calibration is recorded in the run: another one on the same images warns how probable it is
+        that one of their guarantees fails. Warnings of the run are repeated. Raises `DecisionError` where no threshold
+        can be certified; the message says what could be.
         """
         methods = None if method is None else as_methods(method)
+        given: object = groups  # whatever callers without a type checker pass
+        if given is not None and not (isinstance(given, str) and given == "class"):
+            raise DecisionError(
+                f"a run certifies a policy, which can have groups='class' only, got {given!r}; for other groups pass "
+                "its predictions to certify."
+            )
         self._warn_of_unknown_duplicates()
         self._repeat_warnings()
         with self.predictions.show_progress("confidences", 1 + len(methods or ("",)), enabled=progress) as preds:
@@ -346,6 +363,7 @@ class Run:
                 methods,
                 risk=risk,
                 delta=delta,
+                groups=groups,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
                 duplicates=self.record.data.duplicates or (),
@@ -356,8 +374,12 @@ class Run:
                 **options,
             )
         # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
-        looking = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
-        joint_delta = self._record(rule, methods or (rule.method,), options, risk, delta, looking)
+        terms: dict[str, Any] = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
+        if rule.grouped_by is not None:
+            terms["class_risks"] = tuple(group.risk for group in rule.groups)
+        stated = rule.guarantee if rule.shortfall is None else rule.shortfall.requested
+        assert stated is not None, "certify states what is guaranteed or what could not be"
+        joint_delta = self._record(rule, methods or (rule.method,), options, stated, terms)
         if not rule.certified:
             raise DecisionError(f"{rule.shortfall}.")
         assert rule.calibration is not None, "a certified rule has one"
@@ -382,9 +404,8 @@ class Run:
         rule: Rule,
         methods: tuple[str, ...],
         options: Mapping[str, object],
-        risk: float,
-        delta: float,
-        looking: Mapping[str, Any],
+        stated: Guarantee,
+        terms: Mapping[str, Any],
     ) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
         asked = [split_method(text) for text in methods]
@@ -399,9 +420,9 @@ class Run:
                     options={**own, **options},  # type: ignore[dict-item]  # validated
                     predict_from=rule.predict_from,
                     top_k=rule.top_k,
-                    risk=risk,
-                    delta=delta / len(methods),
-                    **looking,
+                    risk=stated.risk,
+                    delta=stated.delta / len(methods),
+                    **terms,
                 )
                 for method, own in asked
             ]
@@ -452,6 +473,57 @@ class Run:
             )
         return self._policy(rule)
 
+    def learn_shifts(
+        self,
+        policy: Policy,
+        classifier: Any = None,
+        *,
+        images: int = DEFAULT_SHIFT_IMAGES,
+        seed: int = 0,
+        batch_size: BatchSize = "auto",
+        device: str = "auto",
+        progress: bool = True,
+    ) -> Policy:
+        """Return a policy of the run that can also estimate accuracy when images change.
+
+        The classifier is shown corrupted versions of some labeled images of the run, and how confidences and predicted
+        classes tell its accuracy for them becomes part of the policy. Threshold and guarantee stay as they are: both
+        were chosen without corrupted images. Outputs are kept in the folder of the run, so that an interrupted job
+        resumes.
+
+        Parameters
+        ----------
+        policy
+            A policy of this run, from `certify` or `threshold_for`.
+        classifier
+            The classifier of the run; by default it is loaded from its local file.
+        images, seed
+            How many labeled images to corrupt, and the random seed that they are drawn with.
+        batch_size, device, progress
+            As for `collect`.
+        """
+        if policy.calibration is None or policy.calibration.digest != self.record.data.digest:
+            raise DecisionError(
+                f"the policy was calibrated on other images than those of the run {str(self.path)!r}; pass a policy of "
+                "this run."
+            )
+        loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
+        left_out = {*self.record.tuning, *(self.record.data.duplicates or ())}
+        judged = np.array([id_ not in left_out for id_ in self.predictions.ids], dtype=np.bool_)
+        model = learn_shifts(
+            policy,
+            loaded,
+            self.source,
+            self.predictions.select(images=judged),
+            images=images,
+            seed=seed,
+            store=self.path / SHIFTS,
+            batch_size=batch_size,
+            device=device,
+            progress=progress,
+        )
+        return policy.model_copy(update={"shifts": model})
+
     def _policy(self, rule: Rule) -> Policy:
         return Policy.from_rule(
             rule,
@@ -485,6 +557,8 @@ class Run:
             notes.append(_joint_note(calibrations))
         if calibration and calibration[0].is_adaptive:
             notes.append(ADAPTIVE_NOTE)
+        if calibration and calibration[0].is_per_class:
+            notes.append(PER_CLASS_NOTE)
         image = None
         if galleries:
             try:
@@ -507,7 +581,7 @@ class Run:
             top_k=self.top_k,
             risk=calibration[0].risk if calibration else None,
             delta=DEFAULT_DELTA if delta is None else delta,
-            calibrated=[one.method for one in calibration if not one.is_adaptive],
+            calibrated=[one.method for one in calibration if not one.is_adaptive and not one.is_per_class],
             duplicates=self.record.data.duplicates or (),
             tuning=self._tuning,
             seed=settings.get("seed", 0),
@@ -547,6 +621,7 @@ def _describe_terms(calibration: Sequence[RecordedCalibration], delta: float | N
     if calibration:
         methods = " and ".join(one.method for one in calibration)
         methods += ", adaptive" if calibration[0].is_adaptive else ""
+        methods += ", with a threshold for each class" if calibration[0].is_per_class else ""
         delta = joint_failure_probability(calibration)
         return f"risk {calibration[0].risk:g} and delta {delta:g} of the latest calibration of the run, for {methods}"
     if delta is not None:

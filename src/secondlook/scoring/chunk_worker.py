@@ -72,7 +72,7 @@ class ChunkScorer:
 
     def _score(self, images: Source) -> "pa.Table":
         record = self._settings.record
-        options = RowOptions(self._policy.rule, record.level, record.seed, record.per_view)
+        options = RowOptions(self._policy.rule, record.level, record.seed, record.per_view, record.audit)
         job = CollectJob(self.classifier, images, self._views, self._batch_size, Chunking(len(images), len(images)))
         make_predictions = partial(self.classifier.as_predictions, class_names=record.class_names)
         chunks = _OnlyChunk()

@@ -29,7 +29,7 @@ from secondlook.predictions import (
     write_chunk,
 )
 from secondlook.scoring.formats import translate_write_errors
-from secondlook.scoring.rows import REASON
+from secondlook.scoring.rows import AUDIT, REASON
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ class JobRecord(FrozenRecord):
     """Identity of a scoring job: its chunks must not be mixed with those of another job."""
 
     format: Literal["secondlook scoring"] = "secondlook scoring"
-    version: Literal[2, 3, 4, 5] = 5
+    version: Literal[2, 3, 4, 5, 6] = 6
     policy: str
     classifier: str
     output: Output
@@ -67,6 +67,7 @@ class JobRecord(FrozenRecord):
     seed: int
     per_view: bool
     class_names: tuple[str, ...] | None
+    audit: float | None = None
 
     def encode(self) -> bytes:
         """Return the content of its file."""
@@ -98,7 +99,7 @@ class Totals:
     """Counts over the finished chunks of a job."""
 
     def __init__(self) -> None:
-        self.images = self.accepted = self.looks = 0
+        self.images = self.accepted = self.looks = self.audited = 0
         self._skipped: dict[int, list[tuple[str, str]]] = {}
 
     def add(self, number: int, rows: "pa.Table") -> None:
@@ -109,6 +110,8 @@ class Totals:
         self.images += len(rows) - len(broken)
         self.accepted += pc.sum(rows["accept"]).as_py() or 0
         self.looks += pc.sum(rows["looks"]).as_py() or 0
+        if AUDIT in rows.column_names:
+            self.audited += pc.sum(rows[AUDIT]).as_py() or 0
         if len(broken):
             self._skipped[number] = list(zip(broken["id"].to_pylist(), broken[REASON].to_pylist(), strict=True))
 

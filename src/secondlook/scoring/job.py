@@ -34,7 +34,7 @@ from secondlook.scoring.exports import ExportFile
 from secondlook.scoring.loaded_policy import LoadedPolicy, choose_class_names
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
-from secondlook.scoring.rows import RowOptions, row_schema
+from secondlook.scoring.rows import AUDIT, RowOptions, row_schema
 from secondlook.selective import Guarantee, Policy, check_threshold_transfers
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import parse_spec
@@ -54,6 +54,7 @@ def score(
     *,
     classifier: object = None,
     per_view: bool = False,
+    audit: float | None = None,
     level: float = 0.95,
     seed: int = 0,
     rejected: str | Path | None = None,
@@ -91,8 +92,13 @@ def score(
         of the policy that it lacks, as far as they describe outputs and preprocessing.
     per_view
         Whether to list the predicted class of each view looked at and its probability.
+    audit
+        Mark about this fraction of the accepted images for review, such as 0.01, at random and likelier where doubt is
+        larger; `Monitor` tells from the reviewed ones whether the guarantee still holds. They join the rejected images
+        in `rejected` and `exports`.
     level, seed
-        Confidence level and random seed of the interval of the mean confidence over views.
+        Confidence level of the interval of the mean confidence over views, and the random seed of the interval and of
+        the audit.
     rejected, link
         A folder for rejected images, sorted by predicted class, and whether to link the files instead of copying them.
     exports, export_all, image_prefix
@@ -140,7 +146,7 @@ def score(
     else:
         beside = None if isinstance(policy, Policy) else Path(policy).parent
         resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch, folder=beside)
-    options = RowOptions(loaded.rule, level, seed, per_view)
+    options = RowOptions(loaded.rule, level, seed, per_view, audit)
     # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
     here = resolved.on_device(device if engine is None else "cpu")
     rows = part_size or (None if engine is None else engine.part_size)
@@ -190,6 +196,8 @@ class ScoreSummary:
     """Whether the policy has a schedule, so that an image is looked at only until it is decided."""
     use: EngineUse | None = None
     """What the workers of an engine did; None if the images were scored in this process."""
+    audited: int | None = None
+    """Number of accepted images that are marked for review; None without an audit."""
 
     @property
     def images(self) -> int:
@@ -213,6 +221,7 @@ class ScoreSummary:
             "images": self.images,
             "accepted": self.accepted,
             "rejected": self.rejected,
+            **({} if self.audited is None else {"audited": self.audited}),
             "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
             "mean_looks": self.mean_looks,
             "views": self.views,
@@ -229,6 +238,7 @@ class ScoreSummary:
         lines = [
             f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
             f"{len(self.skipped):,} skipped",
+            *([] if self.audited is None else [f"audit: {self.audited:,} of the accepted images are to be reviewed"]),
             *([self._describe_looks()] if self.is_adaptive else []),
             *(() if self.use is None else self.use.describe()),
             f"guarantee: {self.guarantee_text}",
@@ -298,6 +308,7 @@ class ScoringJob:
             seed=options.seed,
             per_view=options.per_view,
             class_names=class_names,
+            audit=options.audit,
         )
         chosen = choose_batch_size(batch_size, image, classifier)
         return cls(policy, resolved, source, options, classifier, class_names, n_classes, chosen, image, record)
@@ -368,11 +379,12 @@ class ScoringJob:
             len(self.policy.views) if self.policy.schedule is None else self.policy.schedule.full_looks,
             self.policy.schedule is not None,
             use,
+            None if self.options.audit is None else totals.audited,
         )
 
     def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
         class_names = self.class_names or tuple(str(label) for label in range(self.n_classes))
-        tables = chunks.read(list(QUEUE_COLUMNS))
+        tables = chunks.read([*QUEUE_COLUMNS, *([] if self.options.audit is None else [AUDIT])])
         return ReviewQueue.from_rows(tables, self.source.ids, class_names, include_accepted=include_accepted)
 
     @property
@@ -383,6 +395,7 @@ class ScoringJob:
             "data": self.source.spec,
             "level": self.options.level,
             "seed": self.options.seed,
+            **({} if self.options.audit is None else {"audit": self.options.audit}),
             "mismatch": self.resolved.mismatch,
         }
         return {"secondlook.score": json.dumps(content, ensure_ascii=False)}

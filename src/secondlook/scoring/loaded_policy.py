@@ -37,6 +37,10 @@ class ImageDecision:
     """What the policy guarantees about accepted images; None if nothing."""
     looks: int
     """Number of views that the image was looked at."""
+    first_look: float
+    """Probability of the predicted class after the first look."""
+    disagreement: float | None
+    """How much the looks disagree, from 0 to 1; None after a single look."""
 
 
 class LoadedPolicy(Policy):
@@ -138,6 +142,8 @@ class Decider:
             decision.interval,
             self.rule.guarantee,
             decision.looks,
+            decision.first_look,
+            decision.disagreement,
         )
 
     def _make_predictions(self, outputs: Float32Array, views: ViewSet, ids: Sequence[str]) -> Predictions:

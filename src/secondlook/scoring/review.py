@@ -17,7 +17,7 @@ from secondlook.errors import DecisionError
 from secondlook.files import TEMPORARY_SUFFIX, remove_temporary_files, write_atomically
 from secondlook.scoring.chunks import ScoreChunks
 from secondlook.scoring.formats import open_text, translate_write_errors
-from secondlook.scoring.rows import REASON
+from secondlook.scoring.rows import AUDIT, REASON
 from secondlook.sources import FileSource, Source, Subset
 from secondlook.specs import parse_spec
 from secondlook.tables import format_csv_row
@@ -67,16 +67,19 @@ class ReviewQueue:
     def from_rows(
         cls, tables: Iterable["pa.Table"], ids: Sequence[str], class_names: tuple[str, ...], *, include_accepted: bool
     ) -> "ReviewQueue":
-        """Return the rejected images of a scoring job, or all of them; `tables` are the rows of all images, in order.
+        """Return the rejected images of a scoring job and those to be audited, or all of them.
 
-        Images that could not be read are left out.
+        `tables` are the rows of all images, in order. Images that could not be read are left out.
         """
         names = [name for name in QUEUE_COLUMNS if name != REASON]
         columns: dict[str, list[Any]] = {"position": [], **{name: [] for name in names}}
         start = 0
         for table in tables:
             is_read = table[REASON].is_null().to_numpy()
-            selected = np.flatnonzero(is_read & (include_accepted | ~table["accept"].to_numpy()))
+            is_due = ~table["accept"].to_numpy()
+            if AUDIT in table.column_names:
+                is_due = is_due | table[AUDIT].to_numpy()
+            selected = np.flatnonzero(is_read & (include_accepted | is_due))
             columns["position"].append(start + selected)
             for name in names:
                 columns[name].append(table[name].take(selected).to_numpy())

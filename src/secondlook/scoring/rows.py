@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number
 from secondlook.errors import DecisionError
-from secondlook.estimators import confidence_interval, find_method
+from secondlook.estimators import compute_look_statistics, confidence_interval, find_method
 from secondlook.predictions import Predictions
-from secondlook.selective import Rule
+from secondlook.selective import AuditPlan, Rule, draw_audits
 from secondlook.tables import arrow_table, pandas_frame
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 REASON = "reason"
 """Column that tells why an image could not be read; null for all others."""
+
+AUDIT = "audit"
+"""Column that tells whether an image is marked for review although it is accepted."""
+AUDIT_PROBABILITY = "audit_probability"
+"""Column with the probability with which an accepted image is marked; null for rejected images."""
 
 REJECTED_LABEL = -1
 """Predicted label of a rejected image."""
@@ -35,6 +41,10 @@ class Decision(NamedTuple):
     accept: bool
     looks: int
     """Number of views that the image was looked at."""
+    first_look: float
+    """Probability of the predicted class after the first look."""
+    disagreement: float | None
+    """How much the looks disagree, from 0 to 1; None after a single look."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +60,10 @@ class Decisions:
     accept: BoolArray
     looks: IntArray
     """Number of views that each image was looked at. int64 [N]"""
+    first_look: Float64Array
+    """Probability of the predicted class, or classes, after the first look. float64 [N]"""
+    disagreement: Float64Array
+    """How much the looks disagree, from 0 to 1; NaN after a single look. float64 [N]"""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,16 +78,18 @@ class Decisions:
             None if ends is None or np.isnan(ends[0]) else ends,
             bool(self.accept[index]),
             int(self.looks[index]),
+            float(self.first_look[index]),
+            None if np.isnan(self.disagreement[index]) else float(self.disagreement[index]),
         )
 
     def __iter__(self) -> Iterator[Decision]:
         return (self[index] for index in range(len(self)))
 
     def to_arrow(self) -> "pa.Table":
-        """Return the columns id, label, confidence, low, high, accept and looks as an Arrow table.
+        """Return the columns id, label, confidence, low, high, accept, looks, first_look and disagreement.
 
         For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
-        `high` are null.
+        `high` are null, and after a single look `disagreement` is.
         """
         has_top_k = self.labels.ndim > 1
         low, high = _as_columns(self.interval, len(self))
@@ -81,7 +97,8 @@ class Decisions:
         if has_top_k:
             columns["labels"] = list(self.labels)
         columns |= {"confidence": self.confidence, "low": low, "high": high, "accept": self.accept}
-        return arrow_table({**columns, "looks": self.looks})
+        columns |= {"looks": self.looks, "first_look": self.first_look}
+        return arrow_table({**columns, "disagreement": as_nullable(self.disagreement)})
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the columns of `to_arrow` as a pandas data frame."""
@@ -90,18 +107,33 @@ class Decisions:
 
 @dataclass(frozen=True)
 class RowOptions:
-    """How rows are computed: the rule, confidence level and random seed of the interval, and whether to list views."""
+    """How rows are computed: the rule, confidence level of the interval, random seed, and what else they hold."""
 
     rule: Rule
     level: float = 0.95
     seed: int = 0
     per_view: bool = False
+    """Whether rows list the predictions of each view."""
+    audit: float | None = None
+    """Fraction of the accepted images to mark for review; None for none."""
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
             raise DecisionError(f"level={self.level} is out of range; expected a number between 0 and 1, such as 0.95.")
         if self.seed < 0:
             raise DecisionError(f"seed={self.seed} is negative; expected a whole number from 0 up.")
+        if self.audit is not None and not (is_number(self.audit) and 0 < self.audit <= 1):
+            raise DecisionError(
+                f"audit={self.audit!r} is out of range; expected the fraction of accepted images to review, such as "
+                "0.01."
+            )
+
+    @cached_property
+    def audit_plan(self) -> AuditPlan | None:
+        """How probable it is that an accepted image is marked for review; None if none is."""
+        if self.audit is None:
+            return None
+        return AuditPlan(self.rule.reference, self.rule.threshold, self.audit)
 
 
 def row_schema(options: RowOptions) -> "pa.Schema":
@@ -109,6 +141,7 @@ def row_schema(options: RowOptions) -> "pa.Schema":
     import pyarrow as pa
 
     top_k = [("labels", pa.list_(pa.int64()))] if options.rule.top_k > 1 else []
+    audit = [(AUDIT, pa.bool_()), (AUDIT_PROBABILITY, pa.float64())]
     per_view = [("view_labels", pa.list_(pa.int64())), ("view_probabilities", pa.list_(pa.float64()))]
     fields = [
         ("id", pa.string()),
@@ -120,6 +153,9 @@ def row_schema(options: RowOptions) -> "pa.Schema":
         ("high", pa.float64()),
         ("accept", pa.bool_()),
         ("looks", pa.int64()),
+        ("first_look", pa.float64()),
+        ("disagreement", pa.float64()),
+        *(audit if options.audit is not None else []),
         (REASON, pa.string()),
         *(per_view if options.per_view else []),
     ]
@@ -141,17 +177,31 @@ def compute_rows(options: RowOptions, preds: Predictions) -> "pa.Table":
         "high": high,
         "accept": decisions.accept,
         "looks": decisions.looks,
+        "first_look": decisions.first_look,
+        "disagreement": as_nullable(decisions.disagreement),
     }
+    if options.audit_plan is not None:
+        columns |= _draw_audits(options.audit_plan, decisions, options.seed)
     if options.per_view:
         columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in _predict_per_view(preds))
     return _make_table(options, columns, len(preds))
+
+
+def _draw_audits(plan: AuditPlan, decisions: Decisions, seed: int) -> dict[str, "pa.Array"]:
+    """Return which images are marked for review, and the probability of each that is accepted. [N] each"""
+    probabilities = np.full(len(decisions), np.nan)
+    probabilities[decisions.accept] = plan.probabilities(decisions.confidence[decisions.accept])
+    # A comparison with NaN is False.
+    marked = draw_audits(decisions.ids, seed) < probabilities
+    return {AUDIT: marked, AUDIT_PROBABILITY: as_nullable(probabilities)}
 
 
 def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -> "pa.Table":
     """Return the rows of images that could not be read, given by id and reason: never accepted, after no look."""
     ids, reasons = [id_ for id_, _ in skipped], [reason for _, reason in skipped]
     n_images = len(skipped)
-    columns = {"id": ids, "accept": [False] * n_images, "looks": [0] * n_images, REASON: reasons}
+    never = [False] * n_images
+    columns = {"id": ids, "accept": never, AUDIT: never, "looks": [0] * n_images, REASON: reasons}
     return _make_table(options, columns, n_images)
 
 
@@ -189,7 +239,9 @@ def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -
         interval = np.full(len(preds), np.nan), np.full(len(preds), np.nan)
     looks = np.full(len(preds), preds.n_views)
     predicted = preds.predicted(rule.predict_from, rule.top_k)
-    return Decisions(preds.ids, predicted, values, interval, rule.accept(values), looks)
+    first_look, disagreement = compute_look_statistics(preds, rule.top_k)
+    accept = rule.accept_images(preds, values)
+    return Decisions(preds.ids, predicted, values, interval, accept, looks, first_look, disagreement)
 
 
 def join_decisions(groups: Iterable[tuple[IntArray, Decisions]]) -> Decisions:
@@ -206,6 +258,8 @@ def join_decisions(groups: Iterable[tuple[IntArray, Decisions]]) -> Decisions:
         None if low is None or high is None else (low, high),
         np.concatenate([part.accept for part in parts])[order],
         np.concatenate([part.looks for part in parts])[order],
+        np.concatenate([part.first_look for part in parts])[order],
+        np.concatenate([part.disagreement for part in parts])[order],
     )
 
 
@@ -236,10 +290,14 @@ def compute_interval(rule: Rule, preds: Predictions, *, level: float, seed: int)
 
 def _as_columns(interval: tuple[Float64Array, Float64Array] | None, n_images: int) -> list["pa.Array"]:
     """Return the lower and the upper ends, null where there are none."""
+    return [as_nullable(end) for end in interval or (np.full(n_images, np.nan),) * 2]
+
+
+def as_nullable(values: Float64Array) -> "pa.Array":
+    """Return an Arrow array of values, null where they are NaN. float64 [n]"""
     import pyarrow as pa
 
-    ends = interval or (np.full(n_images, np.nan),) * 2
-    return [pa.array(end, from_pandas=True) for end in ends]
+    return pa.array(values, from_pandas=True)
 
 
 def _name_classes(class_names: tuple[str, ...] | None, classes: IntArray) -> list[str | None]:

@@ -211,7 +211,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings: dict[str, Any] = {"predict_from": self.predict_from, "top_k": self.top_k}
             looking: dict[str, Any] = {name: getattr(self, name) for name in ("adaptive", "tolerance", "max_looks")}
             options: dict[str, Any] = self.method_options or {}
-            guarantee = Guarantee(self.risk, self.delta)
+            risk: Any = self.risk
+            delta = self.delta
         else:
             classifier, views = self._resolve_classifier(policy).classifier, ViewSet(list(policy.views))
             methods = (policy.method,)
@@ -219,14 +220,17 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             looking = {} if policy.schedule is None else {"adaptive": True, "tolerance": policy.schedule.tolerance}
             options = dict(policy.options)
             guarantee = policy.rule.guarantee or Guarantee(self.risk, self.delta)
+            risk, delta = guarantee.risk, guarantee.delta
+            if policy.classes is not None:
+                risk, settings["groups"] = dict(enumerate(policy.classes.risks)), "class"
         source = open_labeled(images, labels, classifier.class_names)
         collected = collect_views(classifier, source, views, top_k=settings["top_k"], progress=self.progress)
         preds, choice = collected.preds, collected.choice
         rule = certify(
             preds,
             methods,
-            risk=guarantee.risk,
-            delta=guarantee.delta,
+            risk=risk,
+            delta=delta,
             duplicates=[source.ids[index] for index in source.find_duplicates()],
             tuning=collected.tuning if choice and len(collected.tuning) else None,
             **settings,
@@ -363,7 +367,7 @@ def join_groups(groups: Iterable[LookedGroup], compute: Callable[[Predictions], 
 def _predict_accepted(rule: Rule, preds: Predictions) -> IntArray:
     """Return the predicted classes, -1 where rejected. int64 [N], or [N, k] for top_k > 1"""
     predicted = preds.predicted(rule.predict_from, rule.top_k)
-    accepted = rule.accept(compute_confidence(rule, preds))
+    accepted = rule.accept_images(preds, compute_confidence(rule, preds))
     return np.where(accepted.reshape((-1,) + (1,) * (predicted.ndim - 1)), predicted, REJECTED_LABEL)
 
 

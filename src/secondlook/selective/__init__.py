@@ -1,29 +1,66 @@
 """Selective classification: thresholds with a guaranteed error rate, and policy files that store them."""
 
+from secondlook.selective.audit_plan import AuditPlan, draw_audits
 from secondlook.selective.certification import certify, certify_confidence, threshold_for
 from secondlook.selective.fixed_sequence import largest_certified_count
 from secondlook.selective.frontier import CertifiedPoint, Frontier, compute_frontier
+from secondlook.selective.group_certification import OTHER_GROUPS, Risks
 from secondlook.selective.policy import Policy, PolicyClassifier, PolicyWarning, describe_classifier
-from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, LookedImages, Rule, Shortfall
+from secondlook.selective.reference import BinCounts, Reference, make_reference
+from secondlook.selective.rule import (
+    DEFAULT_DELTA,
+    Calibration,
+    ComparedMethod,
+    GroupThreshold,
+    Guarantee,
+    LookedImages,
+    Rule,
+    Shortfall,
+)
 from secondlook.selective.schedule import FrontierPoint, Looks, Schedule
 from secondlook.selective.schedule_fit import DEFAULT_TOLERANCE, fit_schedule
 from secondlook.selective.scored_images import as_methods, check_threshold_transfers
+from secondlook.selective.shift_model import (
+    MAX_CLASS_GROUPS,
+    AccuracyModel,
+    LearnedShift,
+    LogOddsRange,
+    RiskModel,
+    ShiftModel,
+    group_classes,
+    measure_class_distance,
+    to_log_odds,
+    to_share,
+)
 
 __all__ = [
     "DEFAULT_DELTA",
     "DEFAULT_TOLERANCE",
+    "MAX_CLASS_GROUPS",
+    "OTHER_GROUPS",
+    "AccuracyModel",
+    "AuditPlan",
+    "BinCounts",
     "Calibration",
     "CertifiedPoint",
+    "ComparedMethod",
     "Frontier",
     "FrontierPoint",
+    "GroupThreshold",
     "Guarantee",
+    "LearnedShift",
+    "LogOddsRange",
     "LookedImages",
     "Looks",
     "Policy",
     "PolicyClassifier",
     "PolicyWarning",
+    "Reference",
+    "RiskModel",
+    "Risks",
     "Rule",
     "Schedule",
+    "ShiftModel",
     "Shortfall",
     "as_methods",
     "certify",
@@ -31,7 +68,13 @@ __all__ = [
     "check_threshold_transfers",
     "compute_frontier",
     "describe_classifier",
+    "draw_audits",
     "fit_schedule",
+    "group_classes",
     "largest_certified_count",
+    "make_reference",
+    "measure_class_distance",
     "threshold_for",
+    "to_log_odds",
+    "to_share",
 ]

@@ -10,7 +10,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.predictions import Predictions
 from secondlook.selective.rule import Calibration, Rule, select_schedule_views
-from secondlook.selective.schedule import Schedule
+from secondlook.selective.schedule import Looks, Schedule
 from secondlook.selective.schedule_fit import check_adaptive_method, check_confidence_range
 
 
@@ -53,9 +53,13 @@ class AdaptiveConfidence:
         result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
         return result
 
+    def look(self, threshold: float) -> Looks:
+        """Return where looking stops at a threshold."""
+        return self.schedule.look(self.running, threshold)
+
     def count_looks(self, calibration: Calibration, threshold: float, delta: float) -> Calibration:
         """Return the calibration with the mean looks at a threshold, and a bound on the decisions that differ."""
-        looks = self.schedule.look(self.running, threshold).looks
+        looks = self.look(threshold).looks
         differing = int(np.sum(self._find_differing(looks, threshold)))
         return replace(
             calibration,

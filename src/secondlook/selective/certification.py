@@ -1,13 +1,14 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import is_number
+from secondlook.arrays import Array, is_number
 from secondlook.errors import DecisionError, MetricError
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions import PredictFrom, Predictions
@@ -17,11 +18,13 @@ from secondlook.selective.fixed_sequence import (
     largest_certified_count,
     smallest_certifiable_risk,
 )
-from secondlook.selective.rule import DEFAULT_DELTA, Calibration, Guarantee, Rule, Shortfall
+from secondlook.selective.group_certification import CertifiedGroups, Grouping, Risks, certify_groups, make_grouping
+from secondlook.selective.rule import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, Rule, Shortfall
 from secondlook.selective.schedule_fit import DEFAULT_TOLERANCE
 from secondlook.selective.scored_images import (
     Adaptive,
     Looking,
+    ScoredImages,
     exclude_images,
     find_threshold,
     fit_on_tuning_images,
@@ -34,8 +37,9 @@ def certify(
     preds: Predictions,
     method: str | Sequence[str] | None = None,
     *,
-    risk: float,
+    risk: Risks,
     delta: float = DEFAULT_DELTA,
+    groups: CertifiedGroups = None,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
     duplicates: Collection[str] = (),
@@ -58,6 +62,9 @@ def certify(
     at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive rule; what
     is certified are the adaptive decisions themselves.
 
+    With `groups`, every group has a threshold of its own, and the error rate among its accepted images is at most its
+    risk, in all groups at once with probability 1 - `delta`. A group where nothing can be guaranteed accepts nothing.
+
     Parameters
     ----------
     preds
@@ -67,9 +74,13 @@ def certify(
         A confidence method, or a list of methods to choose from, and the options of all of them. By default 'blend',
         or 'msr' if there is only one view.
     risk
-        Largest error rate among accepted images.
+        Largest error rate among accepted images. With `groups`, it may be a mapping from groups (names or indices of
+        classes, or labels) to risks, with the key "*" for all others.
     delta
         Failure probability of the guarantee.
+    groups
+        "class" for the predicted classes, or one label per image, [N], which must be known of new images, too, when
+        they are decided: `rule.accept(confidence, groups=...)`. The true class is not.
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
     duplicates
@@ -84,43 +95,103 @@ def certify(
         For `adaptive=True`: fraction of images whose decision may differ from that with all looks, and the largest
         number of looks, by default all views.
     """
-    check_risk_and_delta(risk, delta)
     if not preds.has_labels:
         raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
     looking = Looking(adaptive, tolerance, max_looks)
+    requested = _Request.check(preds, groups, risk, delta, predict_from, top_k, looking)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
     fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-    rules = []
+    rules, candidates = [], []
     for text in fitted.options:
-        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
+        scored = score_judged_images(distinct, fitted, text, looking, requested.plan)
         share = delta / len(fitted.options)
-        rule = certify_confidence(scored.correct(), scored.confidence, risk=risk, delta=share)
-        rules.append(scored.complete(rule, share))
-    rule = _choose_rule(rules, Guarantee(risk, delta))
-    assert rule.calibration is not None, "certify_confidence counts images"
+        rules.append(scored.complete(requested.certify(scored, share), share))
+        candidates.append(scored)
+    best = max(range(len(rules)), key=lambda place: rules[place].coverage)
+    rule = replace(
+        _complete_best(rules, best, requested.guarantee), compared=_compare(tuple(fitted.options), rules, best)
+    )
+    reference = candidates[best].describe_reference(rule.threshold, len(rules))
+    assert rule.calibration is not None, "both ways to certify count images"
     left_out = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
-    return replace(rule, calibration=replace(rule.calibration, **left_out))
+    return replace(rule, calibration=replace(rule.calibration, **left_out), reference=reference)
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """What is to be guaranteed: a risk for all images, or one for each group."""
+
+    guarantee: Guarantee
+    grouping: Grouping | None
+    position_of: Mapping[str, int]
+    """Position of each image among those that `grouping` is about; empty without groups."""
+
+    @classmethod
+    def check(
+        cls,
+        preds: Predictions,
+        groups: CertifiedGroups,
+        risk: Risks,
+        delta: float,
+        predict_from: PredictFrom,
+        top_k: int,
+        looking: Looking,
+    ) -> Self:
+        """Return a valid request, or raise an error."""
+        check_probability("delta", delta)
+        if groups is None:
+            if isinstance(risk, Mapping):
+                raise DecisionError("risk= is a mapping of the risks of groups, but there are no groups; pass groups=.")
+            check_probability("risk", risk)
+            return cls(Guarantee(risk, delta), None, {})
+        if looking.adaptive is not False:
+            raise DecisionError("adaptive= looks until one threshold decides, which groups= has several of; omit one.")
+        grouping = make_grouping(preds, groups, risk, predict_from, top_k)
+        for name, value in zip(grouping.names, grouping.risks, strict=True):
+            check_probability("risk", value, f" of {name!r}" if isinstance(risk, Mapping) else "")
+        return cls(grouping.guarantee(delta), grouping, {id_: place for place, id_ in enumerate(preds.ids)})
+
+    def plan(self, scored: ScoredImages) -> float:
+        """Return the threshold that a schedule is fitted for."""
+        return plan_for_risk(scored, self.guarantee.risk)
+
+    def certify(self, scored: ScoredImages, delta: float) -> Rule:
+        """Return the rule for the confidence of some of the images, with a failure probability of its own."""
+        correct, confidence = scored.correct(), scored.confidence
+        if self.grouping is None:
+            return certify_confidence(correct, confidence, risk=self.guarantee.risk, delta=delta)
+        _check_finite(confidence)
+        images = np.array([self.position_of[id_] for id_ in scored.preds.ids], dtype=np.int64)
+        return certify_groups(correct, confidence, self.grouping.select(images), delta)
+
+
+def _compare(methods: Sequence[str], rules: Sequence[Rule], best: int) -> tuple[ComparedMethod, ...]:
+    """Return what each of several methods certifies."""
+    return tuple(
+        ComparedMethod(
+            method=text,
+            threshold=rule.threshold if rule.certified else None,
+            coverage=rule.coverage,
+            chosen=place == best,
+        )
+        for place, (text, rule) in enumerate(zip(methods, rules, strict=True))
+    )
 
 
 def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
     """Return the rule of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
     check_risk_and_delta(risk, delta)
     ranking = _rank(correct, confidence)
-    for value in (ranking.confidences[0], ranking.confidences[-1]):
-        if not math.isfinite(value):
-            index = int(np.flatnonzero(np.asarray(confidence) == value)[0])
-            raise DecisionError(
-                f"confidence is {float(value)} at index {index}, expected a finite number; fix or remove this image."
-            )
+    _check_finite(np.asarray(confidence))
     guarantee = Guarantee(risk, delta)
     accepted = largest_certified_count(ranking, risk, delta)
     if accepted is None:
         prospect = estimate_prospect(ranking, risk, delta)
         shortfall = Shortfall(
             guarantee,
-            smallest_certifiable_risk(ranking, risk, delta),
+            smallest_certifiable_risk(lambda other: largest_certified_count(ranking, other, delta) is not None, risk),
             None if prospect.needed is None else prospect.needed - ranking.n_images,
-            find_certifiable_delta(ranking, risk, delta),
+            find_certifiable_delta(lambda other: largest_certified_count(ranking, risk, other) is not None, delta),
             Calibration(ranking.n_images, prospect.accepted, prospect.errors),
         )
         return Rule(math.inf, calibration=Calibration(ranking.n_images, 0, 0), shortfall=shortfall)
@@ -159,33 +230,37 @@ def threshold_for(
     accepted = scored.confidence >= threshold
     errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
     calibration = Calibration(len(accepted), int(np.sum(accepted)), errors, tuning=len(fitted.tuning))
-    return scored.complete(Rule(threshold, calibration=calibration), DEFAULT_DELTA)
+    reference = scored.describe_reference(threshold)
+    return replace(scored.complete(Rule(threshold, calibration=calibration), DEFAULT_DELTA), reference=reference)
 
 
 def check_risk_and_delta(risk: float, delta: float) -> None:
     """Raise an error unless both are probabilities between 0 and 1."""
-    for name, value, example in (
-        ("risk", risk, "0.01 for 1 % errors"),
-        ("delta", delta, "0.001 for 99.9 % confidence"),
-    ):
-        if not is_number(value) or not 0 < value < 1:
-            raise DecisionError(f"{name}={value!r}; expected a number between 0 and 1, such as {example}.")
+    check_probability("risk", risk)
+    check_probability("delta", delta)
 
 
-def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:
-    """Return the rule with the largest coverage, the first of several; each has an equal share of delta.
+def check_probability(name: Literal["risk", "delta"], value: float, where: str = "") -> None:
+    """Raise an error unless a risk or a delta is between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
+        raise DecisionError(f"{name}={value!r}{where}; expected a number between 0 and 1, such as {example}.")
+
+
+def _complete_best(rules: Sequence[Rule], best: int, guarantee: Guarantee) -> Rule:
+    """Return the best rule, each of which had an equal share of delta, with the guarantee or shortfall of the choice.
 
     With probability 1 - delta all certified rules are good at once, so the choice may depend on the labeled images.
     """
-    best = max(rules, key=lambda rule: rule.coverage)
-    if best.certified:
-        return replace(best, guarantee=guarantee)
+    if rules[best].certified:
+        return replace(rules[best], guarantee=guarantee)
     shortfalls = [rule.shortfall for rule in rules if rule.shortfall is not None]
     closest = min(shortfalls, key=lambda one: math.inf if one.additional_images is None else one.additional_images)
-    risks = [one.smallest_risk for one in shortfalls if one.smallest_risk is not None]
-    deltas = [len(rules) * one.larger_delta for one in shortfalls if one.larger_delta is not None]
+    alike = [one for one in shortfalls if one.group == closest.group]
+    risks = [one.smallest_risk for one in alike if one.smallest_risk is not None]
+    deltas = [len(rules) * one.larger_delta for one in alike if one.larger_delta is not None]
     return replace(
-        best,
+        rules[best],
         shortfall=replace(
             closest,
             requested=guarantee,
@@ -193,6 +268,15 @@ def _choose_rule(rules: Sequence[Rule], guarantee: Guarantee) -> Rule:
             larger_delta=min(deltas, default=None),
         ),
     )
+
+
+def _check_finite(confidence: Array) -> None:
+    """Raise an error for a confidence that no threshold could be. [N]"""
+    for index in np.flatnonzero(~np.isfinite(confidence)):
+        raise DecisionError(
+            f"confidence is {float(confidence[index])} at index {index}, expected a finite number; fix or remove this "
+            "image."
+        )
 
 
 def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:

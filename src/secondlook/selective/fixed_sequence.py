@@ -8,8 +8,9 @@ level.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -34,25 +35,52 @@ def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int 
 
     The count never splits images of equal confidence, so that a threshold accepts exactly these images.
     """
-    starts = compute_starts(ranking.n_images, risk, delta)
-    if not starts:
-        return None
-    p_values = _compute_p_values(_count_errors(ranking), risk)
-    fraction = delta / len(starts)
-    level, largest = 0.0, 0
-    for start, end in zip(starts, [*starts[1:], ranking.n_images], strict=True):
-        if level > 0:
-            level += fraction
-        elif p_values[start - 1] <= fraction:
-            level = fraction
-        else:
-            continue
-        # The start itself only opens the sequence; the ranks after it can be certified.
-        failures = np.flatnonzero(p_values[start:end] > level)
-        passed = start + int(failures[0]) if len(failures) else end
-        largest = max(largest, _last_tie_end(ranking, start, passed))
-        level = 0.0 if len(failures) else level
-    return largest or None
+    return FixedSequence.plan(ranking, risk, delta).run(delta).largest
+
+
+class SequenceResult(NamedTuple):
+    """What the tests of a ranking certify."""
+
+    largest: int | None
+    """How many of the most confident images may be accepted; None if no number can be guaranteed."""
+    finished: float
+    """Fraction of the level that passes every rank up to the last; 0 if the last rank is not certified."""
+
+
+@dataclass(frozen=True, eq=False)
+class FixedSequence:
+    """The tests of a ranking, whose starts are fixed before any is made; they can be run at several levels."""
+
+    ranking: Ranking
+    starts: list[int]
+    p_values: Float64Array
+    """Of every rank, float64 [N]; empty without starts."""
+
+    @classmethod
+    def plan(cls, ranking: Ranking, risk: float, delta: float) -> Self:
+        """Choose the starts for a level of `delta`, and compute all p-values."""
+        starts = compute_starts(ranking.n_images, risk, delta)
+        return cls(ranking, starts, _compute_p_values(_count_errors(ranking), risk) if starts else np.empty(0))
+
+    def run(self, delta: float) -> SequenceResult:
+        """Test the ranks at a level of `delta`, which all starts share; a larger one never certifies less."""
+        if not self.starts:
+            return SequenceResult(None, 0.0)
+        n_images, fraction = self.ranking.n_images, delta / len(self.starts)
+        level, n_shares, largest = 0.0, 0, 0
+        for start, end in zip(self.starts, [*self.starts[1:], n_images], strict=True):
+            if level > 0:
+                level, n_shares = level + fraction, n_shares + 1
+            elif self.p_values[start - 1] <= fraction:
+                level, n_shares = fraction, 1
+            else:
+                continue
+            # The start itself only opens the sequence; the ranks after it can be certified.
+            failures = np.flatnonzero(self.p_values[start:end] > level)
+            passed = start + int(failures[0]) if len(failures) else end
+            largest = max(largest, _last_tie_end(self.ranking, start, passed))
+            level = 0.0 if len(failures) else level
+        return SequenceResult(largest or None, n_shares / len(self.starts) if level > 0 else 0.0)
 
 
 def compute_starts(n_images: int, risk: float, delta: float) -> list[int]:
@@ -73,29 +101,28 @@ def count_without_errors(risk: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log1p(-risk) * (1 - 1e-12))
 
 
-def smallest_certifiable_risk(ranking: Ranking, risk: float, delta: float) -> float | None:
-    """Return a risk above `risk` that these images could have guaranteed, to four decimals, or None.
+def smallest_certifiable_risk(can_certify: Callable[[float], bool], risk: float) -> float | None:
+    """Return a risk above `risk` that some images could have guaranteed, to four decimals, or None.
 
-    The risk is found by bisection on the images themselves, so it only helps to plan the next calibration: a guaranteed
-    risk must be chosen in advance.
+    `can_certify` tells whether they can certify a risk. The result is found by bisection on the images themselves, so
+    it only helps to plan the next calibration: a guaranteed risk must be chosen in advance.
     """
     low, high = int(risk * RISK_STEPS), RISK_STEPS - 1
-    if largest_certified_count(ranking, high / RISK_STEPS, delta) is None:
+    if not can_certify(high / RISK_STEPS):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        certified = largest_certified_count(ranking, middle / RISK_STEPS, delta)
-        low, high = (low, middle) if certified else (middle, high)
+        low, high = (low, middle) if can_certify(middle / RISK_STEPS) else (middle, high)
     return high / RISK_STEPS
 
 
-def find_certifiable_delta(ranking: Ranking, risk: float, delta: float) -> float | None:
-    """Return the smallest of the usual deltas above `delta` with which these images could guarantee `risk`, or None.
+def find_certifiable_delta(can_certify: Callable[[float], bool], delta: float) -> float | None:
+    """Return the smallest of the usual deltas above `delta` with which some images could guarantee a risk, or None.
 
-    Like `smallest_certifiable_risk`, it only helps to plan the next calibration.
+    `can_certify` tells whether they can with a delta. Like `smallest_certifiable_risk`, the result only helps to plan
+    the next calibration.
     """
-    larger = (usual for usual in USUAL_DELTAS if usual > delta)
-    return next((usual for usual in larger if largest_certified_count(ranking, risk, usual) is not None), None)
+    return next((usual for usual in USUAL_DELTAS if usual > delta and can_certify(usual)), None)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
 from numpy.typing import ArrayLike
 from pydantic import (
@@ -27,12 +27,15 @@ from secondlook.arrays import BoolArray, Output
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, SecondLookError, ViewError
 from secondlook.estimators import find_method
-from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.evaluation import format_class
+from secondlook.files import Count, FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.predictions import PredictFrom
 from secondlook.registry import did_you_mean
-from secondlook.selective.rule import Calibration, Guarantee, Rule
+from secondlook.selective.reference import Reference
+from secondlook.selective.rule import Calibration, ComparedMethod, GroupThreshold, Guarantee, Rule
 from secondlook.selective.schedule import Schedule
 from secondlook.selective.schedule_fit import check_adaptive_method
+from secondlook.selective.shift_model import ShiftModel
 from secondlook.tables import format_html
 from secondlook.views import View, ViewSet
 
@@ -42,7 +45,7 @@ VERSION_1_KEYS = {"by": "predict_from", "k": "top_k", "promise": "guarantee"}
 """Keys of version 1 files that were renamed in version 2."""
 VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
 
-OLDER_VERSIONS = (1, 2, 3, 4)
+OLDER_VERSIONS = (1, 2, 3, 4, 5)
 VERSIONS_WITHOUT_CHECKSUM = (1, 2)
 
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
@@ -112,6 +115,8 @@ class PolicyCalibration(FrozenRecord):
     differing: int | None = Field(default=None, ge=0)
     differing_bound: float | None = Field(default=None, ge=0, le=1)
     differing_delta: float | None = Field(default=None, gt=0, lt=1)
+    reviewed: int | None = Field(default=None, ge=0)
+    estimated_risk: float | None = Field(default=None, ge=0, le=1)
 
     @model_validator(mode="after")
     def _check_looks(self) -> Self:
@@ -121,15 +126,76 @@ class PolicyCalibration(FrozenRecord):
         return self
 
 
+class PolicyClasses(FrozenRecord):
+    """The threshold of each class and the counts on the images predicted as it, in the order of the outputs."""
+
+    thresholds: tuple[float | None, ...]
+    """None where nothing can be guaranteed, and nothing is accepted."""
+    risks: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+    images: tuple[Count, ...]
+    accepted: tuple[Count, ...]
+    errors: tuple[Count, ...]
+    """Errors among the accepted images."""
+    additional_images: tuple[Count | None, ...]
+    """Rough number of additional images that are enough where nothing is accepted."""
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        lengths = {name: len(getattr(self, name)) for name in type(self).model_fields}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"expected one value per class in each list, got {lengths}")
+        if all(threshold is None for threshold in self.thresholds):
+            raise ValueError("expected a threshold for at least one class")
+        for index, threshold in enumerate(self.thresholds):
+            if not self.errors[index] <= self.accepted[index] <= self.images[index]:
+                raise ValueError(
+                    f"expected no more errors than accepted images, and no more of them than images of class {index}"
+                )
+            if (threshold is None) != (self.accepted[index] == 0):
+                raise ValueError(f"expected a threshold if, and only if, images of class {index} are accepted")
+        return self
+
+    @property
+    def threshold(self) -> float:
+        """The smallest threshold of any class."""
+        return min(threshold for threshold in self.thresholds if threshold is not None)
+
+    @classmethod
+    def from_groups(cls, groups: Sequence[GroupThreshold]) -> Self:
+        """Return the record of the thresholds of all classes."""
+        return cls(
+            thresholds=tuple(group.threshold if math.isfinite(group.threshold) else None for group in groups),
+            risks=tuple(group.risk for group in groups),
+            images=tuple(group.images for group in groups),
+            accepted=tuple(group.accepted for group in groups),
+            errors=tuple(group.errors for group in groups),
+            additional_images=tuple(group.additional_images for group in groups),
+        )
+
+    def to_groups(self, class_names: tuple[str, ...] | None) -> tuple[GroupThreshold, ...]:
+        """Return the thresholds of all classes as those of groups."""
+        columns = (self.risks, self.thresholds, self.images, self.accepted, self.errors, self.additional_images)
+        return tuple(
+            GroupThreshold(
+                format_class(class_names, index), index, risk, math.inf if threshold is None else threshold, *counts
+            )
+            for index, (risk, threshold, *counts) in enumerate(zip(*columns, strict=True))
+        )
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """Return what is guaranteed about all classes."""
+        return Guarantee.of_groups("class", self.risks, delta)
+
+
 class Policy(FrozenRecord):
     """A rule together with the classifier, the views and the calibration images it belongs to.
 
-    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 to 4 can be
+    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 to 5 can be
     read. A stored policy has a checksum; one that was changed since has no guarantee.
     """
 
     format: Literal["secondlook policy"] = "secondlook policy"
-    version: Literal[5] = 5
+    version: Literal[6] = 6
     made: str
     secondlook: str
     classifier: PolicyClassifier
@@ -139,12 +205,21 @@ class Policy(FrozenRecord):
     predict_from: PredictFrom = "image"
     top_k: int = Field(default=1, gt=0)
     threshold: float
+    """Smallest confidence that is accepted; with thresholds for classes, the smallest one of all."""
     guarantee: PolicyGuarantee
     calibration: PolicyCalibration | None = None
     class_names: tuple[str, ...] | None = None
     """Names of the classes in the order of the classifier's outputs; None if unknown."""
     schedule: Schedule | None = None
     """When to stop looking; `views` are in the order of looks then. None if every image has all looks."""
+    classes: PolicyClasses | None = None
+    """The threshold of each predicted class; None if all have the same."""
+    compared: tuple[ComparedMethod, ...] = ()
+    """The methods that were certified together, of which `method` is the best."""
+    reference: Reference | None = None
+    """How the calibration images looked, which monitoring compares new images with; None if unknown."""
+    shifts: ShiftModel | None = None
+    """How scores tell accuracy when images change, as learned from corrupted images; None if it was not learned."""
 
     # mypy does not support decorators above a property.
     @computed_field(repr=False)  # type: ignore[prop-decorator]
@@ -226,6 +301,23 @@ class Policy(FrozenRecord):
             raise ValueError(str(error)) from None
         return schedule
 
+    @field_validator("classes")
+    @classmethod
+    def _check_classes(cls, classes: PolicyClasses | None, info: ValidationInfo) -> PolicyClasses | None:
+        if classes is None:
+            return None
+        n_classes, names = len(classes.thresholds), info.data.get("class_names")
+        if names is not None and len(names) != n_classes:
+            raise ValueError(f"expected a threshold for each of {len(names)} classes, got {n_classes}")
+        if info.data.get("threshold") != classes.threshold:
+            raise ValueError(f"expected the threshold of the policy to be the smallest one, {classes.threshold}")
+        if info.data.get("schedule") is not None:
+            raise ValueError("expected one threshold for all classes of a policy with a schedule")
+        stated = info.data.get("guarantee")
+        if stated is not None and stated.certified and stated.risk != max(classes.risks):
+            raise ValueError(f"expected the risk of the guarantee to be the largest one, {max(classes.risks)}")
+        return classes
+
     @classmethod
     def from_rule(
         cls,
@@ -254,6 +346,11 @@ class Policy(FrozenRecord):
         _check_steps(views)
         if not math.isfinite(rule.threshold):
             raise DecisionError(f"a policy needs a finite threshold, got {rule.threshold}: {rule}.")
+        if rule.grouped_by == "label":
+            raise DecisionError(
+                "a policy can store thresholds of predicted classes, not of other groups, which are unknown when it "
+                "decides; keep the rule and pass the groups to its accept()."
+            )
         try:
             return cls(
                 made=made or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -269,6 +366,9 @@ class Policy(FrozenRecord):
                 calibration=_describe_calibration(rule.calibration, data, data_digest),
                 class_names=class_names,
                 schedule=rule.schedule,
+                classes=PolicyClasses.from_groups(rule.groups) if rule.grouped_by else None,
+                compared=rule.compared,
+                reference=rule.reference,
             )
         except ValidationError as error:
             raise DecisionError(f"invalid policy, {describe_invalid(error)}; correct the rule or its views.") from None
@@ -276,8 +376,10 @@ class Policy(FrozenRecord):
     @property
     def rule(self) -> Rule:
         """The rule to decide by."""
-        stated, counts = self.guarantee, self.calibration
+        stated, counts, classes = self.guarantee, self.calibration, self.classes
         guarantee = Guarantee(stated.risk, stated.delta) if stated.risk and stated.delta else None
+        if guarantee is not None and classes is not None:
+            guarantee = classes.guarantee(guarantee.delta)
         calibration = Calibration(**counts.model_dump(exclude={"data", "digest"})) if counts else None
         return Rule(
             self.threshold,
@@ -288,7 +390,16 @@ class Policy(FrozenRecord):
             guarantee,
             calibration,
             schedule=self.schedule,
+            grouped_by=None if classes is None else "class",
+            groups=() if classes is None else classes.to_groups(self.class_names),
+            compared=self.compared,
+            reference=self.reference,
         )
+
+    @property
+    def class_thresholds(self) -> tuple[float | None, ...] | None:
+        """The threshold of each predicted class, None where nothing is accepted; None if all have the same."""
+        return None if self.classes is None else self.classes.thresholds
 
     @property
     def certified(self) -> bool:
@@ -308,9 +419,12 @@ class Policy(FrozenRecord):
         """Fraction of the calibration images that the rule accepts."""
         return self.rule.coverage
 
-    def accept(self, confidence: ArrayLike) -> BoolArray:
-        """Return whether each prediction is accepted. float [N] -> bool [N]"""
-        return self.rule.accept(confidence)
+    def accept(self, confidence: ArrayLike, groups: ArrayLike | None = None) -> BoolArray:
+        """Return whether each prediction is accepted. float [N] -> bool [N]
+
+        With thresholds for classes, `groups` are the predicted classes, int [N].
+        """
+        return self.rule.accept(confidence, groups)
 
     def check(self, classifier: Describable) -> None:
         """Raise an error for a classifier, an output or a preprocessing that the threshold was not chosen for."""
@@ -347,7 +461,11 @@ class Policy(FrozenRecord):
         """
         if not overwrite:
             self._check_replaceable(Path(path))
-        write_bytes_atomically(Path(path), self.model_dump_json(indent=2).encode() + b"\n")
+        # One line for each list of numbers. Texts hold no line breaks, so that none is changed.
+        content = re.sub(
+            r"\[\n(?:null|[-+.,eE\d\s])*\]", lambda match: "".join(match[0].split()), self.model_dump_json(indent=2)
+        )
+        write_bytes_atomically(Path(path), content.encode() + b"\n")
 
     def _check_replaceable(self, path: Path) -> None:
         if not path.is_file() or path.stat().st_size == 0:
@@ -441,7 +559,7 @@ def _upgrade(content: Mapping[str, object]) -> dict[str, object]:
     if content.get("version") == 1:
         upgraded = _upgrade_version_1(upgraded)
     if content.get("version") in OLDER_VERSIONS:
-        upgraded["version"] = 5
+        upgraded["version"] = 6
     return upgraded
 
 

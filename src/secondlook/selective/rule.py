@@ -1,18 +1,22 @@
 """Rules: accept a prediction whose confidence reaches a threshold, and what is guaranteed about accepted images."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array, is_number
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence as compute_confidence
 from secondlook.estimators import running_confidence
+from secondlook.files import FrozenRecord
 from secondlook.predictions import PredictFrom, Predictions
+from secondlook.registry import did_you_mean
+from secondlook.selective.reference import Reference
 from secondlook.selective.schedule import Schedule
 from secondlook.tables import TextTable, format_html
 
@@ -20,18 +24,41 @@ DEFAULT_DELTA = 0.001
 """Failure probability of a guarantee by default: 99.9 % confidence."""
 
 
+GroupedBy = Literal["class", "label"]
+"""What the groups of a rule are: the predicted classes, or groups given by a label for each image."""
+GROUP_NOUNS: Mapping[GroupedBy, str] = {"class": "predicted class", "label": "group"}
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """At most `risk` of the accepted images are wrong, with probability 1 - `delta` over the draw of labeled images."""
 
     risk: float
+    """With groups, the largest risk of any of them."""
     delta: float
+    grouped_by: GroupedBy | None = None
+    """Whether the guarantee holds in every predicted class, or every group, jointly; None if only for all images."""
+    smallest_risk: float | None = None
+    """The smallest risk of any group, if groups have different ones."""
+
+    @classmethod
+    def of_groups(cls, grouped_by: GroupedBy, risks: Sequence[float], delta: float) -> Self:
+        """Return the joint guarantee of groups with these risks."""
+        return cls(max(risks), delta, grouped_by, None if min(risks) == max(risks) else min(risks))
 
     def __str__(self) -> str:
+        risk = f"{100 * self.risk:g} % errors"
+        if self.smallest_risk is not None:
+            risk = f"its risk ({100 * self.smallest_risk:g} % to {100 * self.risk:g} %) of errors"
+        where = "" if self.grouped_by is None else f" in every {GROUP_NOUNS[self.grouped_by]}, jointly"
         return (
-            f"at most {100 * self.risk:g} % errors among accepted images with {100 * (1 - self.delta):g} % confidence, "
+            f"at most {risk} among accepted images{where} with {100 * (1 - self.delta):g} % confidence, "
             "for images from the same distribution as the labeled ones"
         )
+
+
+MAX_LISTED_GROUPS = 20
+"""Groups that are printed; in the table of more, those with the smallest coverage."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +83,10 @@ class Calibration:
     """Upper bound on the fraction of images whose decision differs from that with all looks."""
     differing_delta: float | None = None
     """Failure probability of this bound."""
+    reviewed: int | None = None
+    """Number of accepted images that were drawn and reviewed; None if all were labeled."""
+    estimated_risk: float | None = None
+    """Error rate among accepted images as the reviewed ones suggest, weighted for how they were drawn."""
 
     @property
     def coverage(self) -> float:
@@ -85,9 +116,14 @@ class Shortfall:
     """A larger delta with which these images pass for the same `risk`; None if there is none up to 0.1."""
     closest: Calibration | None = None
     """Counts at the threshold that comes closest to the guarantee, on which `additional_images` is based."""
+    group: str | None = None
+    """The group that comes closest to the guarantee, if each needs one; all else is about it."""
 
     def __str__(self) -> str:
-        return f"no threshold guarantees {self.requested}; {self._describe_needed()}; {self._describe_reachable()}"
+        where = "" if self.group is None else f"in {self.group!r}, "
+        return (
+            f"no threshold guarantees {self.requested}; {where}{self._describe_needed()}; {self._describe_reachable()}"
+        )
 
     def _describe_needed(self) -> str:
         seen, rate = "", "error rates stay as observed"
@@ -99,7 +135,8 @@ class Shortfall:
             rate = "this error rate holds"
         if self.additional_images is None:
             return f"{seen}more images like these would not help, whatever their number"
-        return f"{seen}roughly {self.additional_images:,} more labeled images are needed if {rate}"
+        images = "labeled images" if self.group is None else "labeled images of it"
+        return f"{seen}roughly {self.additional_images:,} more {images} are needed if {rate}"
 
     def _describe_reachable(self) -> str:
         repair = "improve the classifier, or plan a calibration on other images with a larger risk or delta"
@@ -111,6 +148,43 @@ class Shortfall:
         if not reachable:
             return repair
         return f"{repair}; {' or '.join(reachable)} would pass on these images, which guarantees nothing"
+
+
+@dataclass(frozen=True)
+class GroupThreshold:
+    """The threshold of one group of images, and the counts on the images of the group that it was chosen on."""
+
+    name: str
+    """Name of the class, or the label of the group as text."""
+    value: object
+    """What identifies the group: the index of the class, or the label."""
+    risk: float
+    """Largest error rate among accepted images of the group."""
+    threshold: float
+    """Smallest confidence that is accepted; infinite if nothing can be guaranteed, and nothing is accepted."""
+    images: int
+    accepted: int
+    errors: int
+    """Errors among the accepted images."""
+    additional_images: int | None = None
+    """Where nothing is accepted, the rough number of additional labeled images of the group that are enough."""
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of the images of the group that were accepted; 0 if there are none."""
+        return self.accepted / self.images if self.images else 0.0
+
+
+class ComparedMethod(FrozenRecord):
+    """A method that was certified together with others, of which the one with the largest coverage was chosen."""
+
+    method: str
+    """As it was given, with its options."""
+    threshold: float | None
+    """The smallest one, if there are groups; None if nothing could be certified."""
+    coverage: float = Field(ge=0, le=1)
+    """Fraction of the calibration images that the method accepts."""
+    chosen: bool
 
 
 class LookedImages(NamedTuple):
@@ -133,7 +207,7 @@ class Rule:
     Attributes
     ----------
     threshold
-        Smallest confidence that is accepted; infinite if nothing is.
+        Smallest confidence that is accepted, in any group if there are groups; infinite if nothing is accepted.
     method, options
         The confidence that the threshold applies to, and its options.
     predict_from, top_k
@@ -146,6 +220,13 @@ class Rule:
         Why a requested guarantee could not be given.
     schedule
         In which order to look at the views, and when to stop; None if every image has all looks.
+    grouped_by, groups
+        Whether every predicted class, or every group, has a threshold of its own, and these thresholds; the classes in
+        the order of the classifier's outputs.
+    compared
+        The methods that were certified together, of which this is the best.
+    reference
+        How the images that the threshold was chosen on looked, which monitoring compares new images with.
     """
 
     threshold: float
@@ -157,6 +238,10 @@ class Rule:
     calibration: Calibration | None = None
     shortfall: Shortfall | None = None
     schedule: Schedule | None = None
+    grouped_by: GroupedBy | None = None
+    groups: tuple[GroupThreshold, ...] = ()
+    compared: tuple[ComparedMethod, ...] = ()
+    reference: Reference | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         given: object = self.threshold  # whatever callers without a type checker pass
@@ -218,8 +303,12 @@ class Rule:
             predicted[stopped] = seen.predicted("views", self.top_k).reshape(-1, self.top_k)
         return predicted[:, 0] if self.top_k == 1 else predicted
 
-    def accept(self, confidence: ArrayLike) -> BoolArray:
-        """Return whether each prediction is accepted. float [N] -> bool [N]"""
+    def accept(self, confidence: ArrayLike, groups: ArrayLike | None = None) -> BoolArray:
+        """Return whether each prediction is accepted. float [N] -> bool [N]
+
+        A rule with thresholds for groups needs to know the `groups`: the predicted class of each image, int [N], if it
+        was certified with groups="class", and otherwise labels as they were certified, [N].
+        """
         values = as_array(confidence, "confidence", DecisionError)
         if values.dtype.kind not in "fiu":
             raise DecisionError(f"confidence has dtype {values.dtype}, expected real numbers; convert it to float64.")
@@ -227,7 +316,48 @@ class Rule:
         if np.isnan(values).any():
             index = int(np.flatnonzero(np.isnan(values))[0])
             raise DecisionError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
-        return values >= self.threshold
+        accepted: BoolArray = values >= self._find_thresholds(values.shape, groups)
+        return accepted
+
+    def _find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
+        """Return the threshold of each image, float64 [N], or that of all."""
+        if self.grouped_by is None:
+            if groups is not None:
+                raise DecisionError("the rule has one threshold for all images, so it takes no groups=; omit it.")
+            return self.threshold
+        known = "the predicted class" if self.grouped_by == "class" else "the label of the group"
+        if groups is None:
+            raise DecisionError(
+                f"the rule has a threshold for each {GROUP_NOUNS[self.grouped_by]}; pass groups= with {known} of each "
+                "image."
+            )
+        values = as_array(groups, "groups", DecisionError)
+        if values.shape != shape:
+            raise DecisionError(f"groups has shape {values.shape} for confidences {shape}; expected {known} of each.")
+        by_value = {group.value: group.threshold for group in self.groups}
+        for value in dict.fromkeys(values.ravel().tolist()):
+            if value not in by_value:
+                index = int(np.flatnonzero(values == value)[0])
+                names = [str(one) for one in by_value]
+                raise DecisionError(
+                    f"groups is {value!r} at index {index}, a group that the rule has no threshold for; known groups: "
+                    f"{join_names(names)}.{did_you_mean(str(value), names)}"
+                )
+        return np.array([by_value[value] for value in values.ravel().tolist()], dtype=np.float64).reshape(shape)
+
+    def accept_images(self, preds: Predictions, confidence: ArrayLike) -> BoolArray:
+        """Return whether each image is accepted, given its confidence and its predicted class in `preds`. -> bool [N]
+
+        With top_k > 1, the class that a threshold belongs to is the first of the k.
+        """
+        if self.grouped_by != "class":
+            return self.accept(confidence)
+        if preds.n_classes != len(self.groups):
+            raise DecisionError(
+                f"the rule has thresholds for {len(self.groups)} classes, but the classifier has {preds.n_classes}; "
+                "use the classifier that it was certified for, or certify again."
+            )
+        return self.accept(confidence, find_first_classes(preds, self.predict_from, self.top_k))
 
     def __str__(self) -> str:
         return self.describe(str(self.guarantee or "none"))
@@ -237,19 +367,82 @@ class Rule:
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
         else:
-            lines = [f"accept where {self.method} >= {self.threshold:.6g}", f"guarantee: {guarantee}"]
+            lines = [self.describe_threshold(), f"guarantee: {guarantee}"]
+        if len(self.compared) > 1:
+            lines.append(
+                f"method: the best of {len(self.compared)}, which share delta equally, so that the guarantee holds for "
+                "whichever is chosen"
+            )
         if self.calibration is not None:
             lines += _format_calibration(self.calibration, self.schedule)
         return "\n".join([*lines, *(str(table) for table in self.list_tables())])
 
+    def describe_threshold(self) -> str:
+        """Return what is accepted, in words."""
+        if self.grouped_by is None:
+            return f"accept where {self.method} >= {self.threshold:.6g}"
+        return f"accept where {self.method} >= the threshold of the {GROUP_NOUNS[self.grouped_by]}"
+
     def list_tables(self) -> list[TextTable]:
-        """Return the limits of each look, if the rule has a schedule."""
-        if self.schedule is None or not math.isfinite(self.threshold):
-            return []
-        return [self.schedule.make_table(self.threshold)]
+        """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
+        tables = [self.make_group_table()] if self.groups else []
+        if len(self.compared) > 1:
+            tables.append(self.make_method_table())
+        if self.schedule is not None and math.isfinite(self.threshold):
+            tables.append(self.schedule.make_table(self.threshold))
+        return tables
+
+    def make_group_table(self) -> TextTable:
+        """Return a line for each group, or for those with the smallest coverage if there are many."""
+        shown, more = self.groups, len(self.groups) - MAX_LISTED_GROUPS
+        if more > 0:
+            shown = tuple(sorted(shown, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS])
+        rows: list[tuple[str, ...]] = [
+            (
+                "class" if self.grouped_by == "class" else "group",
+                "risk",
+                "threshold",
+                "images",
+                "accepted",
+                "wrong",
+                "coverage",
+                "",
+            )
+        ]
+        rows += [_format_group(group) for group in shown]
+        if more > 0:
+            rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
+        return TextTable(rows, numbers=True)
+
+    def make_method_table(self) -> TextTable:
+        """Return a line for each of the methods that were certified together."""
+        rows = [("method", "threshold", "coverage", "")]
+        for one in self.compared:
+            threshold = "none" if one.threshold is None else f"{one.threshold:.6g}"
+            rows.append((one.method, threshold, f"{100 * one.coverage:.2f} %", "chosen" if one.chosen else ""))
+        return TextTable(rows, numbers=True)
 
     def _repr_html_(self) -> str:
         return format_html([self])
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return names of groups for a message, the first of many only."""
+    return ", ".join([*names[:MAX_LISTED_GROUPS], *(["..."] if len(names) > MAX_LISTED_GROUPS else [])])
+
+
+def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
+    """Return the predicted class of each image, the first of the top k. int64 [N]"""
+    return preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
+
+
+def _format_group(group: GroupThreshold) -> tuple[str, ...]:
+    threshold, note = f"{group.threshold:.6g}", ""
+    if not math.isfinite(group.threshold):
+        needed = group.additional_images
+        threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
+    counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
+    return (group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note)
 
 
 def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions:
@@ -268,6 +461,9 @@ def _format_calibration(calibration: Calibration, schedule: Schedule | None) -> 
         f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
     )
     errors = "no labels" if calibration.errors is None else f"{calibration.errors:,} of them wrong"
+    if calibration.reviewed is not None and calibration.estimated_risk is not None:
+        rate = 100 * calibration.estimated_risk
+        errors = f"{calibration.reviewed:,} of them reviewed, which suggest {rate:.2g} % errors"
     lines = [f"calibration: {accepted}, {errors}"]
     if calibration.tuning:
         lines.append(

@@ -8,17 +8,28 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import DecisionError
-from secondlook.estimators import METHODS, default_method, needs_fitting, split_method, tuning_positions
+from secondlook.estimators import (
+    METHODS,
+    compute_look_statistics,
+    default_method,
+    needs_fitting,
+    split_method,
+    tuning_positions,
+)
 from secondlook.evaluation import FittedMethods, fit_methods, resolve_tuning
 from secondlook.metrics import count_for_coverage, rank
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.selective.adaptive import AdaptiveConfidence
+from secondlook.selective.reference import Reference, make_reference
 from secondlook.selective.rule import Rule
 from secondlook.selective.schedule import Schedule
 from secondlook.selective.schedule_fit import check_adaptive_method, check_image_count, check_view_count, fit_schedule
 
 Adaptive = bool | Schedule
 """Whether to look at an image again only while its decision is open, or the schedule to do so by."""
+
+MIN_REFERENCE_IMAGES = 10
+"""With fewer images there is nothing to compare others with."""
 
 PLANNED_COVERAGE = 0.5
 """Coverage that a schedule is planned for where the error rate among tuning images exceeds the risk at any coverage."""
@@ -94,6 +105,25 @@ class ScoredImages:
             return complete
         calibration = self.adapted.count_looks(rule.calibration, rule.threshold, delta)
         return replace(complete, schedule=self.adapted.schedule, calibration=calibration)
+
+    def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
+        """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
+
+        `methods` is the number of methods that this one was chosen from on these images.
+        """
+        if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
+            return None
+        # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
+        is_compared = self.adapted is None and self.preds.n_outputs > 1
+        confidence = self.confidence if self.adapted is None else self.adapted.look(threshold).confidence
+        first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
+        return make_reference(
+            confidence,
+            first_look,
+            disagreement if is_compared else None,
+            ~self.correct() if self.preds.has_labels else None,
+            methods=methods,
+        )
 
 
 def fit_on_tuning_images(
