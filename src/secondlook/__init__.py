@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from secondlook.errors import SecondLookError
     from secondlook.estimators import confidence, confidence_interval, fit_method, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
+    from secondlook.monitoring import Monitor
     from secondlook.predictions import Predictions, collect
     from secondlook.report import write_report
     from secondlook.runs import Run, create_run, open_run
@@ -44,6 +45,7 @@ _ROOMS = {
     "Decisions": "scoring",
     "Ensemble": "classifiers",
     "Evaluation": "evaluation",
+    "Monitor": "monitoring",
     "Policy": "selective",
     "Predictions": "predictions",
     "Preprocessing": "classifiers",
@@ -98,6 +100,7 @@ __all__ = [
     "Decisions",
     "Ensemble",
     "Evaluation",
+    "Monitor",
     "Policy",
     "Predictions",
     "Preprocessing",

@@ -323,7 +323,7 @@ def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
 
 def test_every_command_has_an_example(here: Here) -> None:
     listed = here("--help").out
-    for command in ("demo", "evaluate", "calibrate", "score", "report", "compare", "info", "search", "list"):
+    for command in ("demo", "evaluate", "calibrate", "score", "monitor", "report", "compare", "info", "search", "list"):
         assert command in listed
         assert f"Example: secondlook {command}" in here(command, "--help").out
     for command in ("show", "candidates"):

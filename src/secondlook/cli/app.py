@@ -26,6 +26,7 @@ from secondlook.cli import (
     info,
     interrupt,
     listing,
+    monitor,
     report,
     score,
     search,
@@ -46,6 +47,7 @@ app.command("check")(check.check)
 app.command("evaluate")(evaluate.evaluate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("score")(score.score)
+app.command("monitor")(monitor.monitor)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("search")(search.search)

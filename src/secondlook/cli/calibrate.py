@@ -1,24 +1,38 @@
-"""`secondlook calibrate`: a threshold with a guarantee from the predictions of a run, written as a policy file."""
+"""`secondlook calibrate`: a policy file with a guaranteed threshold, from a run or from reviewed images."""
 
+import math
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from secondlook.cli import options
 from secondlook.errors import DecisionError
-from secondlook.selective import DEFAULT_DELTA, DEFAULT_TOLERANCE, Policy
+from secondlook.monitoring import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES
+from secondlook.selective import DEFAULT_DELTA, DEFAULT_TOLERANCE, OTHER_GROUPS, Policy
 from secondlook.specs import MEMBER_SEPARATOR
+
+if TYPE_CHECKING:
+    from secondlook.monitoring import Recertification
 
 
 def calibrate(
-    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
     risk: Annotated[float | None, typer.Option(help="Maximum error rate among accepted images, such as 0.01.")] = None,
-    delta: options.Delta = DEFAULT_DELTA,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Failure probability of the guarantee (0.001 means 99.9 % confidence).",
+            show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy",
+        ),
+    ] = None,
     coverage: Annotated[
         float | None, typer.Option(help="Accept this share of the images instead, without a guarantee.")
     ] = None,
@@ -29,6 +43,19 @@ def calibrate(
             help="Confidence method to decide by, or several to choose from, which share delta. "
             f"Methods: {options.METHODS_HELP}.",
             show_default="blend",
+        ),
+    ] = None,
+    per_class: Annotated[
+        bool,
+        typer.Option(
+            "--per-class",
+            help="A threshold for each predicted class: --risk is guaranteed in every class, in all of them at once.",
+        ),
+    ] = False,
+    class_risk: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class-risk", metavar="NAME=RISK", help="With --per-class: another risk for a class; may be repeated."
         ),
     ] = None,
     adaptive: Annotated[
@@ -52,6 +79,55 @@ def calibrate(
             "--max-looks", metavar="N", help="With --adaptive: looks per image at most.", show_default="all views"
         ),
     ] = None,
+    reviewed: Annotated[
+        Path | None,
+        typer.Option(
+            "--reviewed",
+            metavar="FILE",
+            help="Calibrate again from images that people reviewed instead of a run: a CSV file with the columns id "
+            "and label, together with --policy and --scores.",
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="With --reviewed: the policy that the images were scored with."),
+    ] = None,
+    scores: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scores",
+            metavar="PATTERN",
+            help="With --reviewed: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
+        ),
+    ] = None,
+    shifts: Annotated[
+        bool,
+        typer.Option(
+            "--shifts",
+            help="Also classify corrupted versions of labeled images, and learn to estimate accuracy without labels "
+            "when images change.",
+        ),
+    ] = False,
+    images: Annotated[
+        int | None,
+        typer.Option(
+            "--shift-images",
+            metavar="N",
+            min=MIN_SHIFT_IMAGES,
+            help="With --shifts: number of labeled images to corrupt.",
+            show_default=f"{DEFAULT_SHIFT_IMAGES}",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="SPEC",
+            help="With --shifts: classifier of the run, if it is not an ONNX file or now somewhere else.",
+        ),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    device: options.Device = "auto",
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
     overwrite: options.Overwrite = False,
@@ -65,41 +141,141 @@ def calibrate(
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
     from secondlook.evaluation import describe_prediction
-    from secondlook.runs import CalibrationWarning, open_run
-    from secondlook.setup_check import SetupWarning
-    from secondlook.views import ViewWarning
 
-    opened = open_run(run)
-    methods = None if method is None else split_methods(method)
-    if (risk is None) == (coverage is None):
-        raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
-    if coverage is not None and methods is not None and len(methods) > 1:
-        raise DecisionError(f"--coverage needs one --method, got {method!r}; the best of several needs --risk.")
-    options.require_partner({"--tolerance": tolerance, "--max-looks": max_looks}, "--adaptive", adaptive)
-    settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k, "progress": not (quiet or no_progress)}
-    if adaptive:
-        given = {"tolerance": tolerance, "max_looks": max_looks}
-        settings |= {"adaptive": True} | {name: value for name, value in given.items() if value is not None}
-    with warnings.catch_warnings():
-        if quiet:  # the run and the policy have them, too
-            for category in (CalibrationWarning, SetupWarning, ViewWarning):
-                warnings.simplefilter("ignore", category)
-        if risk is not None:
-            policy = opened.certify(methods, risk=risk, delta=delta, **settings)
-        else:
-            assert coverage is not None, "one of the two was given"
-            policy = opened.threshold_for(methods[0] if methods else None, coverage=coverage, **settings)
+    _check_origin(run, reviewed, policy, scores)
+    learning = {"--shift-images": images, "--model": model or None, "--batch-size": batch_size}
+    options.require_partner({**learning, "--device": device if device != "auto" else None}, "--shifts", shifts)
+    changes = []
+    if reviewed is not None:
+        _refuse_options({"--coverage": coverage, "--method": method, "--per-class": per_class, "--adaptive": adaptive})
+        _refuse_options({"--class-risk": class_risk or None})
+        _refuse_options({"--predict-from": predict_from, "--top-k": top_k, "--shifts": shifts})
+        made = _calibrate_again(policy, scores, reviewed, risk, delta, progress=not (quiet or no_progress))
+        calibrated, changes = made.policy, ["", "What changed:", str(made)]
+    else:
+        settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
+        settings |= _choose_target(risk, DEFAULT_DELTA if delta is None else delta, coverage, method)
+        settings |= _choose_looking(adaptive, tolerance, max_looks)
+        settings |= _choose_groups(per_class, class_risk, risk, adaptive)
+        calibrated = _calibrate_run(run, settings, quiet=quiet, progress=not (quiet or no_progress))
+        if shifts:
+            how = {"batch_size": batch_size or "auto", "device": device, "progress": not (quiet or no_progress)}
+            calibrated = _learn_shifts(run, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=quiet)
+            changes = ["", str(calibrated.shifts)]
     try:
-        policy.save(out, overwrite=overwrite)
+        calibrated.save(out, overwrite=overwrite)
     except OSError as error:
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
         ) from None
     if as_json:
-        typer.echo(policy.model_dump_json())
+        typer.echo(calibrated.model_dump_json())
     elif not quiet:
-        about = [describe_prediction(policy.predict_from, policy.top_k)]
-        typer.echo("\n".join([str(policy), *about, "", f"Saved in {out}. {_describe_next_step(policy, out)}"]))
+        about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
+        typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {_describe_next_step(calibrated, out)}"]))
+
+
+def _check_origin(run: Path | None, reviewed: Path | None, policy: Path | None, scores: list[str] | None) -> None:
+    """Raise an error unless the images are those of a run, or reviewed ones with their policy and scores."""
+    if (run is None) == (reviewed is None):
+        raise DecisionError("give either --run (labeled images) or --reviewed (reviewed ones), not both or neither.")
+    options.require_partner({"--policy": policy, "--scores": scores or None}, "--reviewed", reviewed)
+    if reviewed is not None and (policy is None or not scores):
+        missing = "--policy" if policy is None else "--scores"
+        raise DecisionError(f"--reviewed needs {missing}: the policy and all scores of the images that were reviewed.")
+
+
+def _refuse_options(given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        if value is not None and value is not False:
+            raise DecisionError(f"{option} has no effect with --reviewed, which keeps that of the policy; omit it.")
+
+
+def _calibrate_again(
+    policy: Path | None,
+    scores: list[str] | None,
+    reviewed: Path,
+    risk: float | None,
+    delta: float | None,
+    *,
+    progress: bool,
+) -> "Recertification":
+    """Return a fresh policy from reviewed images."""
+    from secondlook.monitoring import read_labels, read_score_tables, recertify
+
+    assert policy is not None, "checked before"
+    tables = read_score_tables(scores or [], progress=progress)
+    return recertify(
+        Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores or [])
+    )
+
+
+def _calibrate_run(run: Path | None, settings: dict[str, Any], *, quiet: bool, progress: bool) -> Policy:
+    """Return the policy from the labeled images of a run."""
+    from secondlook.runs import CalibrationWarning, open_run
+    from secondlook.setup_check import SetupWarning
+    from secondlook.views import ViewWarning
+
+    assert run is not None, "checked before"
+    opened = open_run(run)
+    with warnings.catch_warnings():
+        if quiet:  # the run and the policy have them, too
+            for category in (CalibrationWarning, SetupWarning, ViewWarning):
+                warnings.simplefilter("ignore", category)
+        if "coverage" in settings:
+            return opened.threshold_for(**settings, progress=progress)
+        return opened.certify(**settings, progress=progress)
+
+
+def _learn_shifts(
+    run: Path | None, policy: Policy, model: list[str] | None, images: int, settings: dict[str, Any], *, quiet: bool
+) -> Policy:
+    """Return a policy that has also learned from corrupted images; say before what it takes."""
+    from secondlook.monitoring import count_looks
+    from secondlook.runs import SHIFTS, open_run
+
+    assert run is not None, "checked before"
+    opened = open_run(run)
+    if not quiet:
+        used = min(images, opened.record.data.images)
+        typer.echo(
+            f"Classifying corrupted versions of {used:,} images to learn from: {count_looks(policy, used):,} looks, "
+            f"kept in {opened.path / SHIFTS}.",
+            err=True,
+        )
+    return opened.learn_shifts(policy, model or None, images=images, **settings)
+
+
+def _choose_target(risk: float | None, delta: float, coverage: float | None, method: str | None) -> dict[str, Any]:
+    """Return the arguments of what the threshold is chosen for, and by which methods."""
+    methods = None if method is None else split_methods(method)
+    if (risk is None) == (coverage is None):
+        raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
+    if coverage is None:
+        return {"method": methods, "risk": risk, "delta": delta}
+    if methods is not None and len(methods) > 1:
+        raise DecisionError(f"--coverage needs one --method, got {method!r}; the best of several needs --risk.")
+    return {"method": methods[0] if methods else None, "coverage": coverage}
+
+
+def _choose_looking(adaptive: bool, tolerance: float | None, max_looks: int | None) -> dict[str, Any]:
+    """Return the arguments of adaptive looking, if any."""
+    given = {"tolerance": tolerance, "max_looks": max_looks}
+    options.require_partner({"--tolerance": tolerance, "--max-looks": max_looks}, "--adaptive", adaptive)
+    return {"adaptive": True} | {name: value for name, value in given.items() if value is not None} if adaptive else {}
+
+
+def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | None, adaptive: bool) -> dict[str, Any]:
+    """Return the arguments of a threshold for each class, if any."""
+    options.require_partner({"--per-class": per_class}, "--risk", risk is not None)
+    options.require_partner({"--class-risk": class_risk or None}, "--per-class", per_class)
+    if per_class and adaptive:
+        raise DecisionError(
+            "--adaptive looks at an image until one threshold decides, and --per-class has several; omit one of them."
+        )
+    if not class_risk:
+        return {"groups": "class"} if per_class else {}
+    return {"groups": "class", "risk": {OTHER_GROUPS: risk, **parse_class_risks(class_risk)}}
 
 
 def _describe_next_step(policy: Policy, path: Path) -> str:
@@ -112,6 +288,25 @@ def _describe_next_step(policy: Policy, path: Path) -> str:
         return f"Next, in Python: secondlook.score({str(path)!r}, 'folder:new/', 'scores.parquet', classifier=...)"
     models = "".join(f" --model {quote(spec)}" for spec in specs)
     return f"Next: secondlook score --policy {quote(str(path))}{models} --data folder:new/ --out scores.parquet"
+
+
+def parse_class_risks(texts: list[str]) -> dict[str, float]:
+    """Return the risks of classes by name, given as NAME=RISK."""
+    risks: dict[str, float] = {}
+    for text in texts:
+        name, separator, value = text.rpartition("=")
+        try:
+            risk = float(value)
+        except ValueError:
+            risk = math.nan
+        if not separator or not 0 < risk < 1:
+            raise DecisionError(
+                f"--class-risk {text!r} is not NAME=RISK with a risk between 0 and 1, such as 'cat=0.05'."
+            )
+        if name in risks:
+            raise DecisionError(f"--class-risk gives {name!r} a risk twice; give each class one.")
+        risks[name] = risk
+    return risks
 
 
 def split_methods(text: str) -> list[str]:

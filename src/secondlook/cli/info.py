@@ -11,6 +11,7 @@ from rich.table import Table
 
 from secondlook.cli import options
 from secondlook.errors import SecondLookError
+from secondlook.tables import TextTable
 
 if TYPE_CHECKING:
     from secondlook.runs import Run
@@ -31,14 +32,18 @@ def info(
     """
     facts = describe(what)
     if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False, default=str))
+        typer.echo(json.dumps(facts, ensure_ascii=False, default=_to_json))
         return
+    tables = {name: value for name, value in facts.items() if isinstance(value, TextTable)}
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, _format_value(value))
+        if name not in tables:
+            table.add_row(name, _format_value(value))
     Console(highlight=False, markup=False).print(table)
+    for value in tables.values():  # below, where they have room
+        typer.echo(f"\n{value}")
 
 
 def describe(what: str) -> Facts:
@@ -110,7 +115,8 @@ def _describe_policy(path: Path) -> Facts:
     return {
         "what": "policy",
         "file": INTACT[Policy.is_intact(path)],
-        "rule": f"accept where {policy.method} >= {policy.threshold:.6g}",
+        "rule": policy.rule.describe_threshold(),
+        **_describe_tables(policy),
         "options": [f"{name} = {value}" for name, value in policy.options.items()],
         "guarantee": policy.guarantee_text,
         "prediction": describe_prediction(policy.predict_from, policy.top_k),
@@ -126,6 +132,16 @@ def _describe_policy(path: Path) -> Facts:
         "created": policy.made,
         "secondlook": policy.secondlook,
     }
+
+
+def _describe_tables(policy: "Policy") -> Facts:
+    """Return the thresholds of classes, and the methods that were compared, where there are several."""
+    rule = policy.rule
+    tables = {
+        "classes": rule.make_group_table() if rule.groups else None,
+        "methods": rule.make_method_table() if len(rule.compared) > 1 else None,
+    }
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def _describe_looks(policy: "Policy") -> Facts:
@@ -160,6 +176,14 @@ def _describe_model(spec: str) -> Facts:
         "classes": model.n_classes if model.n_classes is not None else "known after the first call",
         "preprocessing": str(model.preprocessing),
     }
+
+
+def _to_json(value: object) -> object:
+    """Return a table as a list of its rows by column, and anything else as text."""
+    if not isinstance(value, TextTable):
+        return str(value)
+    header, *rows = value.rows
+    return [{name: cell for name, cell in zip(header, row, strict=True) if name} for row in rows]
 
 
 def _format_value(value: object) -> str:

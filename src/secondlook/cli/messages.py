@@ -28,6 +28,7 @@ PHRASES = {
     "pass views='auto'": "evaluate with --views auto",
     "pass tuning= with some of them": "use more labeled images",
     "pass more images, or say with tuning= which of them to set apart": "evaluate more images",
+    "risk= names": "--class-risk names",
     "or None for all views": "or omit it for all views",
     "passes=; compute them with compute_mc_dropout_passes(classifier, images)": (
         "dropout passes, which are available in Python only"

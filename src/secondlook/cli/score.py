@@ -35,6 +35,15 @@ def score(
     per_view: Annotated[
         bool, typer.Option("--per-view", help="Also write the class predicted from each view and its probability.")
     ] = False,
+    audit: Annotated[
+        float | None,
+        typer.Option(
+            "--audit",
+            metavar="FRACTION",
+            help="Mark about this fraction of the accepted images for review, such as 0.01; secondlook monitor tells "
+            "from the reviewed ones whether the guarantee still holds.",
+        ),
+    ] = None,
     rejected: Annotated[
         Path | None, typer.Option("--rejected", metavar="DIR", help="Folder for rejected images, by predicted class.")
     ] = None,
@@ -85,6 +94,7 @@ def score(
             out,
             classifier=specs or None,
             per_view=per_view,
+            audit=audit,
             level=level,
             seed=seed,
             rejected=rejected,

@@ -1,10 +1,7 @@
 """The page: one HTML file that includes its style, its script, its data and its pictures."""
 
 import base64
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -18,13 +15,15 @@ from secondlook.report.confusions import rank_cells
 from secondlook.report.curves import RiskBand
 from secondlook.report.findings import Findings
 from secondlook.report.galleries import SHEET_COLUMNS, GalleryImage, rank_changes
-from secondlook.report.operating_points import describe_decisions, format_percent, thin_ranking
+from secondlook.report.operating_points import describe_decisions, thin_ranking
 from secondlook.report.study import Study, explain_method, method_symbol
+from secondlook.report.templating import render_template
 from secondlook.tables import format_difference, format_value
 
 SCRIPTS = (
     "arrays.js",
     "chart.js",
+    "tables.js",
     "risk_plot.js",
     "confidence_plots.js",
     "thresholds.js",
@@ -55,34 +54,19 @@ def render_page(
     artifacts: str | None,
 ) -> str:
     """Return the HTML of a report; `artifacts` is the name of the folder of tables and plots, if there is one."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("secondlook.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "percent": _format_percent,
-        "scaled": _format_scaled,
-        "ends": _format_ends,
-        "change": _format_change,
-        "change_ends": _format_change_ends,
-        "count": _format_count,
-        "unbroken": _use_unbroken_spaces,
-    }
-    style, script = _read_template("report.css"), _join_scripts()
     study = findings.study
-    return environment.get_template("report.html").render(
+    return render_template(
+        "report.html",
+        styles=("report.css",),
+        scripts=SCRIPTS,
+        data=describe_page_data(findings, images),
+        filters={
+            "scaled": _format_scaled,
+            "ends": _format_ends,
+            "change": _format_change,
+            "change_ends": _format_change_ends,
+        },
         title=title,
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(encode_page_data(findings, images)),
-        # Only this script and this style may run, and nothing may be fetched, whatever the data contain.
-        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         findings=findings,
         study=study,
         lead=describe_decisions(study.n_images, study.n_errors, findings.point),
@@ -100,11 +84,11 @@ def render_page(
     )
 
 
-def encode_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> str:
-    """Return the numbers that the script reads, as JSON that is safe inside a script element."""
+def describe_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> dict[str, object]:
+    """Return the numbers that the script reads."""
     study = findings.study
     ranked_cells = rank_cells(study, findings.cells, findings.method)
-    data = {
+    return {
         "images": study.n_images,
         "errors": study.n_errors,
         "top_k": study.top_k,
@@ -125,8 +109,6 @@ def encode_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> 
         "sheet_columns": SHEET_COLUMNS,
         "pictures": _picture_data(study, images),
     }
-    # A class named "</script>" must not end the script element.
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def pack_array(values: Array) -> dict[str, str]:
@@ -220,19 +202,6 @@ def _picture_data(study: Study, images: Mapping[int, GalleryImage]) -> list[dict
     ]
 
 
-def _read_template(name: str) -> str:
-    return files("secondlook.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _join_scripts() -> str:
-    body = "\n".join(_read_template(name) for name in SCRIPTS)
-    return f'"use strict";\n(() => {{\n{body}\n}})();\n'
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
-
-
 def _metric_columns(findings: Findings) -> list[dict[str, Any]]:
     """Return the columns of the table of methods: name, summary, direction, and 100 if shown in percent."""
     texts = dict.fromkeys(row.metric for row in findings.evaluation.rows)
@@ -241,15 +210,6 @@ def _metric_columns(findings: Findings) -> list[dict[str, Any]]:
         {"text": text, "summary": one.summary, "arrow": ARROWS[one.better], "scale": 100 if one.bounds[1] <= 1 else 1}
         for text, one in records
     ]
-
-
-def _format_percent(fraction: float, decimals: int = 2) -> str:
-    return _use_unbroken_spaces(format_percent(fraction, decimals))
-
-
-def _use_unbroken_spaces(text: str) -> str:
-    """Keep a number and its percent sign on one line."""
-    return text.replace(" %", "\u00a0%")
 
 
 def _format_scaled(value: float | None, scale: float = 100) -> str:
@@ -270,7 +230,3 @@ def _format_change_ends(interval: Interval | None, scale: float = 100) -> str:
     if interval is None:
         return ""
     return f"{_format_change(interval.low, scale)} to {_format_change(interval.high, scale)}"
-
-
-def _format_count(value: int) -> str:
-    return f"{value:,}"

@@ -58,7 +58,7 @@ function roundStep(span, maxSteps) {
 function ticks(min, max, maxTicks) {
   const step = roundStep(max - min, maxTicks);
   const values = [];
-  for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) values.push(i * step);
+  for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) values.push(i * step || 0); // not -0
   return values;
 }
 

@@ -1,0 +1,323 @@
+"""Audits: whether the error rate among accepted images is still as guaranteed, from a few reviewed images."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.errors import MonitoringError
+from secondlook.files import Count, FrozenRecord
+
+# Stakes and start times were chosen on CIFAR-10 and resnet20; validity does not depend on them.
+BREAK_STAKES = (1.0, 5.0)
+"""Stakes of the test for a broken guarantee, in units of the mean probability of the audits before."""
+BREAK_SHARES = (6 / 7, 1 / 7)
+"""Share of the capital on each: most on the smallest, since small excesses need the most labels."""
+STAKES_ABOVE = tuple(2.0**power for power in range(-1, 7))
+"""Stakes of the lower bound, in units of the smallest probability of an audit."""
+STAKES_BELOW = tuple(2.0**-power for power in range(5))
+"""Stakes of the upper bound and of *holds*, in the same units; above 1, capital could become negative."""
+MAX_STAKE = 0.5
+"""Largest fraction of the capital that an image without an error may cost."""
+LATER_SHARE = 0.1
+"""Share of the capital that waits for the risk to grow later in the stream."""
+START_SPAN, START_DECAY = 30.0, 0.25
+"""After j audits, (1 + j / START_SPAN) ** -START_DECAY of that share still waits."""
+PATH_POINTS = 30
+"""Number of moments of a path."""
+_BISECTIONS = 30
+
+
+class AuditedImage(NamedTuple):
+    """An accepted image that was marked for review."""
+
+    accepted: int
+    """Number of accepted images of the stream up to this one, which is among them."""
+    probability: float
+    """Probability with which it was marked."""
+    wrong: bool | None
+    """Whether the prediction is wrong; None if the image was not reviewed yet."""
+
+
+class AuditVerdict(FrozenRecord):
+    """What the audits say about the error rate among accepted images."""
+
+    verdict: Literal["holds", "broken", "undecided"]
+    """*broken* stays broken: the error rate was above the guaranteed risk at some time of the stream."""
+    estimate: float | None
+    """Error rate of the reviewed audits, weighted by their probabilities; None without any."""
+    low: float
+    high: float
+    """Bounds of the error rate over the stream so far, valid at every moment if it stays the same."""
+    labels: Count
+    """Reviewed audits."""
+    pending: Count
+    """Audits that were not reviewed yet."""
+    more_labels: Count | None
+    """About how many more labels decide, if errors continue as before; None if they never would, or it is decided."""
+    broken_at: Count | None
+    """Number of accepted images after which the guarantee was found broken."""
+    path: tuple[tuple[Count, float, float], ...]
+    """Accepted images, low and high at some moments of the stream, with the labels that are known now."""
+
+
+def judge_audits(
+    accepted: int,
+    audited: Sequence[AuditedImage],
+    *,
+    risk: float,
+    alpha: float = 0.05,
+    smallest: float | None = None,
+) -> AuditVerdict:
+    """Judge whether the error rate among accepted images is at most `risk`, at any moment of a stream.
+
+    An audit that was not reviewed counts as right for the lower bound and as wrong for the upper one, so that missing
+    and late labels cannot cause a false verdict. If the error rate is never above `risk`, the verdict is *broken* with
+    a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable. The
+    bounds have alpha / 2 each.
+
+    Parameters
+    ----------
+    accepted
+        Number of accepted images so far, each of which could have been audited.
+    audited
+        The audited ones, in the order of the stream.
+    risk
+        The guaranteed error rate among accepted images.
+    alpha
+        Largest probability of a false verdict over the whole stream.
+    smallest
+        Smallest probability with which an accepted image may be audited (`AuditPlan.smallest`), which must be known
+        before the stream. By default the smallest one of the audited images.
+    """
+    _check_levels(risk, alpha)
+    audits = _read_audits(accepted, audited, smallest)
+    labels = int(np.sum(audits.is_reviewed))
+    if not labels:
+        return _start_verdict(len(audited))
+    log_limit = -math.log(alpha)
+    excess = _test_break(audits, risk)
+    may_be_wrong = audits.probabilities[audits.is_wrong | ~audits.is_reviewed]
+    shortfall = log_capital_below(accepted, may_be_wrong, audits.smallest, risk)
+    reached = np.flatnonzero(excess >= log_limit)
+    verdict: Literal["holds", "broken", "undecided"] = "undecided"
+    if len(reached):
+        verdict = "broken"
+    elif shortfall >= log_limit:
+        verdict = "holds"
+    moments = np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
+    low, high = _bound_risk(audits, moments, alpha)
+    return AuditVerdict(
+        verdict=verdict,
+        estimate=_estimate_risk(audits),
+        low=low[-1],
+        high=high[-1],
+        labels=labels,
+        pending=len(audited) - labels,
+        more_labels=None if verdict != "undecided" else _predict_labels(audits, risk, log_limit, excess, shortfall),
+        broken_at=int(audits.positions[reached[0]]) if len(reached) else None,
+        path=tuple(zip(moments.tolist(), low.tolist(), high.tolist(), strict=True)),
+    )
+
+
+def _start_verdict(pending: int) -> AuditVerdict:
+    """Return what is known without any label."""
+    return AuditVerdict(
+        verdict="undecided",
+        estimate=None,
+        low=0.0,
+        high=1.0,
+        labels=0,
+        pending=pending,
+        more_labels=None,
+        broken_at=None,
+        path=(),
+    )
+
+
+class _Audits(NamedTuple):
+    """Audits as arrays, in the order of the stream. [n] each"""
+
+    accepted: int
+    positions: IntArray
+    probabilities: Float64Array
+    is_reviewed: BoolArray
+    is_wrong: BoolArray
+    smallest: float
+
+
+# ---- Capital
+
+
+class _Errors(NamedTuple):
+    """The errors that were found until T moments of a stream, by their probability."""
+
+    accepted: IntArray
+    """Accepted images until each moment. [T]"""
+    probabilities: Float64Array
+    """[D]"""
+    counts: IntArray
+    """[T, D]"""
+
+
+def _count_errors(audits: _Audits, is_wrong: BoolArray, moments: IntArray) -> _Errors:
+    """Count the errors among the first images. bool [n], int64 [T]"""
+    probabilities, which = np.unique(audits.probabilities[is_wrong], return_inverse=True)
+    is_past = audits.positions[is_wrong] <= moments[:, None]
+    counts = np.stack([np.bincount(which[past], minlength=len(probabilities)) for past in is_past])
+    return _Errors(moments, probabilities, counts)
+
+
+def _grow(stakes: Float64Array, errors: _Errors, risk: Float64Array) -> Float64Array:
+    """Return the log of the product of 1 + stake * (Z - risk) over all accepted images. [T, K], [T] -> [T, K]
+
+    Z is 1 / probability for audited errors and 0 for all other images; negative stakes bet on a smaller risk.
+    """
+    gains = 1 / errors.probabilities - risk[:, None]
+    on_errors = np.einsum("tkd,td->tk", np.log1p(stakes[:, :, None] * gains[:, None, :]), errors.counts)
+    others = errors.accepted - errors.counts.sum(axis=1)
+    growth: Float64Array = on_errors + others[:, None] * np.log1p(-stakes * risk[:, None])
+    return growth
+
+
+def _grow_above(errors: _Errors, smallest: float, risk: Float64Array) -> Float64Array:
+    """Return the logs of the capital of bets that the risk is above `risk`. [T] -> [T, K]"""
+    return _grow(np.minimum(smallest * np.array(STAKES_ABOVE), MAX_STAKE / risk[:, None]), errors, risk)
+
+
+def _grow_below(errors: _Errors, smallest: float, risk: Float64Array) -> Float64Array:
+    """Return the logs of the capital of bets that the risk is below `risk`. [T] -> [T, K]"""
+    return _grow(np.tile(-smallest * np.array(STAKES_BELOW), (len(risk), 1)), errors, risk)
+
+
+def _average(log_capital: Float64Array) -> Float64Array:
+    """Return the log of the mean capital. [T, K] -> [T]"""
+    average: Float64Array = np.logaddexp.reduce(log_capital, axis=1) - math.log(log_capital.shape[1])
+    return average
+
+
+def log_capital_below(accepted: int, errors: Float64Array, smallest: float, risk: float) -> float:
+    """Return the log of the capital of bets that the risk among accepted images is below `risk`.
+
+    `errors` are the probabilities with which the errors that were found had been drawn, float64 [n], and `smallest` is
+    the smallest probability that any accepted image can have.
+    """
+    probabilities, counts = np.unique(errors, return_counts=True)
+    found = _Errors(np.array([accepted]), probabilities, counts[None])
+    return float(_average(_grow_below(found, smallest, np.array([risk])))[0])
+
+
+def _test_break(audits: _Audits, risk: float) -> Float64Array:
+    """Return the log of the capital of bets that the risk is above `risk` at some time, after each audit. [n]
+
+    A part of the capital enters only after some audits, so that a risk that grows late is found as well. Between audits
+    capital can only fall, so that its largest value is among these.
+    """
+    n = len(audits.positions)
+    # A stake must be fixed before the image comes: it depends on earlier audits only, and there is none at first.
+    means = np.cumsum(audits.probabilities)[:-1] / np.arange(1, n)
+    stakes = np.minimum(np.multiply.outer(np.append(0.0, means)[:n], BREAK_STAKES), MAX_STAKE / risk)
+    gains = np.where(audits.is_wrong, 1 / audits.probabilities, 0.0) - risk
+    others = np.diff(audits.positions, prepend=0) - 1
+    growth = np.log1p(stakes * gains[:, None]) + others[:, None] * np.log1p(-stakes * risk)
+    grown = np.cumsum(growth, axis=0)
+    waiting = LATER_SHARE * (1 + np.arange(n + 1) / START_SPAN) ** -START_DECAY
+    # What enters before an audit grows like the whole from there on.
+    entering = np.log(-np.diff(waiting))[:, None] - (grown - growth)
+    at_work = grown + np.logaddexp(math.log(1 - LATER_SHARE), np.logaddexp.accumulate(entering, axis=0))
+    capital: Float64Array = np.logaddexp.reduce(at_work + np.log(BREAK_SHARES), axis=1)
+    return np.logaddexp(capital, np.log(waiting[1:]))
+
+
+# ---- Bounds and estimates
+
+
+def _bound_risk(audits: _Audits, moments: IntArray, alpha: float) -> tuple[Float64Array, Float64Array]:
+    """Return the smallest and the largest risk that the bets do not refute, each at alpha / 2. [T] -> [T], [T]"""
+    limit = math.log(2 / alpha)
+    found = _count_errors(audits, audits.is_wrong, moments)
+    possible = _count_errors(audits, audits.is_wrong | ~audits.is_reviewed, moments)
+    low, _ = _bisect(lambda risk: _average(_grow_above(found, audits.smallest, risk)) < limit, len(moments))
+    _, high = _bisect(lambda risk: _average(_grow_below(possible, audits.smallest, risk)) >= limit, len(moments))
+    return low, high
+
+
+def _bisect(is_above: Callable[[Float64Array], BoolArray], n: int) -> tuple[Float64Array, Float64Array]:
+    """Return neighboring values of [0, 1] between which each of n conditions starts to be true. [n], [n]"""
+    low, high = np.zeros(n), np.ones(n)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        above = is_above(middle)
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return low, high
+
+
+def _estimate_risk(audits: _Audits) -> float:
+    """Return the error rate of reviewed audits, weighted with one over their probabilities."""
+    weights = 1 / audits.probabilities[audits.is_reviewed]
+    return float(np.average(audits.is_wrong[audits.is_reviewed], weights=weights))
+
+
+def _predict_labels(
+    audits: _Audits, risk: float, log_limit: float, excess: Float64Array, shortfall: float
+) -> int | None:
+    """Return how many more labels decide if the best bet so far continues to grow as it did; None if none grows.
+
+    `excess` [n] and `shortfall` are the logs of the capital of bets on a larger and on a smaller risk.
+    """
+    labels = int(np.sum(audits.is_reviewed))
+    errors = _count_errors(audits, audits.is_wrong, np.array([audits.accepted]))
+    above, below = (float(grow(errors, audits.smallest, np.array([risk])).max()) for grow in (_grow_above, _grow_below))
+    growth, log_capital = max((above, float(excess[-1])), (below, shortfall))
+    return math.ceil(labels * (log_limit - log_capital) / growth) if growth > 0 else None
+
+
+# ---- Input
+
+
+def _check_levels(risk: float, alpha: float) -> None:
+    for name, value in (("risk", risk), ("alpha", alpha)):
+        if not 0 < value < 1:
+            raise MonitoringError(f"{name}= must be between 0 and 1, got {value}.")
+
+
+def _read_audits(accepted: int, audited: Sequence[AuditedImage], smallest: float | None) -> _Audits:
+    """Check audits and return them as arrays."""
+    positions = np.array([image.accepted for image in audited], dtype=np.int64)
+    probabilities = np.array([image.probability for image in audited], dtype=np.float64)
+    _check_positions(accepted, positions)
+    is_valid = (probabilities > 0) & (probabilities <= 1)
+    if not is_valid.all():
+        place = int(np.argmin(is_valid))
+        raise MonitoringError(
+            f"the audited image at position {positions[place]} has the probability {probabilities[place]}; expected a "
+            "number above 0 and at most 1, as the rows of scores have it."
+        )
+    least = float(probabilities.min(initial=1.0))
+    if smallest is not None and not 0 < smallest <= least:
+        raise MonitoringError(
+            f"the smallest probability of an audit is given as {smallest}, but an audited image has {least}; expected "
+            "a number above 0 and at most that, such as AuditPlan.smallest."
+        )
+    return _Audits(
+        accepted=accepted,
+        positions=positions,
+        probabilities=probabilities,
+        is_reviewed=np.array([image.wrong is not None for image in audited], dtype=bool),
+        is_wrong=np.array([bool(image.wrong) for image in audited], dtype=bool),
+        smallest=least if smallest is None else smallest,
+    )
+
+
+def _check_positions(accepted: int, positions: IntArray) -> None:
+    if np.any(np.diff(positions, prepend=0) <= 0):
+        raise MonitoringError(
+            "the positions of audited images must be positive and ascend; list them in the order of the stream."
+        )
+    if len(positions) and positions[-1] > accepted:
+        raise MonitoringError(
+            f"an audited image has the position {positions[-1]}, but only {accepted} images were accepted; count the "
+            "accepted images up to each audited one."
+        )

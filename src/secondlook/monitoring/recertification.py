@@ -1,0 +1,298 @@
+"""`recertify`: a fresh guarantee from images that people reviewed, weighted for how they were drawn.
+
+docs/monitoring.md has the proof. Rejected images are all reviewed, accepted ones with the known probability of their
+audit; an image that should have been reviewed and was not counts as wrong. For each of several thresholds that were
+fixed before the stream, bets that the error rate among accepted images is below the risk grow or shrink a capital whose
+inverse is a p-value; the thresholds are tested in a fixed sequence.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array
+from secondlook.errors import DecisionError, MonitoringError
+from secondlook.monitoring.audit import log_capital_below
+from secondlook.monitoring.labels import Labels, collect_labels, find_class
+from secondlook.monitoring.score_rows import ScoreRows
+from secondlook.selective import Calibration, Guarantee, Policy, Reference, make_reference
+
+START_RATIO = 2
+MAX_STARTS = 6
+"""The tests start at the present threshold, and at those that accept 1 / START_RATIO, 1 / START_RATIO**2, ... of it."""
+
+
+@dataclass(frozen=True)
+class Recertification:
+    """A fresh policy, and how it differs from the one before."""
+
+    before: Policy
+    policy: Policy
+    coverage_before: float
+    """Fraction of the new images that the policy before accepted."""
+
+    def __str__(self) -> str:
+        counts = self.policy.calibration
+        assert counts is not None, "recertify counts images"
+        old, new = self.before.threshold, self.policy.threshold
+        change = "unchanged" if old == new else "higher" if new > old else "lower"
+        return "\n".join(
+            [
+                f"threshold: {old:.6g} before, {new:.6g} now ({change})",
+                f"coverage of these images: {100 * self.coverage_before:.4g} % before, "
+                f"{100 * self.policy.coverage:.4g} % now",
+                f"guarantee before: {self.before.guarantee_text}",
+                f"guarantee now: {self.policy.guarantee_text}",
+            ]
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the change as JSON values."""
+        return {
+            "threshold": {"before": self.before.threshold, "now": self.policy.threshold},
+            "coverage": {"before": self.coverage_before, "now": self.policy.coverage},
+            "guarantee": {"before": self.before.guarantee_text, "now": self.policy.guarantee_text},
+        }
+
+
+def recertify(
+    policy: Policy,
+    rows: Sequence[object],
+    labels: Labels,
+    *,
+    risk: float | None = None,
+    delta: float | None = None,
+    data: str = "",
+) -> Recertification:
+    """Return a fresh policy from reviewed images, for whatever distribution the new images have.
+
+    The guarantee holds with probability 1 - `delta` over the draw of the images and of the audits, also if this is
+    repeated, with the same risk, while the stream and its labels grow.
+
+    Parameters
+    ----------
+    policy
+        The policy that the images were scored with.
+    rows
+        Tables of scores, as `score` writes them, of all images of the stream in their order.
+    labels
+        The class of each reviewed image by its id, an index or a name. Those of accepted images that were not audited
+        are ignored, since it is unknown why they were reviewed.
+    risk, delta
+        Largest error rate among accepted images, and failure probability; by default those of the policy.
+    data
+        The spec of the images, for the record.
+    """
+    guarantee = _choose_guarantee(policy, risk, delta)
+    stream = _Stream.read(policy, rows, labels)
+    thresholds = list_thresholds(policy)
+    starts = list_starts(policy, thresholds)
+    p_values = np.array([stream.compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
+    passing = find_last_passing(p_values, starts, guarantee.delta)
+    if passing is None:
+        raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
+    threshold = thresholds[passing]
+    rule = replace(
+        policy.rule,
+        threshold=threshold,
+        guarantee=guarantee,
+        calibration=stream.count(threshold),
+        compared=(),
+        reference=stream.describe_reference(policy),
+    )
+    fresh = Policy.from_rule(
+        rule,
+        classifier=policy.classifier,
+        views=policy.views,
+        data=data,
+        data_digest=stream.digest,
+        class_names=policy.class_names,
+    )
+    return Recertification(policy, fresh, float(stream.accept.mean()))
+
+
+def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
+    if policy.classes is not None:
+        raise DecisionError(
+            "the policy has a threshold for each class, which cannot be made anew from audits of all classes together; "
+            "calibrate on labeled images of each class."
+        )
+    stated = policy.guarantee
+    risk, delta = stated.risk if risk is None else risk, stated.delta if delta is None else delta
+    for name, value in (("risk", risk), ("delta", delta)):
+        if value is None:
+            raise DecisionError(f"the policy has no guarantee, so {name} is unknown; pass {name}=.")
+        if not 0 < value < 1:
+            raise DecisionError(f"{name}={value!r}; expected a number between 0 and 1.")
+    assert risk is not None, "checked above"
+    assert delta is not None, "checked above"
+    return Guarantee(risk, delta)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stream:
+    """All images of a stream as arrays [n], and what reviews found."""
+
+    ids: tuple[str, ...]
+    confidence: Float64Array
+    first_look: Float64Array
+    disagreement: Float64Array
+    accept: BoolArray
+    is_due: BoolArray
+    """Whether the image was to be reviewed: rejected, or audited."""
+    probability: Float64Array
+    """Probability of being reviewed."""
+    is_reviewed: BoolArray
+    is_wrong: BoolArray
+    """Whether a due image is wrong, or was not reviewed."""
+    smallest: float
+    """Smallest probability that an image could have."""
+
+    @classmethod
+    def read(cls, policy: Policy, tables: Sequence[object], labels: Labels) -> "_Stream":
+        """Join score rows with reviewed labels."""
+        parts = [ScoreRows.read(table, policy) for table in tables]
+        ids = tuple(id_ for part in parts for id_ in part.ids)
+        known = {id_: place for place, id_ in enumerate(ids)}
+        if len(known) < len(ids):
+            raise MonitoringError("some images are in several tables of scores; pass each table once.")
+        if not ids:
+            raise MonitoringError("the scores have no images that could be read; pass those of reviewed images.")
+        predicted = np.concatenate([part.predicted for part in parts])
+        accept = np.concatenate([part.accept for part in parts])
+        probability = np.where(accept, np.concatenate([part.audit_probability for part in parts]), 1.0)
+        if np.isnan(probability).any():
+            raise MonitoringError(
+                f"image {ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
+                "probability, so reviewed images say nothing about it; score with audit=."
+            )
+        is_reviewed, is_right = np.zeros(len(ids), dtype=np.bool_), np.zeros(len(ids), dtype=np.bool_)
+        for id_, label in collect_labels(labels).items():
+            if id_ not in known:
+                raise MonitoringError(
+                    f"a label is given for image {id_!r}, which the scores do not have; pass the scores of all "
+                    "reviewed images, or correct the id."
+                )
+            place = known[id_]
+            is_reviewed[place] = True
+            is_right[place] = find_class(label, policy.class_names, id_) in predicted[place]
+        is_due = ~accept | np.concatenate([part.audit for part in parts])
+        smallest = min(part.smallest_probability for part in parts if part.smallest_probability is not None)
+        return cls(
+            ids,
+            np.concatenate([part.confidence for part in parts]),
+            np.concatenate([part.first_look for part in parts]),
+            np.concatenate([part.disagreement for part in parts]),
+            accept,
+            is_due,
+            probability,
+            is_reviewed & is_due,
+            is_due & ~is_right,
+            smallest,
+        )
+
+    @property
+    def digest(self) -> str:
+        """Hex sha256 of the ids and the reviews."""
+        content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(self.ids, self.is_wrong, strict=True))
+        return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
+
+    def compute_p_value(self, threshold: float, risk: float) -> float:
+        """Return the p-value of an error rate of at least `risk` among the images that a threshold accepts."""
+        above = self.confidence >= threshold
+        errors = self.probability[above & self.is_wrong]
+        return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
+
+    def count(self, threshold: float) -> Calibration:
+        """Return the counts of the images that a threshold accepts."""
+        above = self.confidence >= threshold
+        reviewed = above & self.is_reviewed
+        wrong = reviewed & self.is_wrong
+        return Calibration(
+            len(self.ids),
+            int(above.sum()),
+            None,
+            reviewed=int(reviewed.sum()),
+            estimated_risk=min(1.0, float(np.sum(1 / self.probability[wrong]) / max(1, above.sum()))),
+        )
+
+    def describe_reference(self, policy: Policy) -> Reference:
+        """Return how the images look, with errors estimated from the reviewed ones."""
+        disagreement = None if np.isnan(self.disagreement).any() or policy.schedule else self.disagreement
+        weights = np.where(self.is_reviewed & self.is_wrong, 1 / self.probability, 0.0)
+        return make_reference(self.confidence, self.first_look, disagreement, weights)
+
+
+def list_thresholds(policy: Policy) -> list[float]:
+    """Return the thresholds that may be certified, falling; they are fixed before the new images are seen.
+
+    They are the present one and, unless looking depends on it, the edges of the reference.
+    """
+    if policy.schedule is not None or policy.reference is None:
+        return [policy.threshold]
+    return sorted({policy.threshold, *policy.reference.confidence.edges}, reverse=True)
+
+
+def list_starts(policy: Policy, thresholds: Sequence[float]) -> list[int]:
+    """Return the places of the thresholds at which the tests start, ascending."""
+    present = thresholds.index(policy.threshold)
+    if len(thresholds) == 1 or policy.reference is None:
+        return [present]
+    histogram = policy.reference.confidence
+    above = np.cumsum(histogram.counts[::-1])[::-1]
+    accepted = [int(above[min(int(histogram.find_bins(np.array([one]))[0]), len(above) - 1)]) for one in thresholds]
+    wanted = [accepted[present] / START_RATIO**step for step in range(MAX_STARTS)]
+    return sorted({present, *(min(int(np.searchsorted(accepted, one)), present) for one in wanted)})
+
+
+def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: float) -> int | None:
+    """Return the last place that passes: `delta` is divided among the starts, and tested from each until a failure.
+
+    A sequence that reaches the next start adds its share. float64 [n]
+    """
+    share, level, last = delta / len(starts), 0.0, None
+    for start, end in zip(starts, [*starts[1:], len(p_values)], strict=True):
+        level += share
+        failures = np.flatnonzero(p_values[start:end] > level)
+        passed = start + int(failures[0]) if len(failures) else end
+        last = passed - 1 if passed > start else last
+        level = 0.0 if len(failures) else level
+    return last
+
+
+class _Prospect(NamedTuple):
+    labels: int
+    wrong: int
+    needed: int | None
+
+
+def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Guarantee) -> str:
+    """Return why no test passed at the thresholds that the tests start at, and how many reviews would be enough."""
+    prospects = [_estimate(stream, threshold, guarantee, len(starts)) for threshold in starts]
+    best = min(prospects, key=lambda one: math.inf if one.needed is None else one.needed)
+    pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.accept))
+    waiting = f"; {pending:,} audits are not reviewed yet, and count as wrong" if pending else ""
+    if best.needed is None:
+        repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
+    else:
+        repair = f"roughly {best.needed:,} reviewed images of those that it accepts are needed if errors continue so"
+    return (
+        f"no threshold guarantees {guarantee}; at the one that comes closest, {best.wrong:,} of {best.labels:,} "
+        f"reviewed images are wrong{waiting}; {repair}."
+    )
+
+
+def _estimate(stream: _Stream, threshold: float, guarantee: Guarantee, n_starts: int) -> _Prospect:
+    """Return how many labels certify a threshold if the errors among the reviewed images continue as they are."""
+    reviewed = (stream.confidence >= threshold) & stream.is_reviewed
+    labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
+    accepted = int(np.sum((stream.confidence >= threshold) & (stream.is_reviewed | ~stream.is_due)))
+    capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
+    needed = None
+    if capital > 0 and labels:
+        needed = math.ceil(labels * math.log(n_starts / guarantee.delta) / capital)
+    return _Prospect(labels, int(wrong.sum()), needed)

@@ -1,0 +1,241 @@
+"""`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from secondlook.classifiers import Preprocessing, as_pixels
+from secondlook.errors import ReportError, SecondLookError
+from secondlook.files import write_bytes_atomically
+from secondlook.monitoring import (
+    ESTIMATE,
+    AccuracyEstimate,
+    Monitor,
+    MonitorStatus,
+    StreamImage,
+    TimelineWindow,
+    format_evidence,
+    format_rate,
+)
+from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
+from secondlook.report.templating import render_template, use_unbroken_spaces
+from secondlook.selective import BinCounts, Policy
+from secondlook.sources import Source, UnreadableImageError
+
+STYLES = ("report.css", "monitor.css")
+SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js")
+MAX_OPEN_WINDOWS = 24
+"""More windows are a table that the reader opens."""
+MAX_FILES = 200
+PATH_POINTS = 400
+CALIBRATE = (
+    "secondlook calibrate --reviewed labels.csv --policy policy.json --scores 'scores/*.parquet' --out fresh.json"
+)
+
+
+def write_monitor_page(
+    monitor: Monitor,
+    path: str | Path,
+    *,
+    title: str = "Does the guarantee still hold?",
+    source: Source | None = None,
+    command: str = CALIBRATE,
+) -> Path:
+    """Write what a monitor knows as a page that works offline.
+
+    Parameters
+    ----------
+    monitor
+        The monitor, after at least as many images as its burn-in.
+    path
+        The HTML file to write.
+    title
+        Heading of the page.
+    source
+        The images that were scored, to show the worst of them; those that it does not have are listed only.
+    command
+        The command that makes a new policy, shown after an alarm.
+    """
+    target = Path(path)
+    pictures = {} if source is None else read_pictures(monitor.worst_images(), source, monitor.policy)
+    page = render_monitor_page(monitor, monitor.status(), title=title, pictures=pictures, command=command)
+    try:
+        write_bytes_atomically(target, page.encode("utf-8"))
+    except OSError as error:
+        raise ReportError(
+            f"cannot write the page to {str(target)!r}: {error.strerror or error}; choose a writable location."
+        ) from None
+    return target
+
+
+def render_monitor_page(
+    monitor: Monitor, status: MonitorStatus, *, title: str, pictures: Mapping[str, str], command: str
+) -> str:
+    """Return the HTML of the page; pictures are data URIs by the ids of images."""
+    windows, worst = monitor.timeline(), monitor.worst_images()
+    return render_template(
+        "monitor.html",
+        styles=STYLES,
+        scripts=SCRIPTS,
+        data=_describe_data(monitor, status, windows),
+        filters=_make_filters(monitor.policy),
+        title=title,
+        status=status,
+        meaning=ESTIMATE,
+        command=command,
+        windows=windows,
+        window_size=windows[0].images,
+        max_open_windows=MAX_OPEN_WINDOWS,
+        has_disagreement=any(window.disagreement is not None for window in windows),
+        captions=_describe_plots(status),
+        worst=worst,
+        n_wrong=sum(image.wrong is True for image in worst),
+        pictures=pictures,
+        guarantee=monitor.policy.guarantee_text,
+        facts=_list_facts(monitor),
+        files=monitor.files,
+        max_files=MAX_FILES,
+    )
+
+
+def read_pictures(images: Sequence[StreamImage], source: Source, policy: Policy) -> dict[str, str]:
+    """Return thumbnails as data URIs by id, as the classifier sees the images; those that cannot be read are left out.
+
+    There are at most as many as a monitor remembers, and each is at most 160 pixels wide and high.
+    """
+    preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
+    wanted = {image.id for image in images}
+    places = {id_: place for place, id_ in enumerate(source.ids) if id_ in wanted}
+    pictures: dict[str, str] = {}
+    for id_, place in places.items():
+        try:
+            pixels = as_pixels(preprocessing.fit([source.read(place)])[0])
+        except (UnreadableImageError, SecondLookError):
+            continue
+        pictures[id_] = encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY)
+    return pictures
+
+
+def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
+    names = policy.class_names
+
+    def name_classes(classes: Sequence[int]) -> str:
+        return ", ".join(str(one) if names is None else names[one] for one in classes)
+
+    return {
+        "classes": name_classes,
+        "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
+        "evidence": format_evidence,
+        "mean": lambda value: "–" if value is None else f"{value:.3g}",
+        "ends": _format_ends,
+    }
+
+
+def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
+    low, high = (None if estimate is None else getattr(estimate, f"{name}_{end}") for end in ("low", "high"))
+    return "" if low is None or high is None else _format_range(low, high)
+
+
+def _format_range(low: float, high: float) -> str:
+    return use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
+
+
+def _describe_plots(status: MonitorStatus) -> dict[str, str]:
+    """Return what each plot shows, in words."""
+    limit = format_evidence(status.shift.log10_limit)
+    raised = (
+        "It was not raised."
+        if status.shift.raised_at is None
+        else f"It was raised after {status.shift.raised_at:,} images."
+    )
+    return {
+        "risk": (
+            "Error rate among accepted images, in percent: estimated without labels for each window"
+            f"{', and bounded from the reviewed audits so far' if status.audit and status.audit.labels else ''}."
+            f"{_describe_estimate_interval(status.estimate)}"
+        ),
+        "evidence": (
+            f"Evidence after each window, on a logarithmic scale. The alarm is raised when it reaches {limit}. {raised}"
+        ),
+        "coverage": "A falling coverage sends more images to review; a rising one may mean overconfident predictions.",
+        "confidence": "Mean over the images of each window.",
+        "disagreement": "Mean over the images of each window that had more than one look.",
+    }
+
+
+def _describe_estimate_interval(estimate: AccuracyEstimate | None) -> str:
+    if estimate is None or estimate.risk is None:
+        return ""
+    if estimate.includes_shifts:
+        return (
+            " The interval of the estimate includes how wrong it was for damaged images that it had not learned from."
+        )
+    return " The interval of the estimate is of sampling only: images that change may be far outside."
+
+
+def _describe_data(monitor: Monitor, status: MonitorStatus, windows: Sequence[TimelineWindow]) -> dict[str, object]:
+    """Return the numbers that the script reads."""
+    reference = monitor.policy.reference
+    assert reference is not None, "a monitor needs one"
+    disagreement = None if reference.disagreement is None else _mean(reference.disagreement)
+    return {
+        "images": status.images,
+        "guaranteed": None if status.guarantee is None else status.guarantee.risk,
+        "calibration": {
+            "coverage": status.calibration_coverage,
+            "confidence": _mean(reference.confidence),
+            "disagreement": disagreement,
+        },
+        "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
+        "audit": _describe_audit_path(monitor),
+        "windows": [_describe_window(window) for window in windows],
+    }
+
+
+def _describe_window(window: TimelineWindow) -> dict[str, object]:
+    estimate = window.estimate
+    risks = {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
+    return {
+        "start": window.start,
+        "images": window.images,
+        "coverage": window.coverage,
+        "confidence": window.confidence,
+        "disagreement": window.disagreement,
+        "evidence": window.log10_evidence,
+        **risks,
+        "audit_low": window.audit_low,
+        "audit_high": window.audit_high,
+    }
+
+
+def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
+    """Return the bounds of the audited risk along the stream, at no more moments than a plot can show."""
+    path = monitor.audit_path()
+    if not path:
+        return None
+    chosen = np.unique(np.linspace(0, len(path) - 1, min(len(path), PATH_POINTS)).astype(int)).tolist()
+    images, low, high = (list(values) for values in zip(*(path[index] for index in chosen), strict=True))
+    return {"images": images, "low": low, "high": high}
+
+
+def _mean(histogram: BinCounts) -> float:
+    """Return the mean of the counted values, nearly: all of a bin count as its middle, or as its only edge."""
+    if not histogram.edges:
+        return 0.0
+    edges = np.array([histogram.edges[0], *histogram.edges, histogram.edges[-1]])
+    return float(np.average((edges[:-1] + edges[1:]) / 2, weights=histogram.counts))
+
+
+def _list_facts(monitor: Monitor) -> dict[str, str]:
+    policy = monitor.policy
+    return {
+        "policy": f"{policy.method} ≥ {policy.threshold:.6g}, made {policy.made}",
+        "policy checksum": policy.checksum,
+        "classifier": policy.classifier.name,
+        "views": " ".join(policy.views),
+        "failure probability of each alarm (alpha)": f"{monitor.alpha:g}",
+        "window": f"{monitor.window:,} images",
+        "burn-in": f"{monitor.burn_in:,} images",
+        "seed": str(monitor.seed),
+    }

@@ -1,0 +1,239 @@
+// The timeline of a stream: every plot has the images from left to right, and all of them are read together.
+const ESTIMATED = 1;
+const AUDITED = 3;
+const MARKERS_PER_CURVE = 12;
+const LETTER_WIDTH = 7;
+const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+const KNOWN = (value) => value !== null;
+const lineDashes = (color) => methodDashes(color === ESTIMATED ? 0 : color);
+
+function formatPower(exponent) {
+  if (exponent >= 0 && exponent <= 3) return formatCount(10 ** exponent);
+  const digits = [...String(Math.abs(Math.round(exponent)))].map((digit) => SUPERSCRIPTS[digit]).join("");
+  return `10${exponent < 0 ? "⁻" : ""}${digits}`;
+}
+
+// Evidence as a number to read, from its logarithm.
+function formatEvidence(exponent) {
+  return exponent >= -2 && exponent < 5 ? formatCount(Number((10 ** exponent).toPrecision(3))) : formatPower(Math.floor(exponent));
+}
+
+const formatMean = (value) => Number(value.toPrecision(4)).toString();
+
+// A padded range of values, within limits.
+function range(values, least, most) {
+  const known = values.filter(KNOWN);
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const padding = Math.max(0.15 * (high - low), 0.02 * Math.max(Math.abs(low), Math.abs(high)), 1e-6);
+  return { min: Math.max(least, low - padding), max: Math.min(most, high + padding) };
+}
+
+// Consecutive windows in which all values are known.
+function knownRuns(windows, ...values) {
+  const runs = [];
+  let run = [];
+  windows.forEach((_, index) => {
+    if (values.every((one) => KNOWN(one[index]))) run.push(index);
+    else if (run.length) runs.push(run.splice(0));
+  });
+  return run.length ? [...runs, run] : runs;
+}
+
+// A value holds from the start of its window to the end.
+function stepPath(chart, windows, run, values) {
+  const xs = run.flatMap((index) => [windows[index].start, windows[index].start + windows[index].images]);
+  return chart.path(xs, run.flatMap((index) => [values[index], values[index]]));
+}
+
+function drawSteps(chart, windows, values, color) {
+  const style = { class: "curve", stroke: methodColor(color), "stroke-dasharray": lineDashes(color) };
+  for (const run of knownRuns(windows, values)) chart.area.append(svg("path", { ...style, d: stepPath(chart, windows, run, values) }));
+  const every = Math.ceil(windows.length / MARKERS_PER_CURVE);
+  windows.forEach((one, index) => {
+    if (KNOWN(values[index]) && index % every === Math.floor(every / 2)) {
+      chart.area.append(methodMarker(color, chart.x(one.start + one.images / 2), chart.y(values[index])));
+    }
+  });
+}
+
+function drawBand(chart, windows, low, high, color) {
+  for (const run of knownRuns(windows, low, high)) {
+    const back = stepPath(chart, windows, [...run], low).slice(1).split("L").reverse().join("L");
+    chart.area.append(svg("path", { class: "band", fill: methodColor(color), d: `${stepPath(chart, windows, run, high)}L${back}Z` }));
+  }
+}
+
+// A horizontal line; the legend tells what it is, so that no text covers a curve.
+function drawLevel(chart, value, className) {
+  chart.area.append(svg("path", { class: className, d: chart.path([0, chart.spec.x.max], [value, value]) }));
+}
+
+function timelinePlot(page, name, { height = 260, y, series, draw, read }) {
+  const figure = byId(`${name}-plot`);
+  const reading = byId(`${name}-reading`);
+  if (!figure) return null;
+  let cross = null;
+  const chart = new Chart(figure, {
+    height,
+    x: { min: 0, max: page.images, label: "images", format: formatCount },
+    y,
+    draw(chart) {
+      draw(chart);
+      cross = svg("line", { class: "cross", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
+      chart.over.append(cross);
+    },
+  });
+  figure.append(html("ul", { class: "legend" }, ...series.map(([kind, text]) => html("li", {}, keyOf(kind), text))));
+  chart.redraw();
+  return {
+    figure,
+    reading,
+    valueAt: (clientX) => chart.valueAt(clientX),
+    show(index) {
+      const one = page.windows[index];
+      const at = chart.x(one.start + one.images / 2);
+      cross.setAttribute("x1", at);
+      cross.setAttribute("x2", at);
+      cross.setAttribute("visibility", "visible");
+      const texts = read(index).map((text) => html("span", {}, text));
+      reading.replaceChildren(html("span", {}, `Images ${formatCount(one.start + 1)} to ${formatCount(one.start + one.images)}:`), ...texts);
+    },
+    hide: () => cross.setAttribute("visibility", "hidden"),
+  };
+}
+
+// A piece of a curve for the legend, drawn as `drawSteps` draws it, or of a level, by its class.
+function keyOf(kind) {
+  const ends = { x1: 1, x2: 39, y1: 7, y2: 7 };
+  const parts =
+    typeof kind === "string"
+      ? [svg("line", { class: kind, ...ends })]
+      : [svg("line", { ...ends, stroke: methodColor(kind), "stroke-width": 2, "stroke-dasharray": lineDashes(kind) }), ...(kind === AUDITED ? [] : [methodMarker(kind, 20, 7)])];
+  return svg("svg", { class: "key", viewBox: "0 0 40 14", width: 40, height: 14, "aria-hidden": "true" }, ...parts);
+}
+
+function describeRange(name, low, high) {
+  return KNOWN(low) && KNOWN(high) ? [`${name} ${formatPercent(low)} to ${formatPercent(high)}`] : [];
+}
+
+function riskTimeline(page) {
+  const { windows, guaranteed, audit } = page;
+  const column = (name) => windows.map((one) => one[name]);
+  const [risk, low, high, auditLow, auditHigh] = ["risk", "risk_low", "risk_high", "audit_low", "audit_high"].map(column);
+  // The bounds of few audits are wide; they may leave the plot at its top.
+  const inner = Math.max(...[...risk, ...high, ...auditLow, guaranteed === null ? null : 1.6 * guaranteed, 0.005].filter(KNOWN));
+  const top = audit ? Math.max(inner, Math.min(audit.high.at(-1), 2 * inner)) : inner;
+  const series = [
+    ...(risk.some(KNOWN) ? [[ESTIMATED, "estimated risk of each window, with an interval: an estimate, not a guarantee"]] : []),
+    ...(audit ? [[AUDITED, "audited risk of all accepted images so far: lower and upper bound"]] : []),
+    ...(guaranteed === null ? [] : [["limit", `guaranteed: at most ${formatPercent(guaranteed)}`]]),
+  ];
+
+  function draw(chart) {
+    drawBand(chart, windows, low, high, ESTIMATED);
+    if (audit) {
+      const back = chart.path([...audit.images].reverse(), [...audit.low].reverse()).replace("M", "L");
+      chart.area.append(svg("path", { class: "band audited", fill: methodColor(AUDITED), d: `${chart.path(audit.images, audit.high)}${back}Z` }));
+      for (const bound of [audit.low, audit.high]) {
+        chart.area.append(svg("path", { class: "bounds", stroke: methodColor(AUDITED), "stroke-dasharray": lineDashes(AUDITED), d: chart.path(audit.images, bound) }));
+      }
+    }
+    drawSteps(chart, windows, risk, ESTIMATED);
+    if (guaranteed !== null) drawLevel(chart, guaranteed, "limit");
+  }
+
+  function read(index) {
+    const estimate = KNOWN(risk[index]) ? [`estimated ${formatPercent(risk[index])}${KNOWN(low[index]) ? ` (${formatPercent(low[index])} to ${formatPercent(high[index])})` : ""}`] : [];
+    return [...estimate, ...describeRange("audited so far", auditLow[index], auditHigh[index])];
+  }
+
+  return timelinePlot(page, "risk", {
+    height: 320,
+    y: { min: 0, max: Math.min(1, 1.12 * top), label: "risk", format: (v) => formatPercent(v, 3) },
+    series,
+    draw,
+    read,
+  });
+}
+
+function evidenceTimeline(page) {
+  const { windows, shift } = page;
+  const known = [[0, 0], ...windows.map((one) => [one.start + one.images, one.evidence])];
+  if (shift.raised_at !== null) known.push([shift.raised_at, shift.limit]);
+  known.sort((one, other) => one[0] - other[0]);
+  const [ends, evidence] = [0, 1].map((column) => known.map((point) => point[column]));
+  const [low, high] = [Math.min(...evidence, 0), Math.max(...evidence, shift.limit)];
+  const span = high - low;
+  const marks = ticks(Math.floor(low), Math.ceil(high + 0.1 * span), 6).filter((value) => Number.isInteger(Math.round(1e6 * value) / 1e6));
+
+  function draw(chart) {
+    chart.area.append(svg("path", { class: "curve", stroke: methodColor(ESTIMATED), d: chart.path(ends, evidence) }));
+    drawLevel(chart, shift.limit, "limit");
+    if (shift.raised_at === null) return;
+    const x = chart.x(shift.raised_at);
+    const text = `alarm after ${formatCount(shift.raised_at)} images`;
+    // Beside the line, unless the text would leave the plot.
+    const start = Math.max(chart.left + 4, Math.min(x + 8, chart.right - LETTER_WIDTH * text.length));
+    chart.area.append(svg("line", { class: "raised", x1: x, x2: x, y1: chart.top, y2: chart.bottom }));
+    chart.over.append(svg("text", { class: "alert", x: start, y: chart.top + 14 }, text));
+  }
+
+  return timelinePlot(page, "evidence", {
+    y: { min: Math.min(low - 0.08 * span, marks[0]), max: high + 0.12 * span, ticks: marks, label: "evidence (log)", format: formatPower },
+    series: [["limit", `limit of the alarm: ${formatEvidence(shift.limit)}`]],
+    draw,
+    read: (index) => [`evidence ${formatEvidence(windows[index].evidence)} at the end, limit ${formatEvidence(shift.limit)}`],
+  });
+}
+
+// A mean of each window beside that of the calibration.
+function meanTimeline(page, name, { label, most, format }) {
+  const values = page.windows.map((one) => one[name]);
+  const calibrated = page.calibration[name];
+  return timelinePlot(page, name, {
+    y: { ...range([...values, calibrated], name === "confidence" ? -Infinity : 0, most), label, format },
+    series: KNOWN(calibrated) ? [["reference", `calibration: ${format(calibrated)}`]] : [],
+    draw(chart) {
+      drawSteps(chart, page.windows, values, ESTIMATED);
+      if (KNOWN(calibrated)) drawLevel(chart, calibrated, "reference");
+    },
+    read: (index) => (KNOWN(values[index]) ? [`${label} ${format(values[index])}`] : ["not known"]),
+  });
+}
+
+function startTimeline(page) {
+  const percent = (value) => formatPercent(value, 1);
+  const plots = [
+    riskTimeline(page),
+    evidenceTimeline(page),
+    meanTimeline(page, "coverage", { label: "coverage", most: 1, format: percent }),
+    meanTimeline(page, "confidence", { label: "mean confidence", most: Infinity, format: formatMean }),
+    meanTimeline(page, "disagreement", { label: "mean disagreement", most: 1, format: formatMean }),
+  ].filter(KNOWN);
+  const starts = page.windows.map((one) => one.start);
+  let shown = page.windows.length - 1;
+
+  function show(index) {
+    shown = Math.max(0, Math.min(page.windows.length - 1, index));
+    for (const plot of plots) plot.show(shown);
+  }
+
+  show(shown);
+  for (const plot of plots) {
+    plot.hide();
+    plot.figure.addEventListener("pointermove", (event) => show(firstAtLeast(starts, plot.valueAt(event.clientX)) - 1));
+    plot.figure.addEventListener("pointerleave", () => plots.forEach((one) => one.hide()));
+    // Only the plot in use is read out.
+    plot.figure.addEventListener("focus", () => plot.reading.setAttribute("aria-live", "polite"));
+    plot.figure.addEventListener("blur", () => plot.reading.removeAttribute("aria-live"));
+    plot.figure.addEventListener("keydown", (event) => {
+      const steps = { ArrowLeft: -1, ArrowRight: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity }[event.key];
+      if (!steps) return;
+      event.preventDefault();
+      show(shown + steps);
+    });
+  }
+}
+
+startTimeline(JSON.parse(byId("data").textContent));
+document.querySelectorAll(".scroll").forEach(markOverflow);

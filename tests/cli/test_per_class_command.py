@@ -1,0 +1,134 @@
+"""`secondlook calibrate --per-class`: a threshold for each predicted class; what is printed, stored and rejected."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import secondlook as sl
+
+Here = Callable[..., Any]
+RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
+
+
+@pytest.fixture(scope="module")
+def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 400 digits with two views."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    before = Path.cwd()
+    os.chdir(digits)
+    try:
+        options: dict[str, Any] = {"resamples": 5, "check_setup": False, "progress": False}
+        sl.create_run("onnx:model.onnx", "folder:val/", path, views="identity shift:1,0", **options)
+    finally:
+        os.chdir(before)
+    return path
+
+
+@pytest.fixture
+def run(here: Here, stored_run: Path) -> Path:
+    """A copy of that run in the folder of the test, since calibrations are recorded in it."""
+    return Path(shutil.copytree(stored_run, "run"))
+
+
+def calibrate(here: Here, *words: str) -> Any:
+    done = here("calibrate", "--run", "run", *words)
+    assert done.code == 0, done.err
+    return done
+
+
+def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None:
+    done = calibrate(here, *RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001", "--json")
+    rule = sl.certify(
+        sl.open_run("run").predictions, "mean", risk={"*": 0.2, "3": 0.4, "8": 0.001}, delta=0.1, groups="class"
+    )
+    policy = sl.Policy.load("policy.json")
+    assert json.loads(policy.model_dump_json()) == done.json
+    assert policy.rule.groups == rule.groups
+    assert policy.class_thresholds is not None
+    assert policy.class_thresholds[8] is None
+    assert policy.certified
+    assert done.json["classes"]["risks"] == [0.2, 0.2, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 0.001, 0.2]
+
+
+def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
+    told = calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001").out
+    rule = sl.Policy.load("policy.json").rule
+    assert "jointly with 90 % confidence" in told
+    assert str(rule.make_group_table()) in told
+    eight = next(line for line in told.splitlines() if line.startswith("8 "))
+    assert f"needs {rule.groups[8].additional_images:,} more" in eight
+    told = here("info", "policy.json")
+    assert str(rule.make_group_table()) in told.out
+    facts = here("info", "policy.json", "--json").json
+    assert [row["class"] for row in facts["classes"]] == [str(digit) for digit in range(10)]
+    assert facts["classes"][8]["threshold"] == "none"
+    assert "predicted class" in facts["rule"]
+
+
+def test_compared_methods_are_printed(here: Here, run: Path) -> None:
+    told = calibrate(here, "--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
+    rule = sl.Policy.load("policy.json").rule
+    assert len(rule.compared) == 2
+    assert str(rule.make_method_table()) in told
+    assert "best of 2" in told
+    assert str(rule.make_method_table()) in here("info", "policy.json").out
+
+
+def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
+    calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001")
+    done = here("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
+    thresholds = sl.Policy.load("policy.json").class_thresholds
+    assert thresholds is not None
+    for row in rows:
+        threshold = thresholds[row["label"]]
+        assert row["accept"] == (threshold is not None and row["confidence"] >= threshold)
+    assert not any(row["accept"] for row in rows if row["label"] == 8)
+
+
+def test_report_of_a_calibration_per_class(here: Here, run: Path) -> None:
+    calibrate(here, *RISK, "--per-class")
+    told = here("report", "run", "--json").json
+    assert told["guarantees"].endswith("for mean, with a threshold for each class")
+    assert any("threshold for each predicted class" in note for note in told["notes"])
+    assert '"calibrated":[],' in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
+    Path("settings.toml").write_text(
+        '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nper-class = true\nclass-risk = ["3=0.4"]\n'
+    )
+    done = here("calibrate", "--config", "settings.toml")
+    assert done.code == 0, done.err
+    policy = sl.Policy.load("policy.json")
+    assert policy.classes is not None
+    assert policy.classes.risks[3] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--risk 0.2 --class-risk 3=0.1", "--class-risk has no effect without --per-class"),
+        ("--coverage 0.8 --per-class", "--per-class has no effect without --risk"),
+        ("--risk 0.2 --per-class --adaptive", "--adaptive"),
+        ("--risk 0.2 --per-class --class-risk 3", "--class-risk '3'"),
+        ("--risk 0.2 --per-class --class-risk 3=x", "--class-risk '3=x'"),
+        ("--risk 0.2 --per-class --class-risk 3=0", "--class-risk '3=0'"),
+        ("--risk 0.2 --per-class --class-risk 3=0.1 --class-risk 3=0.2", "'3' a risk twice"),
+        ("--risk 0.2 --per-class --class-risk 33=0.1", "--class-risk names '33'"),
+        ("--risk 2 --per-class", "--risk 2.0;"),
+        ("--risk 0.001 --per-class", "more labeled images of it"),
+    ],
+)
+def test_invalid_options_are_one_sentence(here: Here, run: Path, words: str, told: str) -> None:
+    done = here("calibrate", "--run", "run", *words.split())
+    assert done.code == 2
+    assert told in done.err
+    assert "groups=" not in done.err
+    assert not Path("policy.json").exists()

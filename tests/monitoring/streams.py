@@ -1,0 +1,89 @@
+"""Synthetic policies and streams of scored images."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from secondlook.classifiers import load_classifier
+from secondlook.monitoring import Monitor
+from secondlook.selective import Calibration, Guarantee, Policy, Rule, make_reference
+
+Row = dict[str, Any]
+CLASSES = ("cat", "dog", "bird", "<b>fish</b>")
+THRESHOLD = 0.8
+RISK = 0.05
+
+
+def draw_images(rng: np.random.Generator, n_images: int, damage: float) -> tuple[Any, Any, Any]:
+    """Return confidence, first look and disagreement; damage lowers the first and raises the last."""
+    confidence = rng.beta(8, 1.2 + damage, n_images)
+    first_look = np.clip(confidence + rng.normal(0, 0.02, n_images), 0, 1)
+    return confidence, first_look, rng.beta(1 + damage, 10, n_images) * (1.2 - confidence)
+
+
+def make_policy(
+    *, risk: float | None = RISK, top_k: int = 1, threshold: float = THRESHOLD, has_reference: bool = True
+) -> Policy:
+    rng = np.random.default_rng(0)
+    confidence, first_look, disagreement = draw_images(rng, 4000, 0.0)
+    wrong = rng.random(4000) > 0.6 + 0.4 * confidence
+    rule = Rule(
+        threshold,
+        "mean",
+        top_k=top_k,
+        guarantee=None if risk is None else Guarantee(risk, 0.01),
+        calibration=Calibration(4000, int(np.sum(confidence >= threshold)), 60),
+        reference=make_reference(confidence, first_look, disagreement, wrong) if has_reference else None,
+    )
+    classifier = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="synthetic")
+    return Policy.from_rule(
+        rule, classifier=classifier, views=("identity", "hflip"), class_names=CLASSES, made="2026-01-01"
+    )
+
+
+def make_rows(
+    n_images: int, *, first: int = 0, damage: float = 0.0, audit: float | None = 0.05, seed: int = 0
+) -> list[Row]:
+    """Return rows of images in the order of a stream; about one in 50 cannot be read."""
+    rng = np.random.default_rng((seed, first))
+    confidence, first_look, disagreement = draw_images(rng, n_images, damage)
+    rows: list[Row] = []
+    for place in range(n_images):
+        accept = bool(confidence[place] >= THRESHOLD)
+        row: Row = {
+            "id": f"day/{first + place:06d}.jpg",
+            "label": int(rng.integers(4)),
+            "confidence": float(confidence[place]),
+            "accept": accept,
+            "looks": 2,
+            "first_look": float(first_look[place]),
+            "disagreement": float(disagreement[place]),
+            "reason": None,
+        }
+        if audit is not None:
+            row |= {"audit": accept and bool(rng.random() < audit), "audit_probability": audit if accept else None}
+        if place % 50 == 49:
+            names = ("confidence", "label", "first_look", "disagreement")
+            row |= {**dict.fromkeys(names), "accept": False, "looks": 0, "reason": "damaged"}
+            row |= {} if audit is None else {"audit": False, "audit_probability": None}
+        rows.append(row)
+    return rows
+
+
+def review(monitor: Monitor, error_rate: float, *, every: int = 1) -> dict[str, int]:
+    """Return labels of some audits, about so many of which show that the prediction was wrong."""
+    chosen = monitor.audited[::every]
+    draws = np.random.default_rng(1).random(len(chosen))
+    return {
+        audit.id: (audit.predicted[0] + int(draw < error_rate)) % 4 for audit, draw in zip(chosen, draws, strict=True)
+    }
+
+
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]], metadata: Mapping[str, str] | None = None) -> Path:
+    table = pa.Table.from_pylist(list(rows))
+    pq.write_table(table.replace_schema_metadata(dict(metadata or {})), path)
+    return path

@@ -1,0 +1,269 @@
+"""The shift alarm: exact p-values, honest bets, and the same evidence however the stream is divided."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import binom
+
+from secondlook.arrays import Float64Array
+from secondlook.errors import MonitoringError
+from secondlook.monitoring import AlarmState, ShiftAlarm
+from secondlook.monitoring.alarm import POWERS, START_DECAY, START_SPAN
+from secondlook.monitoring.alarm_kernel import rank_image
+from secondlook.selective import Reference, make_reference
+
+NAMES = ("confidence", "first_look", "disagreement")
+
+
+Images = tuple[Float64Array, Float64Array, Float64Array]
+
+
+def draw_images(n_images: int, seed: int = 0, *, shift: float = 0.0, digits: int = 2) -> Images:
+    """Return confidence, first look and disagreement of images, with ties."""
+    rng = np.random.default_rng(seed)
+    quality = rng.normal(2.0 - shift, 1.0, n_images)
+    noise = rng.normal(0.0, 0.5, (3, n_images))
+    sure = 1 / (1 + np.exp(-quality - noise))
+    return np.round(sure[0], digits), np.round(sure[1], digits), np.round(1 - sure[2], digits)
+
+
+def draw_reference(n_images: int = 100, seed: int = 99, *, methods: int = 1) -> Reference:
+    return make_reference(*draw_images(n_images, seed), None, methods=methods)
+
+
+def slow_evidence(reference: Reference, names: tuple[str, ...], images: Images, seed: int) -> list[float]:
+    """Compute the evidence from its definition: sums over lists of bins, over densities and over start times."""
+    capital = []
+    for name in names:
+        histogram = getattr(reference, name)
+        sign = -1 if name == "disagreement" else 1
+        seen = [sign * b for b, count in enumerate(histogram.counts) for _ in range(count)]
+        p_values: list[float | None] = []
+        for t, value in enumerate(images[NAMES.index(name)]):
+            if math.isnan(value):
+                p_values.append(None)
+                continue
+            b = sign * int(np.searchsorted(histogram.edges, value, side="right"))
+            uniform = ((int(np.random.PCG64(seed).advance(t).random_raw()) >> 12) + 0.5) / 2**52
+            ranked = sum(other < b for other in seen) + uniform * (sum(other == b for other in seen) + 1)
+            p_values.append(ranked / (len(seen) + 1))
+            seen.append(b)
+        capital.append([slow_capital(p_values[: t + 1]) for t in range(len(p_values))])
+    return [math.log(max(values) / len(names)) for values in zip(*capital, strict=True)]
+
+
+def slow_capital(p_values: list[float | None]) -> float:
+    """Return the capital after some p-values: a part enters before each of them, in equal shares for each density."""
+
+    def waiting(t: int) -> float:
+        return float((1 + t / START_SPAN) ** -START_DECAY)
+
+    total = waiting(len(p_values))
+    for start, (power, is_low) in product(range(len(p_values)), product(POWERS, (True, False))):
+        ranks = [1 - p if is_low else p for p in p_values[start:] if p is not None]
+        entered: float = (waiting(start) - waiting(start + 1)) / (2 * len(POWERS))
+        total += entered * math.prod(power * rank ** (power - 1) for rank in ranks)
+    return total
+
+
+@pytest.mark.parametrize("is_adaptive", [False, True])
+@pytest.mark.parametrize("shift", [0.0, 2.0, -2.0])
+def test_evidence_equals_the_slow_version(is_adaptive: bool, shift: float) -> None:
+    reference = draw_reference()
+    images = draw_images(40, shift=shift)
+    images[2][[3, 4, 20]] = np.nan
+    alarm = ShiftAlarm(reference, is_adaptive=is_adaptive, seed=7)
+    evidence = alarm.update(*images)
+    names = ("first_look",) if is_adaptive else ("confidence", "disagreement")
+    np.testing.assert_allclose(evidence, slow_evidence(reference, names, images, 7), rtol=1e-10, atol=1e-12)
+    assert (alarm.images, alarm.evidence) == (40, evidence[-1])
+
+
+@pytest.mark.parametrize("bins", [(0, 1, 2, 3, 4), (0, 0, 1, 1, 1), (0, 0, 0, 0, 0), (0, 2, 2, 2, 1)])
+def test_p_values_of_exchangeable_images_are_uniform_and_independent(bins: tuple[int, ...]) -> None:
+    """Over all orders of five images, two of them the reference, and exact quadrature over what breaks ties."""
+    nodes, weights = np.polynomial.legendre.leggauss(4)
+    nodes, weights = (nodes + 1) / 2, weights / 2
+    powers = list(product(range(4), repeat=3))
+    moments = np.zeros(len(powers))
+    orders = list(permutations(bins))
+    for order in orders:
+        for places in product(range(len(nodes)), repeat=3):
+            counts = np.bincount(order[:2], minlength=5).astype(np.int64)
+            p_values = []
+            for t, place in enumerate(places):
+                p_values.append(rank_image(counts, order[2 + t], 2 + t, nodes[place]))
+                counts[order[2 + t]] += 1
+            weight = math.prod(weights[place] for place in places) / len(orders)
+            moments += weight * np.prod(np.power(p_values, powers), axis=1)
+    uniform = [float(math.prod(Fraction(1, power + 1) for power in each)) for each in powers]
+    np.testing.assert_allclose(moments, uniform, rtol=1e-12)
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_bets_are_densities(power: float) -> None:
+    assert quad(lambda p: power * p ** (power - 1), 0, 1)[0] == pytest.approx(1, rel=1e-7)
+
+
+@pytest.mark.parametrize("uniform", [2.0**-53, 1 - 2.0**-53])
+def test_p_values_are_inside_the_unit_interval(uniform: float) -> None:
+    """At 0 and 1 a density can be infinite."""
+    counts = np.array([10**9, 10**9], dtype=np.int64)
+    for image_bin in (0, 1):
+        assert 0 < rank_image(counts, image_bin, 2 * 10**9, uniform) < 1
+
+
+def test_false_alarms_are_as_rare_as_stated() -> None:
+    """1,000 streams of 300 images; at alpha = 0.2 more than the limit would happen once in a million cases."""
+    false_alarms = 0
+    for seed in range(1000):
+        images = draw_images(400, seed)
+        reference = make_reference(images[0][:100], images[1][:100], images[2][:100], None)
+        alarm = ShiftAlarm(reference, is_adaptive=False, alpha=0.2, seed=seed)
+        alarm.update(*(values[100:] for values in images))
+        false_alarms += alarm.raised_at is not None
+    assert 0 < false_alarms <= binom.ppf(1 - 1e-6, 1000, 0.2)
+
+
+@pytest.mark.parametrize("quiet", [0, 20_000])
+@pytest.mark.parametrize("shift", [1.5, -2.5])
+def test_a_shift_is_found_within_200_images(quiet: int, shift: float) -> None:
+    alarm = ShiftAlarm(draw_reference(5000), is_adaptive=False)
+    alarm.update(*draw_images(quiet, 1))
+    assert alarm.raised_at is None
+    alarm.update(*draw_images(1000, 2, shift=shift))
+    assert alarm.raised_at is not None
+    assert quiet < alarm.raised_at <= quiet + 200
+
+
+@given(cuts=st.lists(st.integers(0, 300), max_size=6), shift=st.sampled_from([0.0, 3.0]), is_adaptive=st.booleans())
+def test_evidence_does_not_depend_on_chunks(cuts: list[int], shift: float, is_adaptive: bool) -> None:
+    reference = draw_reference()
+    images = draw_images(300, shift=shift)
+    whole = ShiftAlarm(reference, is_adaptive=is_adaptive, seed=3)
+    expected = whole.update(*images)
+    alarm = ShiftAlarm(reference, is_adaptive=is_adaptive, seed=3)
+    bounds = [0, *sorted(cuts), 300]
+    found = []
+    for first, last in pairwise(bounds):
+        found.append(alarm.update(*(values[first:last] for values in images)))
+        stored = AlarmState.model_validate_json(alarm.state.model_dump_json())
+        alarm = ShiftAlarm.resume(reference, stored, is_adaptive=is_adaptive, seed=3)
+    assert np.concatenate(found).tobytes() == expected.tobytes()
+    assert alarm.state == whole.state
+    assert (alarm.images, alarm.evidence, alarm.raised_at) == (whole.images, whole.evidence, whole.raised_at)
+
+
+def test_the_alarm_is_raised_where_the_evidence_first_reaches_its_limit() -> None:
+    alarm = ShiftAlarm(draw_reference(), is_adaptive=False, alpha=0.01)
+    evidence = alarm.update(*draw_images(200, shift=3.0))
+    assert alarm.limit == pytest.approx(math.log(100))
+    assert alarm.raised_at == int(np.argmax(evidence >= math.log(100))) + 1
+    raised_at = alarm.raised_at
+    alarm.update(*draw_images(200, shift=3.0))
+    assert alarm.raised_at == raised_at
+
+
+def test_methods_share_alpha() -> None:
+    images = draw_images(200, shift=3.0)
+    alone = ShiftAlarm(draw_reference(), is_adaptive=False)
+    among_five = ShiftAlarm(draw_reference(methods=5), is_adaptive=False)
+    np.testing.assert_array_equal(alone.update(*images), among_five.update(*images))
+    assert among_five.limit == pytest.approx(alone.limit + math.log(5))
+    assert alone.raised_at is not None
+    assert among_five.raised_at is not None
+    assert among_five.raised_at > alone.raised_at
+
+
+def test_adaptive_policies_are_tested_on_the_first_look_alone() -> None:
+    images, others = draw_images(100), draw_images(100, shift=4.0)
+    evidence = ShiftAlarm(draw_reference(), is_adaptive=True).update(*images)
+    same = ShiftAlarm(draw_reference(), is_adaptive=True).update(others[0], images[1], None)
+    np.testing.assert_array_equal(same, evidence)
+    assert ShiftAlarm(draw_reference(), is_adaptive=True).update(images[0], others[1], images[2])[-1] > evidence[-1]
+
+
+def test_other_policies_are_tested_on_confidence_and_disagreement() -> None:
+    images, others = draw_images(100), draw_images(100, shift=4.0)
+    evidence = ShiftAlarm(draw_reference(), is_adaptive=False).update(*images)
+    same = ShiftAlarm(draw_reference(), is_adaptive=False).update(images[0], others[1], images[2])
+    np.testing.assert_array_equal(same, evidence)
+    for changed in ((others[0], images[1], images[2]), (images[0], images[1], others[2])):
+        assert ShiftAlarm(draw_reference(), is_adaptive=False).update(*changed)[-1] > evidence[-1] + 3
+
+
+def test_images_without_disagreement_are_left_out_of_that_statistic() -> None:
+    images = draw_images(100, shift=2.0)
+    missing = images[2].copy()
+    missing[10:60] = np.nan
+    alarm = ShiftAlarm(draw_reference(), is_adaptive=False)
+    alarm.update(images[0], images[1], missing)
+    counts = {name: sum(statistic.counts) for name, statistic in alarm.state.statistics.items()}
+    assert counts == {"confidence": 100, "disagreement": 50}
+    without = ShiftAlarm(draw_reference(), is_adaptive=False).update(images[0], images[1], None)
+    nothing = ShiftAlarm(draw_reference(), is_adaptive=False).update(images[0], images[1], np.full(100, np.nan))
+    np.testing.assert_array_equal(without, nothing)
+
+
+def test_a_single_view_has_no_disagreement() -> None:
+    images = draw_images(500, 1)
+    reference = make_reference(images[0], images[1], None, None)
+    alarm = ShiftAlarm(reference, is_adaptive=False)
+    assert alarm.evidence == 0.0
+    alarm.update(*draw_images(10))
+    assert set(alarm.state.statistics) == {"confidence"}
+
+
+def test_capital_neither_overflows_nor_vanishes() -> None:
+    """A thousand powers of two up, and then down again, as the stream itself becomes what images are compared with."""
+    images = draw_images(30_000, shift=8.0)
+    reference = draw_reference(2_000)
+    alarm = ShiftAlarm(reference, is_adaptive=True)
+    evidence = alarm.update(*(values[:2000] for values in images))
+    scale = alarm.state.statistics["first_look"].scale
+    assert evidence.max() > 512 * math.log(2)
+    evidence = np.concatenate([evidence, alarm.update(*(values[2000:] for values in images))])
+    np.testing.assert_allclose(evidence, capital_in_logs(reference, images[1]), rtol=1e-9, atol=1e-6)
+    later = alarm.state.statistics["first_look"].scale
+    assert any(after < before for before, after in zip(scale, later, strict=True))
+    assert max(later) > 1024
+
+
+def capital_in_logs(reference: Reference, first_look: Float64Array) -> list[float]:
+    """Compute the evidence of the first look with the log of the capital on each density."""
+    counts = np.array(reference.first_look.counts)
+    uniforms = ((np.random.PCG64(0).random_raw(len(first_look)) >> np.uint64(12)) + 0.5) / 2**52
+    powers = np.array(POWERS)[:, None]
+    log_capital = np.full((len(POWERS), 2), -np.inf)
+    evidence = []
+    for t, (image_bin, uniform) in enumerate(zip(reference.first_look.find_bins(first_look), uniforms, strict=True)):
+        p_value = (counts[:image_bin].sum() + uniform * (counts[image_bin] + 1)) / (counts.sum() + 1)
+        counts[image_bin] += 1
+        before, after = ((1 + (t + step) / START_SPAN) ** -START_DECAY for step in (0, 1))
+        log_capital = np.logaddexp(log_capital, math.log((before - after) / (2 * len(POWERS))))
+        log_capital += np.log(powers) + (powers - 1) * np.log([1 - p_value, p_value])
+        evidence.append(float(np.logaddexp.reduce(log_capital, axis=None, initial=math.log(after))))
+    return evidence
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, math.nan])
+def test_alpha_must_be_a_probability(alpha: float) -> None:
+    with pytest.raises(MonitoringError, match=str(alpha)):
+        ShiftAlarm(draw_reference(), is_adaptive=False, alpha=alpha)
+
+
+def test_the_state_of_another_policy_is_an_error() -> None:
+    state = ShiftAlarm(draw_reference(), is_adaptive=True).state
+    with pytest.raises(MonitoringError, match="first_look"):
+        ShiftAlarm.resume(draw_reference(), state, is_adaptive=False)
+    cut = state.model_copy(
+        update={"statistics": {"first_look": state.statistics["first_look"].model_copy(update={"capital": (0.0,)})}}
+    )
+    with pytest.raises(MonitoringError, match="1 bets"):
+        ShiftAlarm.resume(draw_reference(), cut, is_adaptive=True)
