@@ -1,0 +1,296 @@
+"""Whether the shift alarm and the audits of monitoring are as reliable as stated, and how fast they are.
+
+Run: python benchmarks/monitoring.py simulated [--streams 2000] [--images 100000]
+
+`simulated` counts false alarms in streams of simulated images in which nothing changes, or in which the error rate is
+exactly as guaranteed; and measures how many images, or labels, it takes to find shifts and error rates that changed.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+from scipy.stats import binomtest
+
+from measurement import Row, create_parser, write_results
+from secondlook.arrays import BoolArray, Float64Array
+from secondlook.monitoring import AuditedImage, ShiftAlarm, judge_audits
+from secondlook.selective import AuditPlan, make_reference
+
+ALPHA = 0.05
+CORES = os.cpu_count() or 1
+
+
+def summarize_share(name: str, hits: int, streams: int) -> Row:
+    """Return a share with its exact 95 % interval."""
+    interval = binomtest(hits, streams).proportion_ci()
+    return {
+        name: hits,
+        f"{name}_share": hits / streams,
+        f"{name}_low": round(float(interval.low), 5),
+        f"{name}_high": round(float(interval.high), 5),
+    }
+
+
+def summarize_counts(name: str, counts: Sequence[int]) -> Row:
+    """Return the mean, the median and the 90 % quantile of counts; empty without any."""
+    if not counts:
+        return {f"{name}_mean": "", f"{name}_median": "", f"{name}_90": ""}
+    median, most = np.quantile(counts, [0.5, 0.9])
+    return {f"{name}_mean": round(float(np.mean(counts)), 1), f"{name}_median": median, f"{name}_90": round(most)}
+
+
+# --- Simulated streams: the shift alarm ---
+
+QUALITY_MEAN, QUALITY_STD, NOISE = 2.5, 1.5, 0.7
+"""Confidence and disagreement are noisy logistic functions of the quality of an image, which is normal."""
+DEGRADED = 3.0
+"""Standard deviations by which degraded images are worse."""
+CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class ShiftedStream:
+    """A stream of simulated images that changes at some time, or never."""
+
+    calibration: int
+    values: str = "continuous"
+    """Or "ties": confidence and disagreement with a single digit."""
+    images: int = 100_000
+    start: int | None = None
+    """Number of images before the shift; None if there is none."""
+    location: float = 0.0
+    """By how many standard deviations all images become worse."""
+    degraded: float = 0.0
+    """Fraction of the images that become much worse."""
+
+    def draw(
+        self, rng: np.random.Generator, n: int, *, shifted: bool = False
+    ) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return confidence, first look and disagreement. float64 [n] each"""
+        worse = np.zeros(n)
+        if shifted:
+            worse += self.location + np.where(rng.random(n) < self.degraded, DEGRADED, 0.0)
+        quality = QUALITY_MEAN + QUALITY_STD * (rng.normal(size=n) - worse)
+        noisy = quality + NOISE * rng.normal(size=(2, n))
+        confidence, agreement = 1 / (1 + np.exp(-noisy))
+        if self.values == "ties":
+            confidence, agreement = np.round(confidence, 1), np.round(agreement, 1)
+        return confidence, confidence, 1 - agreement
+
+    def watch(self, seed: int) -> int | None:
+        """Return the number of images until the alarm; None without one. It may be raised before the shift."""
+        rng = np.random.default_rng([seed, self.calibration, self.start or 0])
+        reference = make_reference(*self.draw(rng, self.calibration), None)
+        alarm = ShiftAlarm(reference, is_adaptive=False, alpha=ALPHA, seed=seed)
+        quiet = self.images if self.start is None else self.start
+        alarm.update(*self.draw(rng, quiet))
+        while alarm.raised_at is None and alarm.images < self.images:
+            alarm.update(*self.draw(rng, CHUNK, shifted=True))
+        return alarm.raised_at
+
+
+SHIFTS = tuple(
+    ShiftedStream(5000, location=location, degraded=degraded)
+    for location, degraded in ((0.1, 0), (0.25, 0), (0.5, 0), (1, 0), (0, 0.05), (0, 0.2), (0, 0.5))
+)
+STARTS = (0, 1000, 20_000)
+
+
+def list_quiet_streams(images: int) -> list[ShiftedStream]:
+    """Return the streams in which nothing changes."""
+    return [ShiftedStream(n, values, images) for n, values in product((500, 5000), ("continuous", "ties"))]
+
+
+def list_shifted_streams() -> list[ShiftedStream]:
+    """Return the streams with a shift, which are watched for 20,000 images more."""
+    return [replace(shift, start=start, images=start + 20_000) for start in STARTS for shift in SHIFTS]
+
+
+def count_false_alarms(stream: ShiftedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
+    """Return how many streams without a shift raise an alarm."""
+    raised = list(executor.map(stream.watch, range(streams), chunksize=10))
+    row: Row = {"measured": "false alarms of the shift alarm", "calibration": stream.calibration}
+    row |= {"values": stream.values, "streams": streams, "images": stream.images, "alpha": ALPHA}
+    return row | summarize_share("alarms", sum(one is not None for one in raised), streams)
+
+
+def measure_delay(stream: ShiftedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
+    """Return how many images after a shift the alarm is raised; streams with an alarm before it are left out."""
+    raised = list(executor.map(stream.watch, range(streams), chunksize=5))
+    start = stream.start or 0
+    judged = [one for one in raised if one is None or one > start]
+    delays = [stream.images - start if one is None else one - start for one in judged]
+    row: Row = {"measured": "images until the shift alarm", "calibration": stream.calibration, "values": stream.values}
+    row |= {"start": start, "shift": describe_shift(stream), "streams": streams, "images": stream.images}
+    row |= {"alpha": ALPHA, "judged": len(judged), "alarms": sum(one is not None for one in judged)}
+    return row | summarize_counts("images_until", delays)
+
+
+def describe_shift(stream: ShiftedStream) -> str:
+    """Return a shift in words."""
+    if stream.degraded:
+        return f"{100 * stream.degraded:g} % of images {DEGRADED:g} sd worse"
+    return f"all images {stream.location:g} sd worse"
+
+
+# --- Simulated streams: audits ---
+
+RISK = 0.01
+PATTERNS: dict[str, Callable[[Float64Array], Float64Array]] = {
+    # name: error rate relative to its mean at quantile u of the confidence of accepted images (0: least confident)
+    "as calibrated": lambda u: 9 * (1 - u) ** 8,
+    "even": lambda u: np.ones(len(u)),
+    "confident half": lambda u: np.where(u > 0.5, 2.0, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class AuditedStream:
+    """A stream of accepted images with a known error rate, some of which are audited and all of these reviewed."""
+
+    design: str
+    """The plan of audits: "designed" or "even"."""
+    rate: float
+    """Fraction of images that are audited."""
+    pattern: str
+    """Where errors are."""
+    images: int = 100_000
+    risk: float = RISK
+    """The error rate; what is guaranteed is RISK."""
+    extra: str | None = None
+    """Where the errors above RISK are; None: like the others."""
+
+    def draw(self, rng: np.random.Generator, plan: AuditPlan) -> tuple[BoolArray, Float64Array, BoolArray]:
+        """Return which images are audited, with which probabilities, and which are wrong. [images] each"""
+        confidence = rng.random(self.images)
+        error_rate = self.risk * PATTERNS[self.pattern](confidence)
+        if self.extra is not None:
+            added = (self.risk - RISK) * PATTERNS[self.extra](confidence)
+            error_rate = RISK * PATTERNS[self.pattern](confidence) + added
+        probability = plan.probabilities(confidence)
+        return rng.random(self.images) < probability, probability, rng.random(self.images) < error_rate
+
+    def judge(self, seed: int) -> tuple[int | None, bool]:
+        """Return how many labels it took until the guarantee was found broken, and whether it held in the end."""
+        rng = np.random.default_rng([seed, 7])
+        plan = AuditPlan(None, 0.0, self.rate)
+        if self.design == "designed":
+            confidence = rng.random(5000)
+            wrong = rng.random(5000) < RISK * PATTERNS["as calibrated"](confidence)
+            plan = AuditPlan(make_reference(confidence, confidence, None, wrong), 0.0, self.rate)
+        audited, probability, wrong = self.draw(rng, plan)
+        places = np.flatnonzero(audited)
+        images = map(AuditedImage, (places + 1).tolist(), probability[places].tolist(), wrong[places].tolist())
+        verdict = judge_audits(self.images, list(images), risk=RISK, alpha=ALPHA, smallest=plan.smallest)
+        if verdict.broken_at is None:
+            return None, verdict.verdict == "holds"
+        return int(np.searchsorted(places + 1, verdict.broken_at, side="right")), False
+
+    def describe(self) -> Row:
+        """Return the columns that say what was simulated."""
+        return {
+            "design": self.design,
+            "audit_rate": self.rate,
+            "errors": self.pattern if self.extra is None else f"{self.pattern}, and new ones {self.extra}",
+            "risk": RISK,
+            "error_rate": self.risk,
+            "images": self.images,
+            "alpha": ALPHA,
+        }
+
+
+DESIGNS = ("designed", "even")
+
+
+def list_streams_at_risk(images: int) -> list[AuditedStream]:
+    """Return the streams whose error rate is exactly as guaranteed."""
+    patterns = [AuditedStream(design, 0.01, pattern, images) for design, pattern in product(DESIGNS, PATTERNS)]
+    return [*patterns, *(AuditedStream(design, 0.05, "as calibrated", images) for design in DESIGNS)]
+
+
+def list_broken_streams() -> list[AuditedStream]:
+    """Return the streams whose error rate is larger than guaranteed."""
+    streams = [AuditedStream(design, 0.01, "as calibrated", 250_000) for design in DESIGNS]
+    larger = [replace(stream, risk=risk) for risk in (0.02, 0.03, 0.05) for stream in streams]
+    return [*larger, *(replace(stream, risk=0.02, extra="even") for stream in streams)]
+
+
+def count_false_verdicts(stream: AuditedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
+    """Return how often the guarantee is called broken although the error rate is as guaranteed.
+
+    "below" counts the streams whose error rate is called smaller than that in the end, which is no more true.
+    """
+    verdicts = list(executor.map(stream.judge, range(streams), chunksize=20))
+    row = {"measured": "false verdicts of audits", "streams": streams, **stream.describe()}
+    row |= summarize_share("alarms", sum(labels is not None for labels, _ in verdicts), streams)
+    return row | summarize_share("below", sum(held for _, held in verdicts), streams)
+
+
+def measure_labels(stream: AuditedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
+    """Return how many labels it takes to find a broken guarantee; not found counts as all labels of the stream."""
+    verdicts = list(executor.map(stream.judge, range(streams), chunksize=5))
+    labels = [found for found, _ in verdicts]
+    most = round(stream.rate * stream.images)
+    row = {"measured": "labels until broken", "streams": streams, **stream.describe()}
+    row |= {"alarms": sum(found is not None for found in labels)}
+    return row | summarize_counts("labels_until", [most if found is None else found for found in labels])
+
+
+# --- Subcommands ---
+
+
+def run_simulated(options: argparse.Namespace) -> None:
+    """Simulate streams, print a line for each kind and write the table."""
+    few = max(options.streams // 10, 1)
+    with ProcessPoolExecutor(CORES) as executor:
+        jobs: Iterable[Callable[[], Row]] = (
+            *(
+                partial(count_false_alarms, one, options.streams, executor)
+                for one in list_quiet_streams(options.images)
+            ),
+            *(partial(measure_delay, one, few, executor) for one in list_shifted_streams()),
+            *(
+                partial(count_false_verdicts, one, options.streams, executor)
+                for one in list_streams_at_risk(options.images)
+            ),
+            *(partial(measure_labels, one, 2 * few, executor) for one in list_broken_streams()),
+        )
+        rows = []
+        for job in jobs:
+            rows.append({"seed": 0, **job()})
+            print(", ".join(f"{name} {value}" for name, value in rows[-1].items() if value != ""), flush=True)
+    write_results(options.out / "monitoring_simulated.csv", rows)
+
+
+def add_simulated_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `simulated`."""
+    parser.add_argument("--streams", type=int, default=2000, help="streams without a change (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=100_000, help="images of each (default: %(default)s)")
+
+
+SUBCOMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], Callable[[argparse.ArgumentParser], None]]] = {
+    # name: what it runs, what adds its options
+    "simulated": (run_simulated, add_simulated_options),
+}
+
+
+def main() -> None:
+    """Run one subcommand."""
+    parser = create_parser(__doc__)
+    subparsers = parser.add_subparsers(dest="subcommand", required=True)
+    for name, (run, add_options) in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(name, help=run.__doc__, allow_abbrev=False)
+        add_options(subparser)
+        subparser.set_defaults(run=run)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
