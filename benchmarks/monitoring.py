@@ -1,9 +1,12 @@
 """Whether the shift alarm and the audits of monitoring are as reliable as stated, and how fast they are.
 
 Run: python benchmarks/monitoring.py simulated [--streams 2000] [--images 100000]
+     python benchmarks/monitoring.py audits [--model ../shared/cifar10/resnet56.onnx ...] [--store DIR]
 
 `simulated` counts false alarms in streams of simulated images in which nothing changes, or in which the error rate is
 exactly as guaranteed; and measures how many images, or labels, it takes to find shifts and error rates that changed.
+
+`audits` measures the latter with the confidences and errors of real classifiers. It needs ../shared/cifar10.
 """
 
 import argparse
@@ -13,16 +16,20 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from scipy.stats import binomtest
 
-from measurement import Row, create_parser, write_results
+from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.monitoring import AuditedImage, ShiftAlarm, judge_audits
-from secondlook.selective import AuditPlan, make_reference
+from secondlook.predictions import Predictions, collect
+from secondlook.selective import AuditPlan, certify, make_reference
+from secondlook.sources import open_source
 
 ALPHA = 0.05
+METHOD, DELTA = "blend", 0.05
 CORES = os.cpu_count() or 1
 
 
@@ -242,6 +249,64 @@ def measure_labels(stream: AuditedStream, streams: int, executor: ProcessPoolExe
     return row | summarize_counts("labels_until", [most if found is None else found for found in labels])
 
 
+# --- Real classifiers: audits ---
+
+STREAM_IMAGES = 60_000
+
+
+def draw_real_stream(preds: Predictions, design: str, error_rate: float, rate: float, seed: int) -> int | None:
+    """Return how many labels it takes to find a larger error rate; None if it is not found.
+
+    A risk is certified on a random half of the images. The stream draws accepted images of the other half, right and
+    wrong ones at the given error rate.
+    """
+    rng = np.random.default_rng([seed, 11])
+    order = rng.permutation(preds.n_images)
+    half = preds.n_images // 2
+    rule = certify(preds.select(images=np.sort(order[:half])), METHOD, risk=RISK, delta=DELTA)
+    others = preds.select(images=np.sort(order[half:]))
+    confidence, correct = rule.confidence(others), others.correct()
+    accepted = rule.accept(confidence)
+    wrong = rng.random(STREAM_IMAGES) < error_rate
+    right_ones, wrong_ones = (confidence[accepted & (correct == is_right)] for is_right in (True, False))
+    values = np.where(wrong, rng.choice(wrong_ones, STREAM_IMAGES), rng.choice(right_ones, STREAM_IMAGES))
+    plan = AuditPlan(rule.reference if design == "designed" else None, rule.threshold, rate)
+    probability = plan.probabilities(values)
+    places = np.flatnonzero(rng.random(STREAM_IMAGES) < probability)
+    images = map(AuditedImage, (places + 1).tolist(), probability[places].tolist(), wrong[places].tolist())
+    verdict = judge_audits(STREAM_IMAGES, list(images), risk=RISK, alpha=ALPHA, smallest=plan.smallest)
+    found = verdict.broken_at
+    return None if found is None else int(np.searchsorted(places + 1, found, side="right"))
+
+
+def run_audits(options: argparse.Namespace) -> None:
+    """Draw streams from the images of classifiers, print a line for each design and write the table."""
+    rows = []
+    for model in options.model:
+        source = open_source(f"npz:{CIFAR10 / 'test.npz'}")
+        preds = collect(load_cifar10_classifier(model), source, "cifar10", store=options.store)
+        for error_rate, design in product((RISK, 2 * RISK), DESIGNS):
+            draw = partial(draw_real_stream, preds, design, error_rate, options.rate)
+            labels = [draw(seed) for seed in range(options.streams)]
+            most = round(options.rate * STREAM_IMAGES)
+            row: Row = {"seed": 0, "classifier": model.stem, "design": design, "audit_rate": options.rate}
+            row |= {"risk": RISK, "error_rate": error_rate, "images": STREAM_IMAGES, "streams": options.streams}
+            row |= {"alpha": ALPHA, "alarms": sum(found is not None for found in labels)}
+            row |= summarize_counts("labels_until", [most if found is None else found for found in labels])
+            rows.append(row)
+            print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    write_results(options.out / "monitoring_audits.csv", rows)
+
+
+def add_audits_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `audits`."""
+    models = [CIFAR10 / f"{name}.onnx" for name in ("resnet20", "resnet56")]
+    parser.add_argument("--model", type=Path, nargs="+", default=models, help="CIFAR-10 classifiers (default: both)")
+    parser.add_argument("--store", type=Path, default=None, help="folder to keep predictions in")
+    parser.add_argument("--streams", type=int, default=100, help="streams of each kind (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.05, help="fraction to audit (default: %(default)s)")
+
+
 # --- Subcommands ---
 
 
@@ -277,6 +342,7 @@ def add_simulated_options(parser: argparse.ArgumentParser) -> None:
 SUBCOMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], Callable[[argparse.ArgumentParser], None]]] = {
     # name: what it runs, what adds its options
     "simulated": (run_simulated, add_simulated_options),
+    "audits": (run_audits, add_audits_options),
 }
 
 
