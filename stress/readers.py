@@ -130,19 +130,24 @@ def _use_run(*names: str) -> Callable[[], str]:
 
 
 def _use_policy(path: str) -> Callable[[], str]:
-    """Return a reader that shows a policy and scores images with it."""
+    """Return a reader that shows a policy, scores images with it, and monitors the scores."""
 
     def use() -> str:
+        import pyarrow.parquet as pq
+
+        from secondlook.monitoring import Monitor
         from secondlook.scoring import score
         from secondlook.selective import Policy
 
         policy = Policy.load(path)
         decisions = policy.accept([0.5, 0.9])
         _describe(path)
-        scores = Path("forged.csv")
+        scores = Path("forged.parquet")
         try:
-            score(policy, "npz:new.npz", scores, progress=False)
-            return f"{policy.model_dump_json()} {policy} {decisions} {scores.read_text()}"
+            score(policy, "npz:new.npz", scores, audit=0.5, progress=False)
+            rows = pq.read_table(scores)
+            status = Monitor(policy, burn_in=0).update(rows)
+            return f"{policy.model_dump_json()} {policy} {decisions} {rows.to_pylist()} {status}"
         finally:
             scores.unlink(missing_ok=True)
             shutil.rmtree(f"{scores}.parts", ignore_errors=True)

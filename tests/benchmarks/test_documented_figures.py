@@ -1,9 +1,9 @@
-"""Every figure of docs/benchmarks.md and docs/scale.md, and of what README.md says about GPUs, was measured."""
+"""Every figure of docs/benchmarks.md, docs/scale.md, docs/monitoring.md, and of README.md about GPUs, was measured."""
 
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -186,3 +186,152 @@ def test_arithmetic_for_a_billion_images() -> None:
     for name, cells in documented.items():
         for text, value in zip(cells, expected[name], strict=True):
             assert is_rounded(text, value), (name, text, value)
+
+
+MONITORING = ROOT / "docs" / "monitoring.md"
+
+
+def percent(value: str, digits: int = 1) -> str:
+    return f"{100 * float(value):.{digits}f} %"
+
+
+def points(value: str) -> str:
+    return f"{100 * float(value):.1f}"
+
+
+def count(value: str) -> str:
+    return "never" if float(value) == float("inf") else f"{float(value):,.0f}"
+
+
+def select(rows: list[Row], **wanted: str) -> list[Row]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def expect_simulated() -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the tables of simulated streams, by their headings."""
+    rows = read_results("monitoring_simulated.csv")
+    quiet = select(rows, measured="false alarms of the shift alarm")
+    yield (
+        "False alarms",
+        [
+            [
+                count(row["calibration"]),
+                row["values"],
+                *(percent(row[f"alarms_{name}"], 2) for name in ("share", "high")),
+            ]
+            for row in quiet
+        ],
+    )
+    yield (
+        "False verdicts of audits",
+        [
+            [
+                *(row["design"], f"{100 * float(row['audit_rate']):g} %", row["errors"]),
+                *(percent(row[f"alarms_{name}"], 2) for name in ("share", "high")),
+            ]
+            for row in select(rows, measured="false verdicts of audits")
+        ],
+    )
+    delays = select(rows, measured="images until the shift alarm")
+    yield (
+        "Images until the shift alarm",
+        [
+            [
+                shift,
+                *(
+                    f"{count(row['images_until_median'])} ({count(row['images_until_90'])})"
+                    for row in select(delays, shift=shift)
+                ),
+            ]
+            for shift in dict.fromkeys(row["shift"] for row in delays)
+        ],
+    )
+    labels = select(rows, measured="labels until broken")
+    kinds = dict.fromkeys((row["error_rate"], row["errors"]) for row in labels)
+    yield (
+        "Labels until a broken guarantee is found",
+        [
+            [
+                *(f"{100 * float(rate):g} %", errors),
+                *(
+                    f"{count(row['labels_until_mean'])} ({count(row['labels_until_median'])})"
+                    for row in select(labels, error_rate=rate, errors=errors)
+                ),
+            ]
+            for rate, errors in kinds
+        ],
+    )
+
+
+def expect_real() -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the tables of real classifiers, by their headings."""
+    rows = read_results("monitoring_estimates.csv")
+    classifiers = list(dict.fromkeys(row["classifier"] for row in rows))
+    middle = select(rows, strength="2")
+    yield (
+        "Images until the alarm on corrupted images",
+        [
+            [
+                corruption,
+                *(
+                    f"{count(row['alarm, median'])} ({count(row['alarm, 90 %'])})"
+                    for row in select(middle, corruption=corruption)
+                ),
+            ]
+            for corruption in dict.fromkeys(row["corruption"] for row in middle)
+        ],
+    )
+    means = select(rows, corruption="mean")
+    assert [row["classifier"] for row in means] == classifiers
+    baselines = [f"accuracy, {name}" for name in ("cbpe mean", "atc msr", "atc mean", "shifts")]
+    yield (
+        "Estimates without labels",
+        [
+            [
+                *(row["classifier"], *(points(row[name]) for name in baselines)),
+                percent(row["accuracy hit, shifts"], 0),
+                *(points(row[name]) for name in ("window error", "mix error, atc mean", "mix error, shifts")),
+                *(points(row[name]) for name in ("risk, no shifts", "risk, shifts")),
+                percent(row["risk hit, shifts"], 0),
+            ]
+            for row in means
+        ],
+    )
+    audits = read_results("monitoring_audits.csv")
+    yield (
+        "Labels with real classifiers",
+        [
+            [
+                *(name, f"{100 * float(rate):g} %"),
+                *map(describe_audits, select(audits, classifier=name, error_rate=rate)),
+            ]
+            for name, rate in dict.fromkeys((row["classifier"], row["error_rate"]) for row in audits)
+        ],
+    )
+
+
+def describe_audits(row: Row) -> str:
+    found = f"{row['alarms']} of {row['streams']}"
+    if row["error_rate"] == row["risk"]:
+        return found
+    return f"{found}, {count(row['labels_until_mean'])} ({count(row['labels_until_median'])})"
+
+
+@pytest.mark.parametrize("expect", [expect_simulated, expect_real])
+def test_figures_of_monitoring_are_the_measured_ones(
+    expect: Callable[[], Iterator[tuple[str, list[list[str]]]]],
+) -> None:
+    for heading, expected in expect():
+        assert read_table(heading, MONITORING)[1:] == expected, heading
+
+
+def test_figures_of_class_thresholds_are_the_measured_ones() -> None:
+    shares = ("coverage", "worst_class_risk_seen", "class_coverage")
+    expected = [
+        [
+            *(row["classifier"], f"{100 * float(row['risk']):g} %", *(percent(row[name]) for name in shares)),
+            *(f"{row['certified_classes']} of {row['classes']}", percent(row["bonferroni_coverage"])),
+        ]
+        for row in read_results("monitoring_groups.csv")
+    ]
+    assert read_table("What every class costs", ROOT / "docs" / "selective.md")[1:] == expected

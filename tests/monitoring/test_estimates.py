@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import AccuracyEstimate, AccuracyEstimator, Monitor
 from secondlook.monitoring.estimates import compute_expected_accuracy, compute_threshold_weights
-from secondlook.selective import AccuracyModel, Policy, Reference, RiskModel, ShiftModel, make_reference
+from secondlook.selective import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel, make_reference
 from tests.monitoring import streams
 
 THRESHOLD = 0.7
@@ -40,7 +40,7 @@ def make_shift_model(**changes: Any) -> ShiftModel:
         class_shares=(0.5, 0.3, 0.2),
         accuracy=AccuracyModel(clean=1.1, constant=0.1, slope=1.2, class_weight=-2.0, error=0.2),
         risk=RiskModel(constant=1.0, slope=1.5, error=0.3),
-        shifts=(),
+        shifts=(LearnedShift(kind="blur", views=("blur:1",), accuracy=(0.8,), estimate=(0.7,)),),
     ).model_copy(update=changes)
 
 

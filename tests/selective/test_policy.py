@@ -10,12 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.files import compute_checksum
 from secondlook.predictions import Predictions
-from secondlook.selective import Calibration, Guarantee, Policy, PolicyWarning, Rule, certify, certify_confidence
+from secondlook.selective import (
+    Calibration,
+    Guarantee,
+    Policy,
+    PolicyWarning,
+    Rule,
+    ShiftModel,
+    certify,
+    certify_confidence,
+)
 from secondlook.selective.policy import PolicyGuarantee
 
 Edit = Callable[[dict[str, Any]], object]
@@ -446,3 +456,14 @@ def test_reason_of_a_lost_guarantee_is_told(policy: Policy, tmp_path: Path) -> N
 def test_text_of_a_file_does_not_claim_a_guarantee(policy: Policy) -> None:
     claim = PolicyGuarantee(certified=False, text="at most 0 % errors")
     assert policy.model_copy(update={"guarantee": claim}).guarantee_text == "none"
+
+
+@pytest.mark.parametrize("change", [{"class_shares": ()}, {"class_shares": (0.1,) * 17}, {"shifts": ()}])
+def test_empty_shift_model_is_rejected(change: dict[str, object]) -> None:
+    shift = {"kind": "blur", "views": ["blur:1"], "accuracy": [0.8], "estimate": [0.7]}
+    numbers = {"constant": 0.0, "slope": 1.0, "error": 0.1}
+    content = {"images": 500, "class_shares": [1.0], "risk": None, "shifts": [shift]}
+    content |= {"accuracy": {"clean": 2.0, "class_weight": 0.0, **numbers}}
+    assert "blur" in str(ShiftModel.model_validate(content))
+    with pytest.raises(ValidationError):
+        ShiftModel.model_validate({**content, **change})

@@ -87,7 +87,7 @@ def monitor_scores(
         The policy that the images were scored with, or the path of its file.
     scores
         Parquet files of scores: paths, patterns such as 'scores/*.parquet', folders or URLs of parts. Files that were
-        read before must still be there, unchanged.
+        read before may be gone, but must not have changed.
     out
         The folder of the state and of the result, which need not exist.
     reviewed
@@ -216,13 +216,13 @@ def _read_new_files(monitor: Monitor, found: Sequence[FoundFile], folder: Path, 
 
 
 def _check_unchanged(missing: Sequence[ReadFile], names: Collection[str]) -> None:
-    """Raise for files that were read before and whose content is not there any more."""
+    """Raise for a file that was read before and has other content now; one that is not there any more is no harm."""
     for file in missing:
-        what = "has changed since it was read" if file.name in names else "was read before and is not there any more"
-        raise MonitoringError(
-            f"the score file {file.name!r} {what} ({file.images:,} images); restore it, {START_AGAIN}, since what was "
-            "read cannot be taken back."
-        )
+        if file.name in names:
+            raise MonitoringError(
+                f"the score file {file.name!r} has changed since it was read ({file.images:,} images); restore it, "
+                f"{START_AGAIN}, since what was read cannot be taken back."
+            )
 
 
 def _read_file(monitor: Monitor, file: FoundFile) -> None:

@@ -22,7 +22,7 @@ class LearnedShift(FrozenRecord):
     """One kind of corruption: its views, from mild to severe, and what was found and estimated for each of them."""
 
     kind: str
-    views: tuple[str, ...]
+    views: tuple[str, ...] = Field(min_length=1)
     accuracy: tuple[Share, ...]
     estimate: tuple[Share, ...]
     """Accuracy as it is estimated without having learned from this kind."""
@@ -81,12 +81,12 @@ class ShiftModel(FrozenRecord):
 
     images: PositiveCount
     """Number of images of which corrupted versions were classified."""
-    class_shares: tuple[Share, ...]
+    class_shares: tuple[Share, ...] = Field(min_length=1, max_length=MAX_CLASS_GROUPS)
     """Share of the calibration images that are predicted to be in each group of classes."""
     accuracy: AccuracyModel
     risk: RiskModel | None
     """None if corrupted images are hardly ever accepted."""
-    shifts: tuple[LearnedShift, ...]
+    shifts: tuple[LearnedShift, ...] = Field(min_length=1)
 
     def estimate_accuracy(self, expected: float, class_counts: Float64Array, images: float) -> LogOddsRange:
         """Return the log-odds of the accuracy of a window. float, float64 [G], number of images"""
@@ -112,15 +112,18 @@ class ShiftModel(FrozenRecord):
         """Return in words and numbers how well corruptions are estimated that were not learned from."""
         pairs = [pair for one in self.shifts for pair in zip(one.accuracy, one.estimate, strict=True)]
         error = sum(abs(accuracy - estimate) for accuracy, estimate in pairs) / len(pairs)
-        rows: list[tuple[str, ...]] = [("shift", "accuracy", "", "", "estimate", "", "")]
-        for one in self.shifts:
-            rows.append((one.kind, *(f"{100 * value:.1f} %" for value in (*one.accuracy, *one.estimate))))
+        rows = [("shift", "accuracy", "estimate")]
+        rows += [(one.kind, _format_shares(one.accuracy), _format_shares(one.estimate)) for one in self.shifts]
         return [
             f"shifts: learned from {len(pairs)} corruptions of {self.images:,} images, mild to severe",
             TextTable(rows, numbers=True),
             f"Accuracy of a kind that was not learned from is estimated with an error of {100 * error:.1f} points on "
             "average (an estimate, not a guarantee).",
         ]
+
+
+def _format_shares(shares: tuple[float, ...]) -> str:
+    return "  ".join(f"{100 * share:5.1f} %" for share in shares)
 
 
 def group_classes(classes: IntArray, n_groups: int) -> IntArray:
