@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import secondlook as sl
 from secondlook.cli import app, demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.progress import HUGGING_FACE_SWITCHES
@@ -97,6 +98,32 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photo = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     Image.fromarray(photo).save(folder / "photo.jpg")
     return folder
+
+
+def create_digits_run(digits: Path, path: Path, views: str) -> Path:
+    """Evaluate the model of the folder on its 400 labeled digits."""
+    before = Path.cwd()
+    os.chdir(digits)
+    try:
+        sl.create_run(
+            "onnx:model.onnx", "folder:val/", path, views=views, resamples=5, check_setup=False, progress=False
+        )
+    finally:
+        os.chdir(before)
+    return path
+
+
+@pytest.fixture
+def run(here: Callable[..., Ended], stored_run: Path) -> Path:
+    """A copy of the run of a module in the folder of the test, since calibrations are recorded in it."""
+    return Path(shutil.copytree(stored_run, "run"))
+
+
+def calibrate(here: Callable[..., Ended], *words: str) -> Ended:
+    """Calibrate on that run."""
+    done = here("calibrate", "--run", "run", *words)
+    assert done.code == 0, done.err
+    return done
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """`secondlook calibrate --adaptive`: the schedule that it fits, prints and stores, and what it rejects."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import secondlook as sl
 from secondlook.cli.options import require_partner
 from secondlook.errors import DecisionError
 from secondlook.selective import DEFAULT_TOLERANCE
+from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
 RISK = ("--risk", "0.03", "--delta", "0.1")
@@ -23,26 +22,7 @@ VIEWS = "identity shift:1,0 shift:-1,0 rotate:5 rotate:-5"
 @pytest.fixture(scope="module")
 def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on 400 digits with five views; a quarter of them can be set apart."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    before = Path.cwd()
-    os.chdir(digits)
-    try:
-        sl.create_run("onnx:model.onnx", "folder:val/", path, views=VIEWS, **SETTINGS)
-    finally:
-        os.chdir(before)
-    return path
-
-
-@pytest.fixture
-def run(here: Here, stored_run: Path) -> Path:
-    """A copy of that run in the folder of the test, since calibrations are recorded in it."""
-    return Path(shutil.copytree(stored_run, "run"))
-
-
-def calibrate(here: Here, *words: str) -> Any:
-    done = here("calibrate", "--run", "run", *words)
-    assert done.code == 0, done.err
-    return done
+    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", VIEWS)
 
 
 @pytest.mark.parametrize("goal", [RISK, ("--coverage", "0.8")], ids=["risk", "coverage"])

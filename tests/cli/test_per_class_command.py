@@ -1,8 +1,6 @@
 """`secondlook calibrate --per-class`: a threshold for each predicted class; what is printed, stored and rejected."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 
 import secondlook as sl
+from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
 RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
@@ -18,27 +17,7 @@ RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
 @pytest.fixture(scope="module")
 def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on 400 digits with two views."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    before = Path.cwd()
-    os.chdir(digits)
-    try:
-        options: dict[str, Any] = {"resamples": 5, "check_setup": False, "progress": False}
-        sl.create_run("onnx:model.onnx", "folder:val/", path, views="identity shift:1,0", **options)
-    finally:
-        os.chdir(before)
-    return path
-
-
-@pytest.fixture
-def run(here: Here, stored_run: Path) -> Path:
-    """A copy of that run in the folder of the test, since calibrations are recorded in it."""
-    return Path(shutil.copytree(stored_run, "run"))
-
-
-def calibrate(here: Here, *words: str) -> Any:
-    done = here("calibrate", "--run", "run", *words)
-    assert done.code == 0, done.err
-    return done
+    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", "identity shift:1,0")
 
 
 def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None:

@@ -339,6 +339,13 @@ def test_rows_of_another_policy_are_an_error(policy: Policy) -> None:
         Monitor(policy).update(table.replace_schema_metadata({"secondlook.score": "{"}))
 
 
+def test_rows_of_another_classifier_are_an_error(policy: Policy) -> None:
+    content = {"policy": json.loads(policy.model_dump_json()), "mismatch": "the policy is for classifier 'a'"}
+    table = pa.Table.from_pylist(make_rows(200))
+    with pytest.raises(MonitoringError, match="classifier 'a'"):
+        Monitor(policy).update(table.replace_schema_metadata({"secondlook.score": json.dumps(content)}))
+
+
 def test_image_that_is_audited_twice_is_an_error(policy: Policy) -> None:
     monitor = Monitor(policy)
     monitor.update(make_rows(300))

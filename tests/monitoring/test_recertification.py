@@ -136,6 +136,14 @@ def test_false_guarantees_are_as_rare_as_stated() -> None:
     assert failures <= delta * trials + 3 * math.sqrt(trials * delta * (1 - delta))
 
 
+def test_nothing_is_certified_where_nothing_was_accepted() -> None:
+    """The tests start at the present threshold and above, where there are no images."""
+    rows, due = make_rows(POLICY, np.full(500, POLICY.threshold - 0.01))
+    assert due.all()
+    with pytest.raises(DecisionError, match="0 of 0 reviewed"):
+        recertify(POLICY, [rows], {row["id"]: 0 for row in rows})
+
+
 def test_adaptive_policy_keeps_its_threshold() -> None:
     policy = make_policy(adaptive=True)
     assert list_thresholds(policy) == [policy.threshold]

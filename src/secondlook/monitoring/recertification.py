@@ -181,7 +181,7 @@ class _Stream:
             is_reviewed[place] = True
             is_right[place] = find_class(label, policy.class_names, id_) in predicted[place]
         is_due = ~accept | np.concatenate([part.audit for part in parts])
-        smallest = min(part.smallest_probability for part in parts if part.smallest_probability is not None)
+        known_smallest = [part.smallest_probability for part in parts if part.smallest_probability is not None]
         return cls(
             ids,
             np.concatenate([part.confidence for part in parts]),
@@ -192,7 +192,7 @@ class _Stream:
             probability,
             is_reviewed & is_due,
             is_due & ~is_right,
-            smallest,
+            min(known_smallest, default=1.0),
         )
 
     @property

@@ -101,8 +101,14 @@ def _make_table(rows: object) -> "pa.Table":
 
 
 def _check_policy(table: "pa.Table", policy: Policy) -> None:
-    """Raise for rows that say that they were scored with another policy."""
-    found = _read_metadata(table).get("policy")
+    """Raise for rows that say that they were scored with another policy, or with another classifier than its own."""
+    metadata = _read_metadata(table)
+    if metadata.get("mismatch"):
+        raise MonitoringError(
+            f"nothing is guaranteed about the rows, since {metadata['mismatch']}; score with the classifier of the "
+            "policy."
+        )
+    found = metadata.get("policy")
     if found is None or (isinstance(found, dict) and found.get("checksum") == policy.checksum):
         return
     try:
