@@ -35,7 +35,9 @@ wheel: $(VENV)/ready
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
-	for name in views ranking metrics collect latency search guarantee peers gpu cluster; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in views ranking metrics collect latency search guarantee peers gpu cluster monitoring_groups; do \
+		$(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in simulated audits; do $(BIN)/python benchmarks/monitoring.py $$name || exit 1; done
 
 # Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): about
 # an hour. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.

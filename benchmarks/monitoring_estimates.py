@@ -302,6 +302,9 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=None, help="folder to keep predictions in")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if not CIFAR10.is_dir():
+        print(f"skipped: {CIFAR10} does not exist")
+        return
     path = options.out / "monitoring_estimates.csv"
     others: list[Row] = []
     if path.is_file():

@@ -101,6 +101,9 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Certify all risks, print the table and write it."""
     options = parse_options()
+    if not options.stored and not CIFAR10.is_dir():
+        print(f"skipped: {CIFAR10} does not exist")
+        return
     with tempfile.TemporaryDirectory() as temporary:
         everything = list_predictions(options, options.store or Path(temporary))
         rows = [row for name, preds in everything for row in per_class(name, preds)]
