@@ -95,6 +95,8 @@ def test_other_options_and_changed_files_name_the_repair(scored: Here) -> None:
     score_digits(scored, "day1", slice(700, 720))
     assert scored(*MONITOR, "-q").code == 0
     Path("scores/day1.parquet").unlink()
+    assert scored(*MONITOR).code == 0, "what was read is not needed any more"
+    score_digits(scored, "day1", slice(720, 740))
     done = scored(*MONITOR)
     assert done.code == 2
     assert "day1.parquet" in done.err
