@@ -56,6 +56,22 @@ def test_one_run_a_day_gives_the_same_bytes_as_one_run_at_the_end(folder: Path) 
     assert result.status.images == 882
 
 
+def test_shuffled_files_have_no_order(folder: Path) -> None:
+    """Images that are sorted by confidence raise an alarm, and none in random order."""
+    rows = sorted(make_rows(600, first=5000), key=lambda row: -(row["confidence"] or 0.0))
+    write_parquet(Path("sorted.parquet"), rows)
+    assert monitor("sorted.parquet").status.shift.raised
+    for path in Path("monitor").iterdir():
+        path.unlink()
+    done = monitor("sorted.parquet", shuffle=True)
+    assert not done.status.shift.raised
+    assert (done.status.images, done.status.accepted) == (588, sum(row["accept"] for row in rows))
+    state = Path("monitor/state.json").read_bytes()
+    Path("monitor/state.json").unlink()
+    monitor("sorted.parquet", shuffle=True)
+    assert Path("monitor/state.json").read_bytes() == state
+
+
 def test_files_before_a_broken_one_are_remembered(folder: Path) -> None:
     Path("scores/day1.parquet").write_text("damaged")
     with pytest.raises(MonitoringError, match="day1"):

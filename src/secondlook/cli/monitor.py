@@ -58,6 +58,12 @@ def monitor(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
+    shuffle: Annotated[
+        bool,
+        typer.Option(
+            "--shuffle", help="Read the images of each file in random order: for folders sorted by class, not by time."
+        ),
+    ] = False,
     config: options.Config = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -83,6 +89,7 @@ def monitor(
         window=window,
         burn_in=burn_in,
         seed=seed,
+        shuffle=shuffle,
         progress=not (quiet or no_progress),
     )
     labels = "labels.csv" if reviewed is None else str(reviewed)

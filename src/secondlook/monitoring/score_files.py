@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from secondlook.errors import MonitoringError
 from secondlook.file_systems import is_url, open_location
 from secondlook.files import exclusive_lock, write_bytes_atomically
@@ -73,6 +75,7 @@ def monitor_scores(
     window: int | None = None,
     burn_in: int | None = None,
     seed: int | None = None,
+    shuffle: bool = False,
     progress: bool = True,
 ) -> MonitoredScores:
     """Monitor the images of score files that were not read before, and write the result to `monitor.json`.
@@ -94,6 +97,9 @@ def monitor_scores(
         A CSV file with the columns id and label, with what people found when they reviewed audits.
     alpha, window, burn_in, seed
         Options of `Monitor`, by default its own, or those that the folder was started with.
+    shuffle
+        Whether the images of each file have no order of time, so that they are read in random order: those of a
+        folder that is sorted by class would look like a stream that changes all the time.
     progress
         Whether to show a progress bar.
     """
@@ -109,7 +115,7 @@ def monitor_scores(
         )
     with _open_folder(folder):
         monitor = _open_monitor(folder, loaded, alpha=alpha, window=window, burn_in=burn_in, seed=seed)
-        new_files = _read_new_files(monitor, found, folder, progress=progress)
+        new_files = _read_new_files(monitor, found, folder, shuffle=shuffle, progress=progress)
         new_labels, ignored = _add_labels(monitor, labels, found)
         monitor.save(folder / STATE)
         status = monitor.status()
@@ -195,7 +201,9 @@ def _open_monitor(
     return monitor
 
 
-def _read_new_files(monitor: Monitor, found: Sequence[FoundFile], folder: Path, *, progress: bool) -> int:
+def _read_new_files(
+    monitor: Monitor, found: Sequence[FoundFile], folder: Path, *, shuffle: bool, progress: bool
+) -> int:
     """Read the files that were not read before, save the state after each, and return how many there were."""
     present: dict[str, FoundFile] = {}
     for file in found:
@@ -209,7 +217,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[FoundFile], folder: Path, 
     new = [file for digest, file in present.items() if digest not in known]
     with progress_bar("scores", len(new), "files", enabled=progress) as advance:
         for file in new:
-            _read_file(monitor, file)
+            _read_file(monitor, file, shuffle=shuffle)
             monitor.save(folder / STATE)
             advance(1)
     return len(new)
@@ -225,11 +233,14 @@ def _check_unchanged(missing: Sequence[ReadFile], names: Collection[str]) -> Non
             )
 
 
-def _read_file(monitor: Monitor, file: FoundFile) -> None:
+def _read_file(monitor: Monitor, file: FoundFile, *, shuffle: bool) -> None:
     """Add the images of a file to the stream."""
     content, before = _read_bytes(file), monitor.images
     try:
-        monitor.update(_parse(content, READ_COLUMNS))
+        rows = _parse(content, READ_COLUMNS)
+        if shuffle:
+            rows = rows.take(np.random.default_rng([monitor.seed, len(monitor.files)]).permutation(len(rows)))
+        monitor.update(rows)
     except MonitoringError as error:
         raise MonitoringError(f"in the score file {file.name!r}, {error}") from None
     images = monitor.images - before
