@@ -111,7 +111,8 @@ def _describe_policy(path: Path) -> Facts:
     from secondlook.selective import Policy
 
     policy = Policy.load(path)
-    calibration = policy.calibration
+    calibration = policy.rule.calibration
+    images = policy.calibration.data if policy.calibration else ""
     return {
         "what": "policy",
         "file": INTACT[Policy.is_intact(path)],
@@ -125,10 +126,11 @@ def _describe_policy(path: Path) -> Facts:
         "preprocessing": str(Preprocessing.from_dict(policy.classifier.preprocessing)),
         "views": list(policy.views),
         **_describe_looks(policy),
-        "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
-        "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.errors} of them wrong",
+        "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {images}",
+        "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.describe_errors()}",
         "tuning images": calibration.tuning if calibration else 0,
         "joint delta": calibration.joint_delta if calibration and calibration.joint_delta else "only this calibration",
+        "monitoring": _describe_monitoring(policy),
         "created": policy.made,
         "secondlook": policy.secondlook,
     }
@@ -142,6 +144,14 @@ def _describe_tables(policy: "Policy") -> Facts:
         "methods": rule.make_method_table() if len(rule.compared) > 1 else None,
     }
     return {name: table for name, table in tables.items() if table is not None}
+
+
+def _describe_monitoring(policy: "Policy") -> str:
+    """Return what the scores of new images can be compared with."""
+    if policy.reference is None:
+        return "nothing to compare new images with; calibrate again"
+    shifts = "" if policy.shifts is None else f", and what was learned from {len(policy.shifts.shifts)} kinds of shifts"
+    return f"a reference of {policy.reference.images:,} images{shifts}"
 
 
 def _describe_looks(policy: "Policy") -> Facts:

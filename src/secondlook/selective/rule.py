@@ -98,6 +98,13 @@ class Calibration:
         """Observed error rate among accepted images, without a guarantee; None if it is undefined."""
         return None if self.errors is None or self.accepted == 0 else self.errors / self.accepted
 
+    def describe_errors(self) -> str:
+        """Return what is known about errors among the accepted images, in words."""
+        if self.reviewed is not None and self.estimated_risk is not None:
+            rate = 100 * self.estimated_risk
+            return f"{self.reviewed:,} of them reviewed, which suggest {rate:.2g} % errors"
+        return "no labels" if self.errors is None else f"{self.errors:,} of them wrong"
+
 
 @dataclass(frozen=True)
 class Shortfall:
@@ -460,11 +467,7 @@ def _format_calibration(calibration: Calibration, schedule: Schedule | None) -> 
     accepted = (
         f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
     )
-    errors = "no labels" if calibration.errors is None else f"{calibration.errors:,} of them wrong"
-    if calibration.reviewed is not None and calibration.estimated_risk is not None:
-        rate = 100 * calibration.estimated_risk
-        errors = f"{calibration.reviewed:,} of them reviewed, which suggest {rate:.2g} % errors"
-    lines = [f"calibration: {accepted}, {errors}"]
+    lines = [f"calibration: {accepted}, {calibration.describe_errors()}"]
     if calibration.tuning:
         lines.append(
             f"tuning: {calibration.tuning:,} other images were set apart to choose views or fit the method or schedule"
