@@ -12,12 +12,19 @@ import typer
 
 from secondlook.cli import options
 from secondlook.errors import DecisionError
-from secondlook.monitoring import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES
-from secondlook.selective import DEFAULT_DELTA, DEFAULT_TOLERANCE, OTHER_GROUPS, Policy
+from secondlook.selective import (
+    DEFAULT_DELTA,
+    DEFAULT_SHIFT_IMAGES,
+    DEFAULT_TOLERANCE,
+    MIN_SHIFT_IMAGES,
+    OTHER_GROUPS,
+    Policy,
+)
 from secondlook.specs import MEMBER_SEPARATOR
 
 if TYPE_CHECKING:
     from secondlook.monitoring import Recertification
+    from secondlook.runs import Run
 
 
 def calibrate(
@@ -141,15 +148,25 @@ def calibrate(
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
     from secondlook.evaluation import describe_prediction
+    from secondlook.runs import open_run
 
     _check_origin(run, reviewed, policy, scores)
     learning = {"--shift-images": images, "--model": model or None, "--batch-size": batch_size}
     options.require_partner({**learning, "--device": device if device != "auto" else None}, "--shifts", shifts)
     changes = []
     if reviewed is not None:
-        _refuse_options({"--coverage": coverage, "--method": method, "--per-class": per_class, "--adaptive": adaptive})
-        _refuse_options({"--class-risk": class_risk or None})
-        _refuse_options({"--predict-from": predict_from, "--top-k": top_k, "--shifts": shifts})
+        _refuse_options(
+            {
+                "--coverage": coverage,
+                "--method": method,
+                "--per-class": per_class,
+                "--class-risk": class_risk or None,
+                "--adaptive": adaptive,
+                "--predict-from": predict_from,
+                "--top-k": top_k,
+                "--shifts": shifts,
+            }
+        )
         made = _calibrate_again(policy, scores, reviewed, risk, delta, progress=not (quiet or no_progress))
         calibrated, changes = made.policy, ["", "What changed:", str(made)]
     else:
@@ -157,10 +174,12 @@ def calibrate(
         settings |= _choose_target(risk, DEFAULT_DELTA if delta is None else delta, coverage, method)
         settings |= _choose_looking(adaptive, tolerance, max_looks)
         settings |= _choose_groups(per_class, class_risk, risk, adaptive)
-        calibrated = _calibrate_run(run, settings, quiet=quiet, progress=not (quiet or no_progress))
+        assert run is not None, "it is given where reviewed images are not"
+        opened = open_run(run)
+        calibrated = _calibrate_run(opened, settings, quiet=quiet, progress=not (quiet or no_progress))
         if shifts:
             how = {"batch_size": batch_size or "auto", "device": device, "progress": not (quiet or no_progress)}
-            calibrated = _learn_shifts(run, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=quiet)
+            calibrated = _learn_shifts(opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=quiet)
             changes = ["", str(calibrated.shifts)]
     try:
         calibrated.save(out, overwrite=overwrite)
@@ -210,40 +229,36 @@ def _calibrate_again(
     )
 
 
-def _calibrate_run(run: Path | None, settings: dict[str, Any], *, quiet: bool, progress: bool) -> Policy:
+def _calibrate_run(run: "Run", settings: dict[str, Any], *, quiet: bool, progress: bool) -> Policy:
     """Return the policy from the labeled images of a run."""
-    from secondlook.runs import CalibrationWarning, open_run
+    from secondlook.runs import CalibrationWarning
     from secondlook.setup_check import SetupWarning
     from secondlook.views import ViewWarning
 
-    assert run is not None, "checked before"
-    opened = open_run(run)
     with warnings.catch_warnings():
         if quiet:  # the run and the policy have them, too
             for category in (CalibrationWarning, SetupWarning, ViewWarning):
                 warnings.simplefilter("ignore", category)
         if "coverage" in settings:
-            return opened.threshold_for(**settings, progress=progress)
-        return opened.certify(**settings, progress=progress)
+            return run.threshold_for(**settings, progress=progress)
+        return run.certify(**settings, progress=progress)
 
 
 def _learn_shifts(
-    run: Path | None, policy: Policy, model: list[str] | None, images: int, settings: dict[str, Any], *, quiet: bool
+    run: "Run", policy: Policy, model: list[str] | None, images: int, settings: dict[str, Any], *, quiet: bool
 ) -> Policy:
     """Return a policy that has also learned from corrupted images; say before what it takes."""
     from secondlook.monitoring import count_looks
-    from secondlook.runs import SHIFTS, open_run
+    from secondlook.runs import SHIFTS
 
-    assert run is not None, "checked before"
-    opened = open_run(run)
     if not quiet:
-        used = min(images, opened.record.data.images)
+        used = min(images, run.record.data.images)
         typer.echo(
             f"Classifying corrupted versions of {used:,} images to learn from: {count_looks(policy, used):,} looks, "
-            f"kept in {opened.path / SHIFTS}.",
+            f"kept in {run.path / SHIFTS}.",
             err=True,
         )
-    return opened.learn_shifts(policy, model or None, images=images, **settings)
+    return run.learn_shifts(policy, model or None, images=images, **settings)
 
 
 def _choose_target(risk: float | None, delta: float, coverage: float | None, method: str | None) -> dict[str, Any]:

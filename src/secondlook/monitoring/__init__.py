@@ -9,8 +9,6 @@ from secondlook.monitoring.recertification import Recertification, recertify
 from secondlook.monitoring.score_files import MonitoredScores, list_score_files, monitor_scores, read_score_tables
 from secondlook.monitoring.shift_fit import LabeledScores, ShiftedScores, learn_shift_model
 from secondlook.monitoring.shifts import (
-    DEFAULT_SHIFT_IMAGES,
-    MIN_SHIFT_IMAGES,
     collect_shifts,
     compose_views,
     count_looks,
@@ -23,9 +21,7 @@ from secondlook.monitoring.status import ESTIMATE, MonitorStatus, format_evidenc
 from secondlook.monitoring.timeline import TimelineWindow
 
 __all__ = [
-    "DEFAULT_SHIFT_IMAGES",
     "ESTIMATE",
-    "MIN_SHIFT_IMAGES",
     "AccuracyEstimate",
     "AccuracyEstimator",
     "AlarmState",

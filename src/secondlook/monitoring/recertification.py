@@ -112,7 +112,7 @@ def recertify(
         data_digest=stream.digest,
         class_names=policy.class_names,
     )
-    return Recertification(policy, fresh, float(stream.accept.mean()))
+    return Recertification(policy, fresh, float(stream.rows.accept.mean()))
 
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
@@ -137,11 +137,7 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
 class _Stream:
     """All images of a stream as arrays [n], and what reviews found."""
 
-    ids: tuple[str, ...]
-    confidence: Float64Array
-    first_look: Float64Array
-    disagreement: Float64Array
-    accept: BoolArray
+    rows: ScoreRows
     is_due: BoolArray
     """Whether the image was to be reviewed: rejected, or audited."""
     probability: Float64Array
@@ -156,21 +152,19 @@ class _Stream:
     def read(cls, policy: Policy, tables: Sequence[object], labels: Labels) -> "_Stream":
         """Join score rows with reviewed labels."""
         parts = [ScoreRows.read(table, policy) for table in tables]
-        ids = tuple(id_ for part in parts for id_ in part.ids)
-        known = {id_: place for place, id_ in enumerate(ids)}
-        if len(known) < len(ids):
-            raise MonitoringError("some images are in several tables of scores; pass each table once.")
-        if not ids:
+        if not any(map(len, parts)):
             raise MonitoringError("the scores have no images that could be read; pass those of reviewed images.")
-        predicted = np.concatenate([part.predicted for part in parts])
-        accept = np.concatenate([part.accept for part in parts])
-        probability = np.where(accept, np.concatenate([part.audit_probability for part in parts]), 1.0)
+        rows = ScoreRows.join(parts)
+        known = {id_: place for place, id_ in enumerate(rows.ids)}
+        if len(known) < len(rows):
+            raise MonitoringError("some images are in several tables of scores; pass each table once.")
+        probability = np.where(rows.accept, rows.audit_probability, 1.0)
         if np.isnan(probability).any():
             raise MonitoringError(
-                f"image {ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
+                f"image {rows.ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
                 "probability, so reviewed images say nothing about it; score with audit=."
             )
-        is_reviewed, is_right = np.zeros(len(ids), dtype=np.bool_), np.zeros(len(ids), dtype=np.bool_)
+        is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         for id_, label in collect_labels(labels).items():
             if id_ not in known:
                 raise MonitoringError(
@@ -179,41 +173,30 @@ class _Stream:
                 )
             place = known[id_]
             is_reviewed[place] = True
-            is_right[place] = find_class(label, policy.class_names, id_) in predicted[place]
-        is_due = ~accept | np.concatenate([part.audit for part in parts])
-        known_smallest = [part.smallest_probability for part in parts if part.smallest_probability is not None]
-        return cls(
-            ids,
-            np.concatenate([part.confidence for part in parts]),
-            np.concatenate([part.first_look for part in parts]),
-            np.concatenate([part.disagreement for part in parts]),
-            accept,
-            is_due,
-            probability,
-            is_reviewed & is_due,
-            is_due & ~is_right,
-            min(known_smallest, default=1.0),
-        )
+            is_right[place] = find_class(label, policy.class_names, id_) in rows.predicted[place]
+        is_due = ~rows.accept | rows.audit
+        smallest = 1.0 if rows.smallest_probability is None else rows.smallest_probability
+        return cls(rows, is_due, probability, is_reviewed & is_due, is_due & ~is_right, smallest)
 
     @property
     def digest(self) -> str:
         """Hex sha256 of the ids and the reviews."""
-        content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(self.ids, self.is_wrong, strict=True))
+        content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(self.rows.ids, self.is_wrong, strict=True))
         return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
 
     def compute_p_value(self, threshold: float, risk: float) -> float:
         """Return the p-value of an error rate of at least `risk` among the images that a threshold accepts."""
-        above = self.confidence >= threshold
+        above = self.rows.confidence >= threshold
         errors = self.probability[above & self.is_wrong]
         return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
 
     def count(self, threshold: float) -> Calibration:
         """Return the counts of the images that a threshold accepts."""
-        above = self.confidence >= threshold
+        above = self.rows.confidence >= threshold
         reviewed = above & self.is_reviewed
         wrong = reviewed & self.is_wrong
         return Calibration(
-            len(self.ids),
+            len(self.rows.ids),
             int(above.sum()),
             None,
             reviewed=int(reviewed.sum()),
@@ -222,9 +205,9 @@ class _Stream:
 
     def describe_reference(self, policy: Policy) -> Reference:
         """Return how the images look, with errors estimated from the reviewed ones."""
-        disagreement = None if np.isnan(self.disagreement).any() or policy.schedule else self.disagreement
+        disagreement = None if np.isnan(self.rows.disagreement).any() or policy.schedule else self.rows.disagreement
         weights = np.where(self.is_reviewed & self.is_wrong, 1 / self.probability, 0.0)
-        return make_reference(self.confidence, self.first_look, disagreement, weights)
+        return make_reference(self.rows.confidence, self.rows.first_look, disagreement, weights)
 
 
 def list_thresholds(policy: Policy) -> list[float]:
@@ -274,7 +257,7 @@ def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Gua
     """Return why no test passed at the thresholds that the tests start at, and how many reviews would be enough."""
     prospects = [_estimate(stream, threshold, guarantee, len(starts)) for threshold in starts]
     best = min(prospects, key=lambda one: math.inf if one.needed is None else one.needed)
-    pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.accept))
+    pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.rows.accept))
     waiting = f"; {pending:,} audits are not reviewed yet, and count as wrong" if pending else ""
     if best.needed is None:
         repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
@@ -288,9 +271,9 @@ def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Gua
 
 def _estimate(stream: _Stream, threshold: float, guarantee: Guarantee, n_starts: int) -> _Prospect:
     """Return how many labels certify a threshold if the errors among the reviewed images continue as they are."""
-    reviewed = (stream.confidence >= threshold) & stream.is_reviewed
+    reviewed = (stream.rows.confidence >= threshold) & stream.is_reviewed
     labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
-    accepted = int(np.sum((stream.confidence >= threshold) & (stream.is_reviewed | ~stream.is_due)))
+    accepted = int(np.sum((stream.rows.confidence >= threshold) & (stream.is_reviewed | ~stream.is_due)))
     capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
     needed = None
     if capital > 0 and labels:

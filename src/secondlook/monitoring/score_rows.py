@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,20 @@ class ScoreRows:
             audit_probability=probability,
             smallest_probability=_find_smallest(table, policy, probability),
             skipped=skipped,
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["ScoreRows"]) -> "ScoreRows":
+        """Return the rows of one or more tables as one."""
+        arrays = ("predicted", "confidence", "accept", "looks", "first_look", "disagreement", "audit")
+        known = [part.smallest_probability for part in parts if part.smallest_probability is not None]
+        return cls(
+            ids=tuple(id_ for part in parts for id_ in part.ids),
+            **{
+                name: np.concatenate([getattr(part, name) for part in parts]) for name in (*arrays, "audit_probability")
+            },
+            smallest_probability=min(known, default=None),
+            skipped=sum(part.skipped for part in parts),
         )
 
 

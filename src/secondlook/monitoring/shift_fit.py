@@ -25,7 +25,7 @@ from secondlook.selective import (
 
 # What follows was chosen on corrupted CIFAR-10 images and resnet20.
 LEVEL = 0.9
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 MIN_ACCEPTED = 20
 """Images that are accepted at least where the error rate among them is learned from."""
 MIN_SETS = 6

@@ -12,14 +12,10 @@ from secondlook.classifiers import Classifier
 from secondlook.errors import MonitoringError
 from secondlook.monitoring.shift_fit import LabeledScores, ShiftedScores, learn_shift_model
 from secondlook.predictions import BatchSize, Predictions, collect, read_first_image
-from secondlook.selective import Policy, ShiftModel
+from secondlook.selective import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES, Policy, ShiftModel
 from secondlook.sources import Source, Subset
 from secondlook.views import ViewSet
 
-DEFAULT_SHIFT_IMAGES = 500
-"""Number of labeled images that are corrupted."""
-MIN_SHIFT_IMAGES = 50
-"""With fewer images the accuracy for a corruption says nothing."""
 SMALL_SIDE = 32
 """Side of the images that the strengths below are for."""
 

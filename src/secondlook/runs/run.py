@@ -28,7 +28,7 @@ from secondlook.files import (
     describe_invalid,
     write_bytes_atomically,
 )
-from secondlook.monitoring import DEFAULT_SHIFT_IMAGES, learn_shifts
+from secondlook.monitoring import learn_shifts
 from secondlook.predictions import BatchSize, PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report import write_report
 from secondlook.runs.ledger import (
@@ -42,6 +42,7 @@ from secondlook.runs.ledger import (
 from secondlook.scoring import resolve_classifier
 from secondlook.selective import (
     DEFAULT_DELTA,
+    DEFAULT_SHIFT_IMAGES,
     DEFAULT_TOLERANCE,
     Guarantee,
     Policy,

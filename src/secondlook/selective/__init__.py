@@ -21,7 +21,9 @@ from secondlook.selective.schedule import FrontierPoint, Looks, Schedule
 from secondlook.selective.schedule_fit import DEFAULT_TOLERANCE, fit_schedule
 from secondlook.selective.scored_images import as_methods, check_threshold_transfers
 from secondlook.selective.shift_model import (
+    DEFAULT_SHIFT_IMAGES,
     MAX_CLASS_GROUPS,
+    MIN_SHIFT_IMAGES,
     AccuracyModel,
     LearnedShift,
     LogOddsRange,
@@ -35,8 +37,10 @@ from secondlook.selective.shift_model import (
 
 __all__ = [
     "DEFAULT_DELTA",
+    "DEFAULT_SHIFT_IMAGES",
     "DEFAULT_TOLERANCE",
     "MAX_CLASS_GROUPS",
+    "MIN_SHIFT_IMAGES",
     "OTHER_GROUPS",
     "AccuracyModel",
     "AuditPlan",

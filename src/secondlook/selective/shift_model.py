@@ -10,6 +10,10 @@ from secondlook.arrays import Float64Array, IntArray
 from secondlook.files import FrozenRecord, PositiveCount
 from secondlook.tables import TextTable, format_html
 
+DEFAULT_SHIFT_IMAGES = 500
+"""Number of labeled images that are corrupted to learn from."""
+MIN_SHIFT_IMAGES = 50
+"""With fewer images the accuracy for a corruption says nothing."""
 MAX_CLASS_GROUPS = 16
 """Predicted classes are counted in so many groups at most, so that a window of the stream stays small."""
 SMALLEST_SHARE = 1e-3
