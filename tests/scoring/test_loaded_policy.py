@@ -14,7 +14,7 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier, Ensemble, load_classifier, onnx_model
+from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier, onnx_model
 from secondlook.classifiers import classifier as classifier_module
 from secondlook.errors import ConfidenceError, DecisionError, SourceError
 from secondlook.scoring import ImageDecision, score
@@ -275,3 +275,22 @@ def test_adaptive_decisions_are_those_of_score(
     for decision, row in zip(decisions, rows, strict=True):
         assert as_row(decision) == tuple(row[name] for name in COLUMNS)
         assert (decision.interval is None) == (decision.looks == 1 and not is_ensemble)
+
+
+class TestDecider:
+    def test_several_images_are_looked_at_as_single_ones(
+        self, tmp_path: Path, counting: Counting, colors: Array
+    ) -> None:
+        classifier = load_classifier(counting, output="probabilities", name="counting")
+        policy = sl.load_policy(save_policy(tmp_path / "p.json", classifier, Rule(0.5, "mean")), classifier=classifier)
+        ((positions, preds),) = policy.decider.look(colors, [f"{number}" for number in range(len(colors))])
+        assert positions.tolist() == list(range(len(colors)))
+        alone = [policy.decide(image) for image in colors]
+        np.testing.assert_allclose(policy.rule.confidence(preds), [one.confidence for one in alone])
+
+    def test_it_is_warmed_up_where_the_shape_of_images_is_known(self, tmp_path: Path, counting: Counting) -> None:
+        for preprocessing, expected in ((None, []), (Preprocessing(size=(9, 7), channels=3), [5])):
+            classifier = load_classifier(counting, output="probabilities", name="counting", preprocessing=preprocessing)
+            path = save_policy(tmp_path / f"{len(expected)}.json", classifier, Rule(0.5, "mean"))
+            sl.load_policy(path, classifier=classifier).decider.warm_up()
+            assert counting.batch_sizes == expected

@@ -118,15 +118,18 @@ def format_labeling_interface(class_names: tuple[str, ...]) -> str:
 def _label_studio_lines(queue: ReviewQueue, locations: ImageLocations) -> Iterator[bytes]:
     yield b"["
     for number, image in enumerate(queue):
-        task = json.dumps(_label_studio_task(image, locations.url_of(image)), ensure_ascii=False)
+        task = json.dumps(make_label_studio_task(image, locations.url_of(image)), ensure_ascii=False)
         yield f"{',' if number else ''}\n{task}".encode()
     yield b"\n]\n"
 
 
-def _label_studio_task(image: ReviewImage, url: str) -> dict[str, object]:
+def make_label_studio_task(image: ReviewImage, url: str) -> dict[str, object]:
+    """Return an image as a task of Label Studio, with the prediction as a pre-annotation."""
     low, high = image.interval or (None, None)
-    choice = {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [image.class_name]}}
-    prediction: dict[str, object] = {"model_version": "secondlook", "result": [choice]}
+    prediction: dict[str, object] = {
+        "model_version": "secondlook",
+        "result": [make_label_studio_choice(image.class_name)],
+    }
     # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
     if 0 <= image.confidence <= 1:
         prediction["score"] = image.confidence
@@ -139,6 +142,11 @@ def _label_studio_task(image: ReviewImage, url: str) -> dict[str, object]:
         "accept": image.accept,
     }
     return {"data": data, "predictions": [prediction]}
+
+
+def make_label_studio_choice(class_name: str) -> dict[str, object]:
+    """Return the choice of a class in the labeling interface."""
+    return {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [class_name]}}
 
 
 def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 from pydantic import PrivateAttr
 
-from secondlook.arrays import Float32Array, default_ids
+from secondlook.arrays import Array, Float32Array, default_ids
 from secondlook.classifiers import check_device
 from secondlook.predictions import Predictions, choose_batch_size, make_inference
-from secondlook.scoring.adaptive_looks import AdaptiveLooks, take_all_looks
+from secondlook.scoring.adaptive_looks import AdaptiveLooks, LookedGroup, take_all_looks
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.rows import make_decisions
 from secondlook.selective import Guarantee, Policy, check_threshold_transfers
@@ -123,15 +124,7 @@ class Decider:
 
     def decide(self, image: object, *, level: float, seed: int) -> ImageDecision:
         """Decide about one image of any kind that `read_image` takes."""
-        inputs = self._classifier.preprocessing.fit([read_image(image)])
-        batch_size = choose_batch_size("auto", inputs[0], self._classifier)
-        inference = make_inference(self._classifier, batch_size)
-        if self.rule.schedule is None:
-            outputs = inference.classify_views(inputs, self._views.views)
-            preds = self._make_predictions(outputs, self._views, default_ids(1))
-        else:
-            looks = AdaptiveLooks(self.rule, default_ids(1), self._make_predictions)
-            ((_, preds),) = take_all_looks(looks, inputs, inference)
+        ((_, preds),) = self.look(self.fit_image(read_image(image)), default_ids(1))
         (decision,) = make_decisions(self.rule, preds, level=level, seed=seed)
         first = decision.label if isinstance(decision.label, int) else decision.label[0]
         return ImageDecision(
@@ -145,6 +138,28 @@ class Decider:
             decision.first_look,
             decision.disagreement,
         )
+
+    def fit_image(self, image: Array) -> Array:
+        """Return an image at the input size of the classifier. uint8|float32 [h, w, C] -> [1, H, W, C]"""
+        return self._classifier.preprocessing.fit([image])
+
+    def warm_up(self) -> None:
+        """Look at a black image, if its shape is known: the first look compiles and allocates what others use."""
+        preprocessing = self._classifier.preprocessing
+        if preprocessing.input_size is None or preprocessing.channels is None:
+            return
+        image = np.zeros((1, *preprocessing.input_size, preprocessing.channels), dtype=np.uint8)
+        for _, preds in self.look(image, default_ids(1)):
+            make_decisions(self.rule, preds, level=DEFAULT_LEVEL, seed=0)
+
+    def look(self, inputs: Array, ids: Sequence[str]) -> list[LookedGroup]:
+        """Look at images [N, H, W, C] until they are decided, and return them by the number of looks."""
+        batch_size = choose_batch_size("auto", inputs[0], self._classifier)
+        inference = make_inference(self._classifier, batch_size)
+        if self.rule.schedule is not None:
+            return take_all_looks(AdaptiveLooks(self.rule, ids, self._make_predictions), inputs, inference)
+        outputs = inference.classify_views(inputs, self._views.views)
+        return [LookedGroup(np.arange(len(inputs)), self._make_predictions(outputs, self._views, ids))]
 
     def _make_predictions(self, outputs: Float32Array, views: ViewSet, ids: Sequence[str]) -> Predictions:
         n_classes = outputs.shape[2] // len(self._classifier.members)

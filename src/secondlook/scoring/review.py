@@ -1,6 +1,7 @@
 """Review of images by people: the review queue, the files of its images, and the folder of rejected images."""
 
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from secondlook.arrays import Array
+from secondlook.classifiers import as_pixels
 from secondlook.errors import DecisionError
 from secondlook.files import TEMPORARY_SUFFIX, remove_temporary_files, write_atomically
 from secondlook.scoring.chunks import ScoreChunks
@@ -176,7 +178,7 @@ class RejectedFolder:
         temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
         original = find_file(self.source, image.position)
         if original is None:
-            _save_png(self.source.read(image.position), temporary)
+            temporary.write_bytes(encode_png(self.source.read(image.position)))
         elif self.link:
             temporary.symlink_to(original)
         else:
@@ -263,9 +265,11 @@ def make_file_name(name: str, identity: str) -> str:
     return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
-def _save_png(pixels: Array, path: Path) -> None:
+def encode_png(image: Array) -> bytes:
+    """Return an image as a PNG file. uint8|float32 [H, W, 1 or 3]"""
     from PIL import Image
 
-    if pixels.dtype == np.float32:
-        pixels = np.rint(pixels * 255).astype(np.uint8)
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(path, format="PNG")
+    pixels = as_pixels(image)
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, format="PNG")
+    return file.getvalue()

@@ -181,19 +181,19 @@ def compute_rows(options: RowOptions, preds: Predictions) -> "pa.Table":
         "disagreement": as_nullable(decisions.disagreement),
     }
     if options.audit_plan is not None:
-        columns |= _draw_audits(options.audit_plan, decisions, options.seed)
+        marked, probabilities = draw_marks(options.audit_plan, decisions, options.seed)
+        columns |= {AUDIT: marked, AUDIT_PROBABILITY: as_nullable(probabilities)}
     if options.per_view:
-        columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in _predict_per_view(preds))
+        columns["view_labels"], columns["view_probabilities"] = (list(rows) for rows in predict_per_view(preds))
     return _make_table(options, columns, len(preds))
 
 
-def _draw_audits(plan: AuditPlan, decisions: Decisions, seed: int) -> dict[str, "pa.Array"]:
-    """Return which images are marked for review, and the probability of each that is accepted. [N] each"""
+def draw_marks(plan: AuditPlan, decisions: Decisions, seed: int) -> tuple[BoolArray, Float64Array]:
+    """Return which images are marked for review, bool [N], and with which probability, float64 [N], NaN if rejected."""
     probabilities = np.full(len(decisions), np.nan)
     probabilities[decisions.accept] = plan.probabilities(decisions.confidence[decisions.accept])
     # A comparison with NaN is False.
-    marked = draw_audits(decisions.ids, seed) < probabilities
-    return {AUDIT: marked, AUDIT_PROBABILITY: as_nullable(probabilities)}
+    return draw_audits(decisions.ids, seed) < probabilities, probabilities
 
 
 def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -> "pa.Table":
@@ -304,7 +304,7 @@ def _name_classes(class_names: tuple[str, ...] | None, classes: IntArray) -> lis
     return [None if class_names is None else class_names[one] for one in classes]
 
 
-def _predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
+def predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
     """Return the class predicted from each view, and its probability. int64 [N, V], float64 [N, V]"""
     classes = np.empty((preds.n_images, preds.n_views), dtype=np.int64)
     probabilities = np.empty((preds.n_images, preds.n_views))
