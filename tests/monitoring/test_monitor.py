@@ -415,3 +415,32 @@ def test_status_as_json_has_every_number(policy: Policy) -> None:
     text = str(monitor.status())
     assert "estimate, not guarantee" in text
     assert "audits: undecided" in text
+
+
+def test_labels_that_are_taken_back_leave_no_trace(policy: Policy, tmp_path: Path) -> None:
+    monitor = Monitor(policy)
+    monitor.update(make_rows(2000, audit=0.2))
+    labels = review(monitor, 0.3)
+    kept = dict(list(labels.items())[::2])
+    monitor.add_labels(kept)
+    before, told = save(monitor, tmp_path), str(monitor.status())
+    monitor.add_labels(labels)
+    assert str(monitor.status()) != told
+    assert monitor.remove_labels(labels.keys() - kept.keys()) == len(labels) - len(kept)
+    assert save(monitor, tmp_path) == before
+    assert str(monitor.status()) == told
+    assert monitor.remove_labels(labels.keys() - kept.keys()) == 0, "they are gone already"
+    first, *_ = kept
+    assert monitor.remove_labels([first, first]) == 1
+    monitor.add_labels({first: (labels[first] + 1) % 4})
+    assert next(audit for audit in monitor.audited if audit.id == first).label == (labels[first] + 1) % 4
+    state = save(monitor, tmp_path)
+    with pytest.raises(MonitoringError, match=r"nowhere\.jpg"):
+        monitor.remove_labels([*kept, "nowhere.jpg"])
+    assert save(monitor, tmp_path) == state, "nothing is taken back if one is unknown"
+
+
+def test_monitor_describes_a_stream_within_the_burn_in(policy: Policy) -> None:
+    monitor = Monitor(policy, burn_in=100)
+    assert monitor.describe().images == 0
+    assert monitor.update(make_rows(80)) == monitor.describe()

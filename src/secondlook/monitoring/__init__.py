@@ -7,6 +7,7 @@ from secondlook.monitoring.labels import collect_labels, find_class, read_labels
 from secondlook.monitoring.monitor import Monitor
 from secondlook.monitoring.recertification import Recertification, recertify
 from secondlook.monitoring.score_files import MonitoredScores, list_score_files, monitor_scores, read_score_tables
+from secondlook.monitoring.score_rows import SCORE_METADATA
 from secondlook.monitoring.shift_fit import LabeledScores, ShiftedScores, learn_shift_model
 from secondlook.monitoring.shifts import (
     collect_shifts,
@@ -16,12 +17,13 @@ from secondlook.monitoring.shifts import (
     list_shifts,
     score_images,
 )
-from secondlook.monitoring.state import StreamImage
+from secondlook.monitoring.state import ReadFile, StreamImage
 from secondlook.monitoring.status import ESTIMATE, MonitorStatus, format_evidence, format_rate
 from secondlook.monitoring.timeline import TimelineWindow
 
 __all__ = [
     "ESTIMATE",
+    "SCORE_METADATA",
     "AccuracyEstimate",
     "AccuracyEstimator",
     "AlarmState",
@@ -31,6 +33,7 @@ __all__ = [
     "Monitor",
     "MonitorStatus",
     "MonitoredScores",
+    "ReadFile",
     "Recertification",
     "ShiftAlarm",
     "ShiftedScores",

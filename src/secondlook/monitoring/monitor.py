@@ -101,7 +101,7 @@ class Monitor:
             self._smallest_probability = min(scored.smallest_probability, self._smallest_probability or 1.0)
         if len(scored):
             self._add(scored)
-        return self._describe()
+        return self.describe()
 
     def add_labels(self, labels: Labels) -> int:
         """Add what people found when they reviewed audits, and return how many labels are new.
@@ -117,15 +117,45 @@ class Monitor:
         self._audited |= reviewed
         return new
 
+    def remove_labels(self, ids: Iterable[str]) -> int:
+        """Take labels of audits back, as if they had never been added, and return how many there were."""
+        wanted = list(ids)
+        for id_ in wanted:
+            self._find_audit(id_)
+        known = [id_ for id_ in dict.fromkeys(wanted) if self._audited[id_].label is not None]
+        self._audited |= {id_: self._audited[id_].model_copy(update={"label": None}) for id_ in known}
+        return len(known)
+
     def status(self) -> MonitorStatus:
         """Return what is known; raise an error if the stream is shorter than the burn-in and there is no alarm."""
-        status = self._describe()
+        status = self.describe()
         if status.in_burn_in:
             raise MonitoringError(
                 f"the stream has {status.images:,} images, fewer than burn_in={self.burn_in}: too few to say that all "
                 "is well; add more images, or pass a smaller burn_in=."
             )
         return status
+
+    def describe(self) -> MonitorStatus:
+        """Return what is known, also within the burn-in."""
+        windows, calibration = self._timeline.windows, self.policy.calibration
+        # The last window may have few images, so the one before counts as well.
+        recent = windows[-1:] if windows and windows[-1].images == self._timeline.size else windows[-2:]
+        return MonitorStatus(
+            images=self.images,
+            accepted=self._count("accepted"),
+            skipped=self.skipped,
+            calibration_coverage=None if calibration is None else calibration.accepted / calibration.images,
+            guarantee=self.policy.rule.guarantee,
+            shift=self._describe_shift(),
+            estimate=self._estimate(windows),
+            recent=self._estimate(recent),
+            recent_images=sum(window.images for window in recent),
+            audit=self._judge(),
+            audited=len(self._audited),
+            auditable=self._count("auditable"),
+            burn_in=self.burn_in,
+        )
 
     def timeline(self) -> tuple[TimelineWindow, ...]:
         """Return the windows of the stream, oldest first."""
@@ -271,13 +301,17 @@ class Monitor:
         found = [DoubtfulImage(**_describe_image(rows, place, images)) for place in worst.tolist()]
         self._doubtful = sorted([*self._doubtful, *found], key=lambda image: image.rank)[:MAX_DOUBTFUL]
 
-    def _review(self, id_: str, label: int) -> AuditRecord:
+    def _find_audit(self, id_: str) -> AuditRecord:
         audit = self._audited.get(id_)
         if audit is None:
             raise MonitoringError(
                 f"there is no audited image {id_!r} in the stream; pass labels of images that were marked for review, "
                 "after the rows with these images."
             )
+        return audit
+
+    def _review(self, id_: str, label: int) -> AuditRecord:
+        audit = self._find_audit(id_)
         if audit.label not in (None, label):
             raise MonitoringError(
                 f"image {id_!r} has two labels, {self._name(audit.label or 0)} before and {self._name(label)} now; "
@@ -308,26 +342,6 @@ class Monitor:
         sums, accepted_sums = _sum_features(windows)
         counts = sum(one.images for one in windows), sum(one.accepted for one in windows)
         return self._estimator.estimate(counts[0], sums, counts[1], accepted_sums)
-
-    def _describe(self) -> MonitorStatus:
-        windows, calibration = self._timeline.windows, self.policy.calibration
-        # The last window may have few images, so the one before counts as well.
-        recent = windows[-1:] if windows and windows[-1].images == self._timeline.size else windows[-2:]
-        return MonitorStatus(
-            images=self.images,
-            accepted=self._count("accepted"),
-            skipped=self.skipped,
-            calibration_coverage=None if calibration is None else calibration.accepted / calibration.images,
-            guarantee=self.policy.rule.guarantee,
-            shift=self._describe_shift(),
-            estimate=self._estimate(windows),
-            recent=self._estimate(recent),
-            recent_images=sum(window.images for window in recent),
-            audit=self._judge(),
-            audited=len(self._audited),
-            auditable=self._count("auditable"),
-            burn_in=self.burn_in,
-        )
 
     def _describe_shift(self) -> ShiftStatus:
         return ShiftStatus(

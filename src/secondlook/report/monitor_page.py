@@ -24,7 +24,7 @@ from secondlook.selective import BinCounts, Policy
 from secondlook.sources import Source, UnreadableImageError
 
 STYLES = ("report.css", "monitor.css")
-SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js")
+SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
 MAX_OPEN_WINDOWS = 24
 """More windows are a table that the reader opens."""
 MAX_FILES = 200
@@ -78,7 +78,7 @@ def render_monitor_page(
         "monitor.html",
         styles=STYLES,
         scripts=SCRIPTS,
-        data=_describe_data(monitor, status, windows),
+        data=describe_timeline(monitor, status),
         filters=_make_filters(monitor.policy),
         title=title,
         status=status,
@@ -88,7 +88,7 @@ def render_monitor_page(
         window_size=windows[0].images,
         max_open_windows=MAX_OPEN_WINDOWS,
         has_disagreement=any(window.disagreement is not None for window in windows),
-        captions=_describe_plots(status),
+        captions=describe_plots(status),
         worst=worst,
         n_wrong=sum(image.wrong is True for image in worst),
         pictures=pictures,
@@ -141,7 +141,7 @@ def _format_range(low: float, high: float) -> str:
     return use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
 
 
-def _describe_plots(status: MonitorStatus) -> dict[str, str]:
+def describe_plots(status: MonitorStatus) -> dict[str, str]:
     """Return what each plot shows, in words."""
     limit = format_evidence(status.shift.log10_limit)
     raised = (
@@ -174,8 +174,8 @@ def _describe_estimate_interval(estimate: AccuracyEstimate | None) -> str:
     return " The interval of the estimate is of sampling only: images that change may be far outside."
 
 
-def _describe_data(monitor: Monitor, status: MonitorStatus, windows: Sequence[TimelineWindow]) -> dict[str, object]:
-    """Return the numbers that the script reads."""
+def describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, object]:
+    """Return the numbers of the plots as JSON values, as the script `timeline.js` reads them."""
     reference = monitor.policy.reference
     assert reference is not None, "a monitor needs one"
     disagreement = None if reference.disagreement is None else _mean(reference.disagreement)
@@ -189,7 +189,7 @@ def _describe_data(monitor: Monitor, status: MonitorStatus, windows: Sequence[Ti
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
-        "windows": [_describe_window(window) for window in windows],
+        "windows": [_describe_window(window) for window in monitor.timeline()],
     }
 
 

@@ -42,7 +42,7 @@ MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
 
 
-def render_page(
+def render_report_page(
     findings: Findings,
     *,
     title: str,

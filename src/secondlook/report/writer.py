@@ -15,7 +15,7 @@ from secondlook.progress import progress_bar
 from secondlook.report.curves import BAND_RESAMPLES
 from secondlook.report.findings import Findings, compute_findings
 from secondlook.report.galleries import ImageReader, read_images
-from secondlook.report.page import render_page
+from secondlook.report.page import render_report_page
 from secondlook.report.static_plots import N_PLOTS, render_plots
 from secondlook.report.study import Study, build_study
 from secondlook.report.tables import render_tables
@@ -136,7 +136,7 @@ def write_report(
     )
     all_facts = {**_describe_settings(findings), **(facts or {})}
     folder = target.with_name(f"{target.stem}-files")
-    page = render_page(
+    page = render_report_page(
         findings,
         title=title,
         images={} if image is None else read_images(study, findings.images, image),

@@ -508,9 +508,15 @@ class Policy(FrozenRecord):
             ) from None
 
     @staticmethod
-    def is_intact(path: str | Path) -> bool | None:
-        """Return whether a policy file is as it was written; None for versions 1 and 2, which have no checksum."""
-        return _is_intact(from_json(Path(path).read_bytes()))
+    def is_intact(file: str | Path | bytes) -> bool | None:
+        """Return whether a policy file, or its content, is as it was written.
+
+        None for versions 1 and 2, which have no checksum; a `ValueError` for anything but a JSON object.
+        """
+        content = from_json(file if isinstance(file, bytes) else Path(file).read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("expected a JSON object")
+        return _is_intact(content)
 
     def __str__(self) -> str:
         rule = self.rule.describe(self.guarantee_text)

@@ -47,7 +47,7 @@ function key(method) {
 }
 
 const PAPER_WIDTH = 800;
-const MARGIN = { top: 12, right: 22, bottom: 42, left: 60 };
+const MARGIN = { top: 12, right: 22, bottom: 42, left: 68 };
 
 function roundStep(span, maxSteps) {
   const raw = span / maxSteps;

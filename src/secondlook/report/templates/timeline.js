@@ -68,38 +68,55 @@ function drawLevel(chart, value, className) {
   chart.area.append(svg("path", { class: className, d: chart.path([0, chart.spec.x.max], [value, value]) }));
 }
 
-function timelinePlot(page, name, { height = 260, y, series, draw, read }) {
-  const figure = byId(`${name}-plot`);
-  const reading = byId(`${name}-reading`);
-  if (!figure) return null;
-  let cross = null;
-  const chart = new Chart(figure, {
-    height,
-    x: { min: 0, max: page.images, label: "images", format: formatCount },
-    y,
-    draw(chart) {
-      draw(chart);
-      cross = svg("line", { class: "cross", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
-      chart.over.append(cross);
-    },
-  });
-  figure.append(html("ul", { class: "legend" }, ...series.map(([kind, text]) => html("li", {}, keyOf(kind), text))));
-  chart.redraw();
-  return {
-    figure,
-    reading,
-    valueAt: (clientX) => chart.valueAt(clientX),
-    show(index) {
-      const one = page.windows[index];
-      const at = chart.x(one.start + one.images / 2);
-      cross.setAttribute("x1", at);
-      cross.setAttribute("x2", at);
-      cross.setAttribute("visibility", "visible");
-      const texts = read(index).map((text) => html("span", {}, text));
-      reading.replaceChildren(html("span", {}, `Images ${formatCount(one.start + 1)} to ${formatCount(one.start + one.images)}:`), ...texts);
-    },
-    hide: () => cross.setAttribute("visibility", "hidden"),
-  };
+// A plot of the page; `update` draws it, again if the stream has grown.
+class TimelinePlot {
+  constructor(name) {
+    this.figure = byId(`${name}-plot`);
+    this.reading = byId(`${name}-reading`);
+    this.legend = html("ul", { class: "legend" });
+    this.chart = null;
+  }
+
+  // `spec` is null if there is nothing to draw.
+  update(page, spec) {
+    if (!spec) return;
+    const { height = 260, y, series, draw, read } = spec;
+    this.page = page;
+    this.read = read;
+    const drawn = {
+      height,
+      x: { min: 0, max: page.images, label: "images", format: formatCount },
+      y,
+      draw: (chart) => {
+        draw(chart);
+        this.cross = svg("line", { class: "cross", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
+        chart.over.append(this.cross);
+      },
+    };
+    if (this.chart) {
+      this.chart.spec = drawn;
+    } else {
+      this.chart = new Chart(this.figure, drawn);
+      this.figure.append(this.legend);
+    }
+    this.legend.replaceChildren(...series.map(([kind, text]) => html("li", {}, keyOf(kind), text)));
+    this.chart.redraw();
+  }
+
+  show(index) {
+    if (!this.chart) return;
+    const one = this.page.windows[index];
+    const at = this.chart.x(one.start + one.images / 2);
+    this.cross.setAttribute("x1", at);
+    this.cross.setAttribute("x2", at);
+    this.cross.setAttribute("visibility", "visible");
+    const texts = this.read(index).map((text) => html("span", {}, text));
+    this.reading.replaceChildren(html("span", {}, `Images ${formatCount(one.start + 1)} to ${formatCount(one.start + one.images)}:`), ...texts);
+  }
+
+  hide() {
+    this.cross?.setAttribute("visibility", "hidden");
+  }
 }
 
 // A piece of a curve for the legend, drawn as `drawSteps` draws it, or of a level, by its class.
@@ -147,13 +164,13 @@ function riskTimeline(page) {
     return [...estimate, ...describeRange("audited so far", auditLow[index], auditHigh[index])];
   }
 
-  return timelinePlot(page, "risk", {
+  return {
     height: 320,
     y: { min: 0, max: Math.min(1, 1.12 * top), label: "risk", format: (v) => formatPercent(v, 3) },
     series,
     draw,
     read,
-  });
+  };
 }
 
 function evidenceTimeline(page) {
@@ -164,7 +181,8 @@ function evidenceTimeline(page) {
   const [ends, evidence] = [0, 1].map((column) => known.map((point) => point[column]));
   const [low, high] = [Math.min(...evidence, 0), Math.max(...evidence, shift.limit)];
   const span = high - low;
-  const marks = ticks(Math.floor(low), Math.ceil(high + 0.1 * span), 6).filter((value) => Number.isInteger(Math.round(1e6 * value) / 1e6));
+  const top = high + 0.12 * span;
+  const marks = ticks(Math.floor(low), top, 6).filter((value) => Number.isInteger(Math.round(1e6 * value) / 1e6));
 
   function draw(chart) {
     chart.area.append(svg("path", { class: "curve", stroke: methodColor(ESTIMATED), d: chart.path(ends, evidence) }));
@@ -178,19 +196,20 @@ function evidenceTimeline(page) {
     chart.over.append(svg("text", { class: "alert", x: start, y: chart.top + 14 }, text));
   }
 
-  return timelinePlot(page, "evidence", {
-    y: { min: Math.min(low - 0.08 * span, marks[0]), max: high + 0.12 * span, ticks: marks, label: "evidence (log)", format: formatPower },
+  return {
+    y: { min: Math.min(low - 0.08 * span, marks[0]), max: top, ticks: marks, label: "evidence (log)", format: formatPower },
     series: [["limit", `limit of the alarm: ${formatEvidence(shift.limit)}`]],
     draw,
     read: (index) => [`evidence ${formatEvidence(windows[index].evidence)} at the end, limit ${formatEvidence(shift.limit)}`],
-  });
+  };
 }
 
 // A mean of each window beside that of the calibration.
 function meanTimeline(page, name, { label, most, format }) {
   const values = page.windows.map((one) => one[name]);
   const calibrated = page.calibration[name];
-  return timelinePlot(page, name, {
+  if (!values.some(KNOWN)) return null;
+  return {
     y: { ...range([...values, calibrated], name === "confidence" ? -Infinity : 0, most), label, format },
     series: KNOWN(calibrated) ? [["reference", `calibration: ${format(calibrated)}`]] : [],
     draw(chart) {
@@ -198,31 +217,52 @@ function meanTimeline(page, name, { label, most, format }) {
       if (KNOWN(calibrated)) drawLevel(chart, calibrated, "reference");
     },
     read: (index) => (KNOWN(values[index]) ? [`${label} ${format(values[index])}`] : ["not known"]),
-  });
+  };
 }
 
-function startTimeline(page) {
-  const percent = (value) => formatPercent(value, 1);
-  const plots = [
-    riskTimeline(page),
-    evidenceTimeline(page),
-    meanTimeline(page, "coverage", { label: "coverage", most: 1, format: percent }),
-    meanTimeline(page, "confidence", { label: "mean confidence", most: Infinity, format: formatMean }),
-    meanTimeline(page, "disagreement", { label: "mean disagreement", most: 1, format: formatMean }),
-  ].filter(KNOWN);
-  const starts = page.windows.map((one) => one.start);
-  let shown = page.windows.length - 1;
+const percent = (value) => formatPercent(value, 1);
+const TIMELINE = {
+  risk: riskTimeline,
+  evidence: evidenceTimeline,
+  coverage: (page) => meanTimeline(page, "coverage", { label: "coverage", most: 1, format: percent }),
+  confidence: (page) => meanTimeline(page, "confidence", { label: "mean confidence", most: Infinity, format: formatMean }),
+  disagreement: (page) => meanTimeline(page, "disagreement", { label: "mean disagreement", most: 1, format: formatMean }),
+};
+
+// Draws the plots that the page has, and returns a function that draws them again for a stream that has grown.
+function startTimeline(first) {
+  const plots = Object.keys(TIMELINE).filter((name) => byId(`${name}-plot`)).map((name) => [TIMELINE[name], new TimelinePlot(name)]);
+  let page = first;
+  let shown = Infinity;
+  let isPointing = false;
 
   function show(index) {
     shown = Math.max(0, Math.min(page.windows.length - 1, index));
-    for (const plot of plots) plot.show(shown);
+    isPointing = true;
+    for (const [, plot] of plots) plot.show(shown);
   }
 
-  show(shown);
-  for (const plot of plots) {
-    plot.hide();
-    plot.figure.addEventListener("pointermove", (event) => show(firstAtLeast(starts, plot.valueAt(event.clientX)) - 1));
-    plot.figure.addEventListener("pointerleave", () => plots.forEach((one) => one.hide()));
+  function hide() {
+    isPointing = false;
+    for (const [, plot] of plots) plot.hide();
+  }
+
+  function update(next) {
+    const isAtEnd = shown >= page.windows.length - 1;
+    const wasPointing = isPointing;
+    page = next;
+    for (const [describe, plot] of plots) plot.update(page, describe(page));
+    show(isAtEnd ? Infinity : shown);
+    if (!wasPointing) hide();
+  }
+
+  update(first);
+  for (const [, plot] of plots) {
+    plot.figure.addEventListener("pointermove", (event) => {
+      const starts = page.windows.map((one) => one.start);
+      if (plot.chart) show(firstAtLeast(starts, plot.chart.valueAt(event.clientX)) - 1);
+    });
+    plot.figure.addEventListener("pointerleave", hide);
     // Only the plot in use is read out.
     plot.figure.addEventListener("focus", () => plot.reading.setAttribute("aria-live", "polite"));
     plot.figure.addEventListener("blur", () => plot.reading.removeAttribute("aria-live"));
@@ -233,7 +273,5 @@ function startTimeline(page) {
       show(shown + steps);
     });
   }
+  return update;
 }
-
-startTimeline(JSON.parse(byId("data").textContent));
-document.querySelectorAll(".scroll").forEach(markOverflow);
