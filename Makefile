@@ -6,12 +6,17 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 TEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 
-.PHONY: demo test test-browser check lint types wheel bench stress reproduce docs clean
+.PHONY: demo demo-serve test test-browser check lint types wheel bench stress reproduce docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
 
-test: $(VENV)/ready-dev
+# The demo's policy behind a service, with its pages in the browser; DEMO_SERVE_OPTIONS='--port 8001' and others.
+DEMO_SERVE_OPTIONS ?=
+demo-serve: $(VENV)/ready-serve
+	$(BIN)/secondlook demo --serve $(DEMO_SERVE_OPTIONS)
+
+test: $(VENV)/ready-dev $(VENV)/ready-postgres
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 # Tests the report in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
@@ -35,7 +40,7 @@ wheel: $(VENV)/ready
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
-	for name in views ranking metrics collect latency search guarantee peers gpu cluster monitoring_groups; do \
+	for name in views ranking metrics collect latency search guarantee peers gpu cluster monitoring_groups service; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	for name in simulated audits; do $(BIN)/python benchmarks/monitoring.py $$name || exit 1; done
 
@@ -58,6 +63,17 @@ clean:
 $(VENV)/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/ready-serve: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[serve]'
+	touch $@
+
+# Tests of the service use PostgreSQL where it can be found or installed, and are skipped elsewhere.
+$(VENV)/ready-postgres: $(VENV)/ready
+	test -n "$$(ls /usr/lib/postgresql/*/bin/initdb 2> /dev/null)" || command -v initdb > /dev/null \
+		|| ! command -v apt-get > /dev/null || test "$$(id -u)" != 0 \
+		|| { apt-get update -qq && apt-get install --yes -qq postgresql; }
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready

@@ -30,6 +30,7 @@ ROOMS = (
     "report",
     "setup_check",
     "runs",
+    "serving",
     "cli",
 )
 HEAVY = (
@@ -47,6 +48,7 @@ HEAVY = (
 )
 EXPORTED = [
     "Classifier",
+    "Client",
     "ConfidenceHistogramDisplay",
     "Decisions",
     "Ensemble",

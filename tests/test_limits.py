@@ -9,6 +9,7 @@ from secondlook.classifiers import http_client, inference_protocol, model_input,
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
 from secondlook.scoring import policy_options
+from secondlook.serving import ServiceOptions, request_limits
 from secondlook.sources import image_files, official_files, regular_files, source
 from secondlook.views import view
 
@@ -65,6 +66,11 @@ LIMITS = {
         f"{mib(remote_models.MAX_RESPONSE_BYTES)}, {mib(remote_models.MAX_METADATA_BYTES)}, "
         f"{mib(http_client.MAX_HEAD_BYTES)}, {inference_protocol.MAX_JSON_VALUES:,}"
     ),
+    "body of a request to the service": (
+        f"{mib(ServiceOptions.max_body_bytes)}; {ServiceOptions.max_images}; {million(ServiceOptions.max_pixels)}"
+    ),
+    "bodies of all requests": mib(request_limits.MAX_FULL_BODIES * ServiceOptions.max_body_bytes),
+    "images that wait": f"{ServiceOptions.max_waiting}; {ServiceOptions.body_seconds:g} s",
     "steps of a view": f"{view.MAX_STEPS}",
     "error message": f"{app.LONGEST_MESSAGE:,} characters; the middle is left out",
 }

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         fit_schedule,
         threshold_for,
     )
+    from secondlook.serving import Client
     from secondlook.setup_check import SetupCheck, SetupWarning, check_setup
     from secondlook.sources import Source, open_source
     from secondlook.views import View, ViewSet, ViewWarning, apply_views, contact_sheet, view_step
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "Classifier": "classifiers",
+    "Client": "serving",
     "ConfidenceHistogramDisplay": "displays",
     "Decisions": "scoring",
     "Ensemble": "classifiers",
@@ -96,6 +98,7 @@ _ROOMS = {
 
 __all__ = [
     "Classifier",
+    "Client",
     "ConfidenceHistogramDisplay",
     "Decisions",
     "Ensemble",

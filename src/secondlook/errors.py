@@ -49,6 +49,10 @@ class MonitoringError(SecondLookError):
     """Scores or reviewed labels that cannot be monitored."""
 
 
+class ServingError(SecondLookError):
+    """The service cannot be started, or a request to it fails."""
+
+
 class MissingExtraError(SecondLookError):
     """A feature whose optional dependency is not installed."""
 

@@ -33,14 +33,22 @@ class HttpClient:
         self._context = ssl.create_default_context() if encrypted else None
 
     def send(
-        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None = None, max_bytes: int
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        max_bytes: int,
+        timeout: float | None = None,
     ) -> HttpResponse:
         """Send a request and return the complete response.
 
-        Raises TimeoutError after the timeout in all, ClassifierError for a response of more than `max_bytes`, and
-        OSError or HTTPException for any other failure.
+        Raises TimeoutError after `timeout` in all, by default that of the client, ClassifierError for a response of
+        more than `max_bytes`, and OSError or HTTPException for any other failure.
         """
-        budget = _Budget(time.monotonic() + self._timeout, max_bytes)
+        timeout = self._timeout if timeout is None else timeout
+        budget = _Budget(time.monotonic() + timeout, max_bytes)
         try:
             while True:
                 connection, is_reused = self._take(budget)
@@ -60,7 +68,7 @@ class HttpClient:
                     connection.close()
                 return response
         except TimeoutError as error:
-            raise TimeoutError(f"no complete response within {self._timeout:g} seconds") from error
+            raise TimeoutError(f"no complete response within {timeout:g} seconds") from error
 
     def _take(self, budget: "_Budget") -> tuple["_Connection", bool]:
         """Return a connection, and whether it was used before."""

@@ -1,0 +1,319 @@
+"""`Client`: the decisions of a service over HTTP, with requests that are safe to repeat."""
+
+import datetime
+import email.utils
+import os
+import random
+import re
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from itertools import repeat
+from json import JSONDecodeError, loads
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from secondlook.arrays import is_number
+from secondlook.classifiers import HttpClient, HttpResponse, hide_secrets
+from secondlook.errors import ClassifierError, ServingError
+from secondlook.scoring import encode_png
+from secondlook.serving.faults import RequestError
+from secondlook.sources import UnreadableImageError, read_image
+from secondlook.specs import expand_path
+
+MAX_RESPONSE_BYTES = 2**24
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+"""Seconds before the first retry, and before any, where the service does not say how long to wait."""
+RETRIED_STATUSES = (429, 502, 503, 504)
+"""The service is busy, stops or starts; a proxy in front of it cannot reach it."""
+MAX_IN_FLIGHT = 16
+"""Requests that `decide_many` sends at once; the service gathers them into batches."""
+
+
+class ServedGuarantee(BaseModel):
+    """What is guaranteed about accepted images, see `Guarantee`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    risk: float
+    delta: float
+    text: str
+
+
+class ServedDecision(BaseModel):
+    """The decision of a service about one image."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    id: str
+    label: int
+    """The first predicted class, whether accepted or not."""
+    labels: tuple[int, ...] | None = None
+    """The top-k classes, where the policy predicts several."""
+    class_name: str | None = Field(alias="class")
+    """Name of the first predicted class; None if it is unknown."""
+    confidence: float
+    interval: tuple[float, float] | None
+    """Bootstrap interval of the confidence over the views looked at; None after a single look."""
+    accept: bool
+    looks: int
+    """Number of views that the image was looked at."""
+    first_look: float
+    """Probability of the predicted class after the first look."""
+    disagreement: float | None
+    """How much the looks disagree, from 0 to 1; None after a single look."""
+    review: str
+    """Whether people are to review the image: "none", "waiting" or "done"."""
+    guarantee: ServedGuarantee | None
+    """What the policy guarantees about accepted images; None if nothing."""
+    policy: str
+    """Checksum of the policy that decided."""
+    decided_at: datetime.datetime
+    reviewed_label: int | None = None
+    """The class that a reviewer found; `Client.get` returns it."""
+    reviewed_class: str | None = None
+    reviewer: str | None = None
+    reviewed_at: datetime.datetime | None = None
+
+
+class Client:
+    """A service that decides about images; all methods can be called from several threads.
+
+    A request that fails because the service is busy, is restarted or cannot be reached is repeated until it succeeds or
+    `timeout` is over. Each image has an id, so that the service decides about it once, however often it is sent.
+
+    Parameters
+    ----------
+    url
+        Address of the service, such as "http://127.0.0.1:8000".
+    token
+        Token of the client, if the service has tokens.
+    timeout
+        Seconds after which a call gives up, with all its retries; with several images, for each.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
+        if not is_number(timeout) or timeout <= 0:
+            raise ServingError(f"timeout={timeout!r} is not a number of seconds above 0.")
+        address = parse_address(url)
+        self.url, self._base, self._timeout = address.url, address.path, timeout
+        self._headers = {"User-Agent": "secondlook", **make_authorization(token)}
+        self._http = HttpClient(address.host, address.port, encrypted=address.encrypted, timeout=timeout)
+
+    def decide(self, image: object, id: str | None = None) -> ServedDecision:  # noqa: A002 - the word of the protocol
+        """Return the decision about one image.
+
+        Parameters
+        ----------
+        image
+            A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
+            Files are sent as they are, pixels as PNG files of 8 bits.
+        id
+            Unique id of the image: if the service has decided about it, that decision is returned. An id that was given
+            to another image before is an error.
+        """
+        content, name = encode_image(image)
+        query = {"id": uuid.uuid4().hex if id is None else check_text(id), **({} if name is None else {"name": name})}
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._parse(self._send("POST", f"/v1/decide?{urlencode(query)}", headers, content))
+
+    def decide_many(self, images: Iterable[object], ids: Sequence[str] | None = None) -> list[ServedDecision]:
+        """Return the decisions about several images, in their order, see `decide`.
+
+        With `ids`, a call that failed can be repeated: what was decided before is not decided again.
+        """
+        images = list(images)
+        if ids is not None and len(ids) != len(images):
+            raise ServingError(f"{len(images)} images have {len(ids)} ids; pass one for each in ids=.")
+        threads = ThreadPoolExecutor(max(1, min(MAX_IN_FLIGHT, len(images))), thread_name_prefix="secondlook-client")
+        try:
+            return list(threads.map(self.decide, images, repeat(None) if ids is None else ids))
+        finally:
+            threads.shutdown(cancel_futures=True)  # after a failure, the other images are not sent
+
+    def get(self, id: str) -> ServedDecision:  # noqa: A002
+        """Return the decision about an image that was sent before, with what a reviewer found."""
+        return self._parse(self._send("GET", f"/v1/decisions/{quote(check_text(id), safe='')}"))
+
+    def status(self) -> dict[str, Any]:
+        """Return what the dashboard of the service shows."""
+        document = self._load(self._send("GET", "/v1/status"))
+        if not isinstance(document, dict):
+            raise self._invalid(f"a JSON {type(document).__name__}")
+        return document
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def _send(
+        self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> HttpResponse:
+        """Send a request, and repeat it while the service is busy or away; return the response of status 200."""
+        deadline, longest = time.monotonic() + self._timeout, FIRST_WAIT
+        while True:
+            left = max(0.001, deadline - time.monotonic())
+            try:
+                response = self._http.send(
+                    method,
+                    f"{self._base}{path}",
+                    headers={**self._headers, **(headers or {})},
+                    body=body,
+                    max_bytes=MAX_RESPONSE_BYTES,
+                    timeout=left,
+                )
+                if response.status == 200 and not response.body:  # the connection was lost between two headers
+                    raise ConnectionError("an empty response")
+            except (ssl.SSLCertVerificationError, socket.gaierror) as error:
+                raise self._unreachable(error, "check url=") from error
+            except (OSError, HTTPException) as error:
+                failure: ServingError = self._unreachable(error, "check url= and that it runs, or raise timeout=")
+                wait = None
+            except ClassifierError as error:  # more bytes than allowed
+                raise self._invalid(f"more than {MAX_RESPONSE_BYTES // 2**20} MB") from error
+            else:
+                if response.status == 200:
+                    return response
+                failure = self._describe_failure(response)
+                if response.status not in RETRIED_STATUSES:
+                    raise failure
+                wait = parse_wait(response.headers.get("Retry-After"))
+            # At random, so that clients who were turned away together do not come back together.
+            seconds = random.uniform(0.5, 1.0) * longest if wait is None else wait * random.uniform(1.0, 1.1)
+            if time.monotonic() + seconds > deadline:
+                raise failure
+            time.sleep(seconds)
+            longest = min(2 * longest, LONGEST_WAIT)
+
+    def _parse(self, response: HttpResponse) -> ServedDecision:
+        document = self._load(response)
+        try:
+            return ServedDecision.model_validate(document)
+        except ValidationError as error:
+            where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its type"
+            raise self._invalid(f"no decision (see {where[:50]})") from None
+
+    def _load(self, response: HttpResponse) -> Any:
+        try:
+            return loads(response.body)
+        except (ValueError, RecursionError):
+            raise self._invalid("no JSON") from None
+
+    def _describe_failure(self, response: HttpResponse) -> RequestError:
+        code, message = read_error(response)
+        text = " ".join(message.split()) or f"status {response.status}"
+        return RequestError(
+            response.status, code, self._hide(f"the service at {self.url} refused the request: {text.rstrip('.')}.")
+        )
+
+    def _unreachable(self, error: Exception, repair: str) -> ServingError:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        return ServingError(self._hide(f"the service at {self.url} did not respond ({reason}); {repair}."))
+
+    def _invalid(self, what: str) -> ServingError:
+        return ServingError(f"the service at {self.url} sent {what}; check that url= is that of a secondlook service.")
+
+    def _hide(self, text: str) -> str:
+        return hide_secrets(text, {name: self._headers[name] for name in self._headers if name == "Authorization"})
+
+
+class _Address(NamedTuple):
+    """Where a service is."""
+
+    host: str
+    port: int
+    path: str
+    encrypted: bool
+    url: str
+
+
+def parse_address(url: str) -> _Address:
+    """Parse the address of a service; it may be below a path."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except (ValueError, AttributeError, TypeError):  # a port above 65535; not a text
+        parts, port = urlsplit(""), None
+    encrypted = parts.scheme == "https"
+    plain = parts.username is None and not parts.query and not parts.fragment  # what is in a URL ends up in logs
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not plain:
+        raise ServingError(
+            "url= is not the address of a service (not shown, as it may contain a password); expected http://HOST:PORT "
+            "or https://HOST:PORT, with a token as token=."
+        )
+    path = quote(parts.path.rstrip("/"), safe="/%")
+    return _Address(
+        parts.hostname, port or (443 if encrypted else 80), path, encrypted, f"{parts.scheme}://{parts.netloc}{path}"
+    )
+
+
+def make_authorization(token: str | None) -> dict[str, str]:
+    """Return the header of a token."""
+    if token is None:
+        return {}
+    if not re.fullmatch(r"[\x21-\x7e]+", str(token)):
+        raise ServingError("token= is not a token (not shown); expected the text that was printed when it was made.")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def check_text(id_: str) -> str:
+    """Return an id that can be sent."""
+    try:
+        id_.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ServingError(f"id {id_!r} is not a text; pass a string.") from None
+    return id_
+
+
+def encode_image(image: object) -> tuple[bytes, str | None]:
+    """Return an image of any kind as the bytes of a file, and its file name, if it has one."""
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image), None
+    if isinstance(image, str | os.PathLike):
+        path = expand_path(os.fsdecode(image))
+        try:
+            return path.read_bytes(), path.name.encode(errors="replace").decode()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UnreadableImageError(str(path), f"the file cannot be opened ({reason})") from error
+    return encode_png(read_image(image)), None
+
+
+def parse_wait(text: str | None) -> float | None:
+    """Return the seconds of a header Retry-After: a number, or a date; None if it is missing or neither."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        moment = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, moment.timestamp() - time.time())
+
+
+def read_error(response: HttpResponse) -> tuple[str, str]:
+    """Return the code and the message of a failed request; empty where a proxy sent something else."""
+    try:
+        error = loads(response.body)["error"]
+        return str(error["code"]), str(error["message"])
+    except (JSONDecodeError, UnicodeDecodeError, TypeError, LookupError, RecursionError):
+        return "", ""

@@ -1,0 +1,273 @@
+"""Routes that decide: one image as the body of a request, or several as a form."""
+
+import datetime
+from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
+from starlette.datastructures import FormData, UploadFile
+
+from secondlook.selective import Guarantee
+from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
+from secondlook.serving.decision_worker import LONGEST_ID, LONGEST_NAME, SubmittedImage
+from secondlook.serving.faults import RequestError
+
+if TYPE_CHECKING:
+    from secondlook.serving.service import Service
+
+REPLAY = "Idempotent-Replay"
+FORM = "multipart/form-data"
+RAW_TYPES = ("image/", "application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
+"""Types of a body that is one image; curl says that data are a form if nobody says otherwise."""
+
+
+ReviewState = Literal["none", "waiting", "done"]
+
+
+class GuaranteeBody(BaseModel):
+    """What is guaranteed about accepted images."""
+
+    risk: float = Field(description="Largest error rate among accepted images.")
+    delta: float = Field(description="Failure probability of the guarantee.")
+    text: str = Field(description="The guarantee in words.")
+
+
+class DecisionBody(BaseModel):
+    """The decision about one image."""
+
+    id: str = Field(description="Id of the image: the one that was sent, or a new one.")
+    label: int = Field(description="Index of the predicted class, whether accepted or not.")
+    labels: tuple[int, ...] | None = Field(description="The top-k classes, where the policy predicts several.")
+    class_name: str | None = Field(
+        serialization_alias="class", description="Name of the predicted class, if it is known."
+    )
+    confidence: float = Field(description="Confidence of the prediction; higher is surer.")
+    interval: tuple[float, float] | None = Field(description="Interval of the confidence; null after a single look.")
+    accept: bool = Field(description="Whether the prediction is accepted.")
+    looks: int = Field(description="Number of views that the image was looked at.")
+    first_look: float = Field(description="Probability of the predicted class after the first look.")
+    disagreement: float | None = Field(description="How much the looks disagree, from 0 to 1; null after one look.")
+    review: ReviewState = Field(description="Whether the image waits for people to review it, or they did.")
+    guarantee: GuaranteeBody | None = Field(
+        description="What the policy guarantees about accepted images, if anything."
+    )
+    policy: str = Field(description="Checksum of the policy that decided.")
+    decided_at: datetime.datetime = Field(description="When the decision was stored, UTC.")
+
+
+class DecisionsBody(BaseModel):
+    """The decisions about the images of a form, in their order."""
+
+    decisions: list[DecisionBody]
+
+
+class ReviewedBody(DecisionBody):
+    """A decision with what a reviewer found."""
+
+    reviewed_label: int | None = Field(description="Index of the class that a reviewer found; null before.")
+    reviewed_class: str | None = Field(description="Its name, if it is known.")
+    reviewer: str | None
+    reviewed_at: datetime.datetime | None
+
+
+RESPONSES: dict[int | str, dict[str, str]] = {
+    400: {"description": "`no_image`, `id`: the request has no image, or an id that is not valid."},
+    408: {"description": "`slow_body`: the body did not arrive in time."},
+    409: {"description": "`id_conflict`: the id was sent before with another image."},
+    413: {"description": "`body_too_large`, `image_too_large`, `too_many_images`: above a limit."},
+    415: {"description": "`content_type`: neither an image nor a form."},
+    422: {"description": "`unreadable_image`, `image_size`: the image cannot be decoded or classified."},
+    429: {"description": "`busy`: too many images are waiting; try again after `Retry-After` seconds."},
+    507: {"description": "`storage_failed`: the decision cannot be stored, for example because the disk is full."},
+}
+
+
+class DirectRoute(APIRoute):
+    """A route that calls its function with the request: dependencies of FastAPI take longer than all else of it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that handles a request."""
+        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return handler
+
+
+def make_decide_router(service: "Service") -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["decide"])
+    check_access = service.access.require("decide")
+
+    async def decide(request: Request) -> Response:
+        await check_access(request)
+        is_form = request.headers.get("content-type", "").lower().startswith(FORM)
+        images = await (read_form(request, service.options.max_images) if is_form else read_body(request))
+        outcomes = await service.worker.decide(images)
+        bodies = await describe_outcomes(outcomes, service)
+        body = DecisionsBody(decisions=bodies) if is_form else bodies[0]
+        replay = {REPLAY: "true"} if all(outcome.replayed for outcome in outcomes) else None
+        return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
+
+    router.add_api_route(
+        "/v1/decide",
+        decide,
+        methods=["POST"],
+        summary="Decide about one image, or about several",
+        response_model=DecisionBody | DecisionsBody,
+        responses=RESPONSES,
+        openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
+        route_class_override=DirectRoute,
+    )
+
+    @router.get(
+        "/v1/decisions/{id_:path}",
+        summary="The decision about an image that was sent before",
+        dependencies=[Depends(check_access)],
+    )
+    def find_decision(id_: str) -> ReviewedBody:
+        return find_reviewed(id_, service)
+
+    return router
+
+
+PARAMETERS = [
+    {
+        "name": name,
+        "in": place,
+        "required": False,
+        "schema": {"type": "string", "maxLength": longest},
+        "description": description,
+    }
+    for name, place, longest, description in (
+        ("id", "query", LONGEST_ID, "Id of the image, unique for ever; a repeated request gets the same decision."),
+        ("Idempotency-Key", "header", LONGEST_ID, "The same as `id`."),
+        ("name", "query", LONGEST_NAME, "File name of the image, for reviewers."),
+    )
+]
+REQUEST_BODY = {
+    "required": True,
+    "content": {
+        "image/*": {"schema": {"type": "string", "format": "binary", "description": "The bytes of an image file."}},
+        FORM: {
+            "schema": {
+                "type": "object",
+                "required": ["image"],
+                "properties": {
+                    "image": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                    "id": {
+                        "type": "array",
+                        "items": {"type": "string", "maxLength": LONGEST_ID},
+                        "description": "As many ids as images, in the same order; or none.",
+                    },
+                },
+            }
+        },
+    },
+}
+
+
+async def read_body(request: Request) -> list[SubmittedImage]:
+    """Read the image that is the body of a request."""
+    kind = request.headers.get("content-type", "application/octet-stream").lower()
+    if not kind.startswith(RAW_TYPES):
+        raise RequestError(
+            415, "content_type", f"the content type is {kind[:100]!r}; expected image/*, or multipart/form-data."
+        )
+    content = await request.body()
+    if not content:
+        raise RequestError(400, "no_image", "the body is empty; send the bytes of an image file.")
+    id_ = request.query_params.get("id", request.headers.get("idempotency-key"))
+    return [SubmittedImage(content, id_, check_name(request.query_params.get("name")))]
+
+
+async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
+    """Read the images of a form, and their ids."""
+    async with request.form(max_files=max_images + 1, max_fields=max_images + 1) as form:
+        files, ids = list_files(form), [value for value in form.getlist("id") if isinstance(value, str)]
+        if not files:
+            raise RequestError(400, "no_image", "the form has no file; send image files as parts named 'image'.")
+        if ids and len(ids) != len(files):
+            counts = f"{len(files)} images and {len(ids)} ids"
+            raise RequestError(400, "id", f"the form has {counts}; expected as many ids as images, or none.")
+        given: list[str | None] = [*ids] or [None] * len(files)
+        return [
+            SubmittedImage(await file.read(), id_, check_name(file.filename))
+            for file, id_ in zip(files, given, strict=True)
+        ]
+
+
+def list_files(form: FormData) -> list[UploadFile]:
+    """Return the files of a form, whatever their parts are named."""
+    return [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+
+
+def check_name(name: str | None) -> str | None:
+    """Return a file name that can be stored: without what cannot be printed, and not too long."""
+    return "".join(one for one in name if one.isprintable())[:LONGEST_NAME] or None if name else None
+
+
+async def describe_outcomes(outcomes: Sequence[StoredOutcome], service: "Service") -> list[DecisionBody]:
+    """Return the decisions of a request; those that were made before may have been reviewed."""
+    if not any(outcome.replayed for outcome in outcomes):
+        return [describe_decision(outcome.decision, service) for outcome in outcomes]
+    return await run_in_threadpool(
+        lambda: [
+            describe_decision(one.decision, service, service.decisions.find_review(one.decision.number))
+            for one in outcomes
+        ]
+    )
+
+
+def describe_decision(stored: StoredDecision, service: "Service", review: FoundReview | None = None) -> DecisionBody:
+    """Return a decision as it is sent; its policy may be an earlier one."""
+    policy = service.find_policy(stored.deployment)
+    state: ReviewState = "none"
+    if stored.to_review:
+        state = "waiting" if review is None or review.label is None else "done"
+    return DecisionBody(
+        id=stored.id,
+        label=stored.label,
+        labels=stored.labels,
+        class_name=stored.class_name,
+        confidence=stored.confidence,
+        interval=None if stored.low is None or stored.high is None else (stored.low, stored.high),
+        accept=stored.accept,
+        looks=stored.looks,
+        first_look=stored.first_look,
+        disagreement=stored.disagreement,
+        review=state,
+        guarantee=None if policy.guarantee is None else describe_guarantee(policy.guarantee),
+        policy=policy.checksum,
+        decided_at=as_time(stored.decided_at),
+    )
+
+
+@lru_cache(maxsize=64)
+def describe_guarantee(guarantee: Guarantee) -> GuaranteeBody:
+    """Return a guarantee as it is sent."""
+    return GuaranteeBody(risk=guarantee.risk, delta=guarantee.delta, text=str(guarantee))
+
+
+def find_reviewed(id_: str, service: "Service") -> ReviewedBody:
+    """Return a stored decision with its review, or raise an error for an id that was never sent."""
+    stored = service.decisions.find([id_]).get(id_)
+    if stored is None:
+        raise RequestError(404, "unknown_id", f"there is no image with the id {id_[:LONGEST_ID]!r}; check the id.")
+    review = service.decisions.find_review(stored.number)
+    names = service.find_policy(stored.deployment).class_names
+    label = None if review is None else review.label
+    return ReviewedBody(
+        **describe_decision(stored, service, review).model_dump(),
+        reviewed_label=label,
+        reviewed_class=None if label is None or names is None else names[label],
+        reviewer=None if review is None else review.reviewer,
+        # A label that was taken back leaves the time of that.
+        reviewed_at=None if review is None or label is None else as_time(review.reviewed_at or 0),
+    )
+
+
+def as_time(seconds: float) -> datetime.datetime:
+    """Return a time of the database."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

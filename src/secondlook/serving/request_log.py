@@ -1,0 +1,105 @@
+"""The log of the service: one JSON object per line, without bodies, tokens, cookies or queries."""
+
+import json
+import logging
+import sys
+import time
+import traceback
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from secondlook.serving.faults import RequestError
+from secondlook.serving.request_limits import send_error
+
+LOGGER = logging.getLogger(__name__)
+LOGGERS = ("secondlook", "uvicorn")
+LONGEST_PATH = 500
+QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
+"""What other programs ask every few seconds; it is logged only if it fails."""
+STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"color_message", "message", "asctime"}
+"""What every record has; the others were given as `extra=`."""
+
+
+class RequestLog:
+    """Logs every request once it was responded to, gives it an id, and turns unexpected exceptions into an error."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, id_, status = time.perf_counter(), uuid.uuid4().hex[:16], None
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", id_.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # whatever fails, the client gets an error and the service goes on
+            LOGGER.error("exception", exc_info=error, extra={"id": id_})
+            if status is None:  # else the server closes the connection, and the client sees that something is missing
+                await send_error(scope, send_with_id, internal_error(id_))
+        finally:
+            _log_request(scope, id_, status, time.perf_counter() - start)
+
+
+def internal_error(id_: str) -> RequestError:
+    """Return the error of a request that failed for a reason of the service itself; the log has the details."""
+    return RequestError(
+        500, "internal", f"the request failed for an unexpected reason; the log of the service has it under id {id_}."
+    )
+
+
+def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> None:
+    path, failed = scope["path"], status is not None and status >= 500
+    if path in QUIET_PATHS and not failed:
+        return
+    principal = scope.get("state", {}).get("principal")
+    fields = {
+        "id": id_,
+        "method": scope["method"],
+        "path": path[:LONGEST_PATH],
+        "status": status,  # null if the client left before a response
+        "ms": round(seconds * 1000, 2),
+        "principal": None if principal is None else principal.name,
+    }
+    LOGGER.log(logging.ERROR if failed else logging.INFO, "request", extra=fields)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of printable ASCII, whatever a client sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {"time": moment, "level": record.levelname.lower(), "event": record.getMessage()}
+        fields |= {
+            name: value for name, value in record.__dict__.items() if name not in STANDARD_FIELDS and name[0] != "_"
+        }
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            fields["exception"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(fields, default=str)
+
+
+def configure_logging(*, quiet: bool = False) -> None:
+    """Write the log of the service and of its web server to stderr: all of it, or only what is worrying."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.WARNING if quiet else logging.INFO)

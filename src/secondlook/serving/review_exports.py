@@ -1,0 +1,282 @@
+"""Files of the review queue: exports for spreadsheets and labeling tools, and labels that come back from them."""
+
+import base64
+import csv
+import datetime
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from secondlook.errors import MonitoringError
+from secondlook.monitoring import find_class
+from secondlook.scoring import ReviewImage, format_labeling_interface, make_label_studio_choice, make_label_studio_task
+from secondlook.serving.decision_worker import check_id
+from secondlook.serving.faults import RequestError
+from secondlook.serving.review_store import NewLabel, QueueState, ReviewItem
+from secondlook.tables import format_csv_row, unescape_formula
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from secondlook.serving.service import Service
+
+ExportFormat = Literal["csv", "parquet", "label-studio", "label-studio-config"]
+
+FILE_TYPES: dict[ExportFormat, tuple[str, str]] = {
+    "csv": ("csv", "text/csv; charset=utf-8"),
+    "parquet": ("parquet", "application/vnd.apache.parquet"),
+    "label-studio": ("json", "application/json"),
+    "label-studio-config": ("xml", "application/xml"),
+}
+"""Suffix and media type of each format."""
+
+PARQUET_START = b"PAR1"
+MAX_MEMORY = 8 * 2**20
+"""Larger exports are written to a temporary file before they are sent."""
+READ_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class ReviewExport:
+    """The images in some states, as files."""
+
+    service: "Service"
+    class_names: tuple[str, ...] | None
+    states: Sequence[QueueState]
+
+    @staticmethod
+    def suffix(format_: ExportFormat) -> str:
+        """Return how a file of a format ends."""
+        return FILE_TYPES[format_][0]
+
+    @staticmethod
+    def media_type(format_: ExportFormat) -> str:
+        """Return the media type of a format."""
+        return FILE_TYPES[format_][1]
+
+    def write(self, format_: ExportFormat) -> Iterator[bytes]:
+        """Yield the pieces of a file."""
+        writers: dict[ExportFormat, Callable[[], Iterator[bytes]]] = {
+            "csv": self._write_csv,
+            "parquet": self._write_parquet,
+            "label-studio": self._write_label_studio,
+            "label-studio-config": self._write_labeling_interface,
+        }
+        return writers[format_]()
+
+    def _write_csv(self) -> Iterator[bytes]:
+        yield format_csv_row(_make_schema().names).encode()
+        for items in self._iter_items():
+            rows = [self._make_row(item) for item in items]
+            yield "".join(format_csv_row(map(_format_cell, row.values())) for row in rows).encode()
+
+    def _write_parquet(self) -> Iterator[bytes]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = _make_schema()
+        with tempfile.SpooledTemporaryFile(max_size=MAX_MEMORY) as file:
+            with pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression="zstd") as writer:
+                for items in self._iter_items():
+                    writer.write_table(pa.Table.from_pylist([self._make_row(item) for item in items], schema=schema))
+            file.seek(0)
+            while piece := file.read(READ_BYTES):
+                yield piece
+
+    def _write_label_studio(self) -> Iterator[bytes]:
+        yield b"["
+        separator = ""
+        for items in self._iter_items():
+            for item in items:
+                task = json.dumps(self._make_task(item), ensure_ascii=False)
+                yield f"{separator}\n{task}".encode()
+                separator = ","
+        yield b"\n]\n"
+
+    def _write_labeling_interface(self) -> Iterator[bytes]:
+        if self.class_names is None:
+            raise RequestError(
+                404, "no_class_names", "the labeling interface needs the names of the classes, which are unknown."
+            )
+        return iter([format_labeling_interface(self.class_names).encode()])
+
+    def _iter_items(self) -> Iterator[list[ReviewItem]]:
+        return self.service.reviews.iter_items(self.states)
+
+    def _make_row(self, item: ReviewItem) -> dict[str, object]:
+        stored = item.decision
+        return {
+            "id": stored.id,
+            "label": None if item.label is None else self._name(item.label),
+            "name": stored.name,
+            "predicted": self._name(stored.label),
+            "confidence": stored.confidence,
+            "low": stored.low,
+            "high": stored.high,
+            "accept": stored.accept,
+            "audit": stored.audit,
+            "looks": stored.looks,
+            "disagreement": stored.disagreement,
+            "state": item.state,
+            "reviewer": item.reviewer,
+            "reviewed_at": _as_time(item.reviewed_at),
+            "decided_at": _as_time(stored.decided_at),
+            "policy": self.service.find_policy(stored.deployment).checksum,
+        }
+
+    def _make_task(self, item: ReviewItem) -> dict[str, object]:
+        stored = item.decision
+        interval = None if stored.low is None or stored.high is None else (stored.low, stored.high)
+        name = self._name(stored.label)
+        shown = ReviewImage(item.number, stored.id, stored.label, name, "", stored.confidence, interval, stored.accept)
+        task = make_label_studio_task(shown, self._make_address(item))
+        if item.label is not None:
+            task["annotations"] = [{"result": [make_label_studio_choice(self._name(item.label))]}]
+        return task
+
+    def _make_address(self, item: ReviewItem) -> str:
+        """Return the image itself as an address: other hosts cannot load it from this service."""
+        image = self.service.reviews.read_image(item.number) if item.has_image else None
+        if image is None:
+            return item.decision.name or item.decision.id
+        return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+    def _name(self, label: int) -> str:
+        return str(label) if self.class_names is None else self.class_names[label]
+
+
+def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> list[NewLabel]:
+    """Read labels from a file: CSV or Parquet with the columns id and label, or an export of Label Studio as JSON.
+
+    Images without a label are left out. The classes are given by name or index.
+    """
+    if content.startswith(PARQUET_START):
+        found = _read_parquet(content)
+    elif content.lstrip()[:1] in (b"[", b"{"):
+        found = _read_label_studio(content)
+    else:
+        found = _read_csv(content)
+    labels: dict[str, NewLabel] = {}
+    for where, id_, label in found:
+        _check_id(where, id_)
+        new = NewLabel(where, id_, _find_label(where, id_, label, class_names))
+        known = labels.setdefault(id_, new)
+        if known.label != new.label:
+            raise _make_error(f"{where}: image {id_!r} has another label at {known.where}; keep the correct one.")
+    return list(labels.values())
+
+
+_Found = tuple[str, str, object]
+"""Where a label was found, the id of its image, and the class."""
+
+
+def _check_id(where: str, id_: str) -> None:
+    """Raise an error for a text that no image can have as its id; databases refuse some."""
+    try:
+        check_id(id_)
+    except RequestError:
+        raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not the id of an image; remove the row.") from None
+
+
+def _find_label(where: str, id_: str, label: object, class_names: tuple[str, ...] | None) -> int:
+    try:
+        return find_class(label, class_names, id_)
+    except MonitoringError as error:
+        raise RequestError(422, "unknown_class", f"{where}: {error}") from None
+
+
+def _read_csv(content: bytes) -> Iterator[_Found]:
+    try:
+        text = content.decode("utf-8-sig")
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        _check_columns(rows.fieldnames or ())
+        for row in rows:
+            label = unescape_formula((row["label"] or "").strip())
+            if label:
+                yield f"line {rows.line_num}", unescape_formula(row["id"] or ""), label
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _make_error(f"the file cannot be read: {error}; expected CSV in UTF-8.") from None
+
+
+def _read_parquet(content: bytes) -> Iterator[_Found]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
+            _check_columns(file.schema_arrow.names)
+            row = 0
+            for batch in file.iter_batches(columns=["id", "label"]):
+                for id_, label in zip(batch["id"].to_pylist(), batch["label"].to_pylist(), strict=True):
+                    row += 1
+                    if label not in (None, "") and label == label:  # pandas writes missing numbers as NaN
+                        is_whole = isinstance(label, float) and label.is_integer()
+                        yield f"row {row}", str(id_), int(label) if is_whole else label
+    except (pa.ArrowException, OSError) as error:
+        raise _make_error(f"the Parquet file cannot be read: {error}; export it again.") from None
+
+
+def _read_label_studio(content: bytes) -> Iterator[_Found]:
+    try:
+        tasks = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _make_error(f"the file cannot be read: {error}; expected JSON as Label Studio exports it.") from None
+    for place, task in enumerate(tasks if isinstance(tasks, list) else [tasks], 1):
+        where = f"task {place}"
+        data = task.get("data") if isinstance(task, dict) else None
+        if not isinstance(data, dict) or not isinstance(data.get("id"), str):
+            raise _make_error(f"{where} has no data.id; expected tasks that this service exported, in the format JSON.")
+        for choices in _list_choices(task):
+            if len(choices) != 1:
+                raise _make_error(f"{where}: image {data['id']!r} has {len(choices)} classes; choose one.")
+            yield where, data["id"], choices[0]
+
+
+def _list_choices(task: dict[str, Any]) -> Iterator[Sequence[object]]:
+    """Yield the choices of all annotations of a task; those that were canceled count as none."""
+    for annotation in _only_dicts(task.get("annotations")):
+        if not annotation.get("was_cancelled"):
+            for result in _only_dicts(annotation.get("result")):
+                value = result.get("value")
+                choices = value.get("choices") if isinstance(value, dict) else None
+                if isinstance(choices, list):
+                    yield choices
+
+
+def _only_dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _check_columns(names: Iterable[str]) -> None:
+    missing = sorted({"id", "label"} - set(names))
+    if missing:
+        raise _make_error(
+            f"the file has no column {' and '.join(map(repr, missing))}; expected the columns id and label."
+        )
+
+
+def _make_error(message: str) -> RequestError:
+    return RequestError(422, "unreadable_labels", message)
+
+
+def _make_schema() -> "pa.Schema":
+    import pyarrow as pa
+
+    text, number, flag, time = pa.string(), pa.float64(), pa.bool_(), pa.timestamp("us", tz="UTC")
+    types = {"id": text, "label": text, "name": text, "predicted": text, "confidence": number}
+    types |= {"low": number, "high": number, "accept": flag, "audit": flag, "looks": pa.int64(), "disagreement": number}
+    types |= {"state": text, "reviewer": text, "reviewed_at": time, "decided_at": time, "policy": text}
+    return pa.schema(list(types.items()))
+
+
+def _as_time(seconds: float | None) -> datetime.datetime | None:
+    return None if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def _format_cell(value: object) -> object:
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(timespec="milliseconds")
+    return json.dumps(value) if isinstance(value, bool) else value

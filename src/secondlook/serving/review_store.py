@@ -1,0 +1,381 @@
+"""The review queue as rows of the database: who looks at which image, and what they found it to be."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import sqlalchemy as sa
+
+from secondlook.scoring import ClassProbability, LookPrediction
+from secondlook.serving.database import Database
+from secondlook.serving.decision_store import COLUMNS, MAX_IDS, StoredDecision, StoredImage, make_stored_decision
+from secondlook.serving.faults import RequestError
+from secondlook.serving.schema import decisions, images, reviews
+from secondlook.serving.tokens import Principal
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+QueueState = Literal["waiting", "done", "expired"]
+
+PACE_SECONDS = 600.0
+"""The pace is that of the last ten minutes."""
+
+QUEUE_ORDER = (reviews.c.skips, reviews.c.confidence, reviews.c.number)
+"""Least confident first; what a reviewer skipped comes after everything that nobody did."""
+
+IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
+    "waiting": reviews.c.label.is_(None) & reviews.c.expired.is_(False),
+    "done": reviews.c.label.is_not(None),
+    "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
+}
+"""The condition of each state."""
+
+
+@dataclass(frozen=True)
+class ReviewItem:
+    """An image that people are to review, or have reviewed."""
+
+    decision: StoredDecision
+    likely: tuple[ClassProbability, ...]
+    """The likeliest classes, the predicted one first."""
+    views: tuple[LookPrediction, ...]
+    """What each look predicted."""
+    has_image: bool
+    """Whether the image is stored."""
+    skips: int
+    label: int | None
+    """The class that the reviewer found."""
+    reviewer: str | None
+    reviewed_at: float | None
+    expired: bool
+    """Whether the image was removed before anyone reviewed it."""
+
+    @property
+    def number(self) -> int:
+        """Identifies the image in addresses; its id may contain anything."""
+        return self.decision.number
+
+    @property
+    def state(self) -> QueueState:
+        """Whether the image waits for its review, is reviewed, or was removed before."""
+        return "done" if self.label is not None else "expired" if self.expired else "waiting"
+
+
+@dataclass(frozen=True)
+class ReviewCounts:
+    """Numbers of images. Those that a reviewer has on the screen are waiting, too."""
+
+    waiting: int
+    leased: int
+    done: int
+    expired: int
+
+
+@dataclass(frozen=True)
+class ReviewPace:
+    """Labels per minute in the last ten minutes; None where there are fewer than two."""
+
+    own: float | None
+    everyone: float | None
+
+
+class LabelChange(NamedTuple):
+    """A label that a reviewer gave an image, or took back."""
+
+    number: int
+    id: str
+    label: int | None
+    """The class; None for a label that was taken back."""
+    reviewer: str | None
+    changed_at: float
+
+
+class NewLabel(NamedTuple):
+    """A label from outside, and where it was found."""
+
+    where: str
+    """Such as `row 3`."""
+    id: str
+    label: int
+
+
+class ReviewStore:
+    """The review queue. Every image has one owner at a time, who keeps it until a lease ends.
+
+    All changes are made in transactions that follow one after another, so that no image is given to two reviewers, and
+    all of them can be repeated: a client that did not get the response sends its request again.
+    """
+
+    def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self.lease_seconds = lease_seconds
+        self._clock = clock
+
+    def lease(self, owner: str, count: int) -> list[ReviewItem]:
+        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first.
+
+        All of them are the owner's for `lease_seconds` from now; nobody else gets one of them.
+        """
+        now = self._clock()
+        held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
+        with self._database.write() as connection:
+            numbers = list(connection.execute(held).scalars())
+            if count > len(numbers):
+                free = (
+                    sa.select(reviews.c.number)
+                    .where(IN_STATE["waiting"], _is_free(now), reviews.c.lease_owner.is_distinct_from(owner))
+                    .order_by(*QUEUE_ORDER)
+                    .limit(count - len(numbers))
+                )
+                numbers += connection.execute(free).scalars()
+            _update(connection, numbers, lease_owner=owner, lease_until=now + self.lease_seconds)
+            return sorted(_read_items(connection, numbers), key=_find_place)
+
+    def label(self, number: int, label: int, principal: Principal) -> None:
+        """Record what a reviewer found; the same label again changes nothing, and another one corrects their own."""
+        now = self._clock()
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            if row["label"] == label:
+                return
+            if row["label"] is not None and row["lease_owner"] != principal.session:
+                raise _make_reviewed_error(row)
+            self._check_lease(row, principal.session, now)
+            values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
+            # The owner stays: only the browser that gave a label may take it back.
+            _update(connection, [number], **values, lease_owner=principal.session, lease_until=None)
+
+    def undo(self, number: int, principal: Principal) -> ReviewItem:
+        """Take a label of one's own back, or a skip; the image is leased to the reviewer again."""
+        now = self._clock()
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            is_own = row["lease_owner"] == principal.session
+            if row["label"] is not None and not is_own:
+                raise _make_reviewed_error(row)
+            self._check_lease(row, principal.session, now)
+            values: dict[str, Any] = {"lease_owner": principal.session, "lease_until": now + self.lease_seconds}
+            if row["label"] is not None:
+                # The time is that of the change, by which a monitor finds it.
+                values |= {"label": None, "reviewer": None, "reviewed_at": now}
+            elif not is_own:
+                values["skips"] = max(row["skips"] - 1, 0)
+            _update(connection, [number], **values)
+            (item,) = _read_items(connection, [number])
+        return item
+
+    def skip(self, number: int, owner: str) -> None:
+        """Give an image back, to be reviewed after all that nobody skipped."""
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            if row["lease_owner"] == owner and row["label"] is None:
+                _update(connection, [number], skips=row["skips"] + 1, lease_owner=None, lease_until=None)
+
+    def release(self, owner: str) -> None:
+        """Give all images of an owner back."""
+        held = (reviews.c.lease_owner == owner) & reviews.c.label.is_(None)
+        with self._database.write() as connection:
+            connection.execute(sa.update(reviews).where(held).values(lease_owner=None, lease_until=None))
+
+    def find_last(self, owner: str) -> int | None:
+        """Return the number of the image that an owner labeled last; None if there is none."""
+        query = (
+            sa.select(reviews.c.number)
+            .where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None))
+            .order_by(reviews.c.reviewed_at.desc(), reviews.c.number.desc())
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            return connection.execute(query).scalar()
+
+    def counts(self) -> ReviewCounts:
+        """Count the images by what became of them."""
+        is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
+        counted = (IN_STATE["waiting"], is_leased, IN_STATE["done"], IN_STATE["expired"])
+        totals = [sa.select(sa.func.count()).select_from(reviews).where(one).scalar_subquery() for one in counted]
+        with self._database.read() as connection:
+            return ReviewCounts(*connection.execute(sa.select(*totals)).one())
+
+    def pace(self, owner: str) -> ReviewPace:
+        """Return how fast an owner, and everyone together, reviews."""
+        recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
+        # Imported labels have no owner, and say nothing about the time that people need.
+        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(
+            recent, reviews.c.lease_owner.is_not(None)
+        )
+        with self._database.read() as connection:
+            found = connection.execute(query).all()
+        own = compute_pace([at for by, at in found if by == owner])
+        return ReviewPace(own, compute_pace([at for _, at in found]))
+
+    def read(self, number: int) -> ReviewItem:
+        """Return one image of the queue."""
+        with self._database.read() as connection:
+            found = _read_items(connection, [number])
+        if not found:
+            raise _make_unknown_error(number)
+        return found[0]
+
+    def read_image(self, number: int) -> StoredImage | None:
+        """Return the stored file of an image; None if there is none."""
+        query = sa.select(images.c.media_type, images.c.content).where(images.c.number == number)
+        with self._database.read() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else StoredImage(row.media_type, bytes(row.content))
+
+    def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[ReviewItem]]:
+        """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
+        chosen = [IN_STATE[state] for state in states]
+        query = sa.select(reviews.c.number).where(sa.or_(*chosen))
+        order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
+        with self._database.read() as connection:
+            numbers = list(connection.execute(query.order_by(*order)).scalars())
+        for start in range(0, len(numbers), block):
+            wanted = numbers[start : start + block]
+            with self._database.read() as connection:
+                found = {item.number: item for item in _read_items(connection, wanted)}
+            yield [found[number] for number in wanted]
+
+    def add_labels(self, labels: Sequence[NewLabel], reviewer: str) -> int:
+        """Record labels from outside, all of them or none, and return how many are new."""
+        now = self._clock()
+        with self._database.write() as connection:
+            rows = _read_states_by_id(connection, [one.id for one in labels])
+            changed = [one for one in labels if _is_new(one, rows.get(one.id))]
+            for one in changed:
+                values = {"label": one.label, "reviewer": reviewer, "reviewed_at": now}
+                _update(connection, [rows[one.id]["number"]], **values, lease_owner=None, lease_until=None)
+        return len(changed)
+
+    def labels(self, deployment_numbers: Sequence[int]) -> list[LabelChange]:
+        """Return the labels of all images that some deployments decided about, in the order of the stream."""
+        query = _select_labels(deployment_numbers).where(reviews.c.label.is_not(None))
+        with self._database.read() as connection:
+            return [LabelChange(*row) for row in connection.execute(query.order_by(reviews.c.number))]
+
+    def label_changes(self, deployment_numbers: Sequence[int], since: float) -> list[LabelChange]:
+        """Return the labels that were given or taken back at a time or later, oldest first.
+
+        Clocks of instances differ: ask again for the last minutes, and compare.
+        """
+        query = _select_labels(deployment_numbers).where(reviews.c.reviewed_at >= since)
+        with self._database.read() as connection:
+            ordered = query.order_by(reviews.c.reviewed_at, reviews.c.number)
+            return [LabelChange(*row) for row in connection.execute(ordered)]
+
+    def remove_expired(self, keep: float) -> int:
+        """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many."""
+        old = sa.select(images.c.number).where(images.c.stored_at < self._clock() - keep)
+        with self._database.write() as connection:
+            is_lost = reviews.c.number.in_(old) & reviews.c.label.is_(None)
+            connection.execute(sa.update(reviews).where(is_lost).values(expired=True))
+            return connection.execute(sa.delete(images).where(images.c.number.in_(old))).rowcount
+
+    def _check_lease(self, row: "RowMapping", owner: str, now: float) -> None:
+        if row["lease_owner"] not in (None, owner) and (row["lease_until"] or 0) > now:
+            raise RequestError(
+                409,
+                "lease_lost",
+                f"image {row['number']} is with another reviewer now, since nothing was heard from this one for "
+                f"{self.lease_seconds:g} seconds; go on with the next image.",
+            )
+
+
+def compute_pace(times: Sequence[float]) -> float | None:
+    """Return events per minute from the first to the last of them; None if that cannot be told."""
+    seconds = max(times) - min(times) if times else 0
+    return 60 * (len(times) - 1) / seconds if seconds > 0 else None
+
+
+def _is_free(now: float) -> sa.ColumnElement[bool]:
+    return reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
+
+
+def _find_place(item: ReviewItem) -> tuple[int, float, int]:
+    """Return what the queue is ordered by."""
+    return item.skips, item.decision.confidence, item.number
+
+
+def _update(connection: sa.Connection, numbers: Sequence[int], **values: Any) -> None:
+    connection.execute(sa.update(reviews).where(reviews.c.number.in_(numbers)).values(**values))
+
+
+def _read_items(connection: sa.Connection, numbers: Sequence[int]) -> list[ReviewItem]:
+    joined = decisions.join(reviews, reviews.c.number == decisions.c.number)
+    joined = joined.outerjoin(images, images.c.number == decisions.c.number)
+    own = [one.label(f"review_{one.name}") for one in reviews.c if one.name not in ("lease_owner", "lease_until")]
+    has_image = images.c.number.is_not(None).label("has_image")
+    query = sa.select(*COLUMNS, *own, has_image).select_from(joined).where(decisions.c.number.in_(numbers))
+    return [_make_item(row) for row in connection.execute(query).mappings()]
+
+
+def _make_item(row: "RowMapping") -> ReviewItem:
+    return ReviewItem(
+        decision=make_stored_decision({one.name: row[one] for one in COLUMNS}),
+        likely=tuple(ClassProbability(*one) for one in row["review_likely"]),
+        views=tuple(LookPrediction(*one) for one in row["review_views"]),
+        has_image=bool(row["has_image"]),
+        skips=row["review_skips"],
+        label=row["review_label"],
+        reviewer=row["review_reviewer"],
+        reviewed_at=row["review_reviewed_at"] if row["review_label"] is not None else None,
+        expired=row["review_expired"],
+    )
+
+
+def _read_state(connection: sa.Connection, number: int) -> "RowMapping":
+    row = connection.execute(_select_state().where(reviews.c.number == number)).mappings().first()
+    if row is None:
+        raise _make_unknown_error(number)
+    return row
+
+
+def _read_states_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, "RowMapping"]:
+    found: dict[str, RowMapping] = {}
+    for start in range(0, len(ids), MAX_IDS):
+        query = _select_state().where(decisions.c.id.in_(ids[start : start + MAX_IDS]))
+        found |= {row["id"]: row for row in connection.execute(query).mappings()}
+    return found
+
+
+def _select_state() -> sa.Select[Any]:
+    chosen = ("number", "label", "reviewer", "lease_owner", "lease_until", "skips")
+    columns = [reviews.c[name] for name in chosen]
+    return sa.select(decisions.c.id, *columns).join(decisions, decisions.c.number == reviews.c.number)
+
+
+def _select_labels(deployment_numbers: Sequence[int]) -> sa.Select[Any]:
+    columns = (reviews.c.number, decisions.c.id, reviews.c.label, reviews.c.reviewer, reviews.c.reviewed_at)
+    joined = reviews.join(decisions, decisions.c.number == reviews.c.number)
+    return sa.select(*columns).select_from(joined).where(decisions.c.deployment.in_(deployment_numbers))
+
+
+def _is_new(new: NewLabel, row: "RowMapping | None") -> bool:
+    """Whether a label from outside changes something; raise an error if it cannot be recorded."""
+    if row is None:
+        raise RequestError(
+            422, "unknown_id", f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
+        )
+    if row["label"] not in (None, new.label):
+        raise RequestError(
+            409,
+            "already_reviewed",
+            f"{new.where}: image {new.id!r} was reviewed by {row['reviewer']!r} with another result; remove the row, "
+            "or let the reviewer take the label back.",
+        )
+    return row["label"] is None
+
+
+def _make_unknown_error(number: int) -> RequestError:
+    return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
+
+
+def _make_reviewed_error(row: "RowMapping") -> RequestError:
+    return RequestError(
+        409,
+        "already_reviewed",
+        f"image {row['number']} was reviewed by {row['reviewer']!r} with another result, which is kept; go on with the "
+        "next image.",
+    )

@@ -1,0 +1,167 @@
+"""`Service`: everything that one instance of the service holds, from its database to its classifier."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from secondlook.errors import SecondLookError, ServingError
+from secondlook.files import shared_lock
+from secondlook.scoring import Decider, DetailedDecision, RowOptions, load_policy
+from secondlook.selective import Guarantee, Policy
+from secondlook.serving.access import Access, check_binding
+from secondlook.serving.database import Database, open_database
+from secondlook.serving.decision_store import DecisionStore, Deployment
+from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
+from secondlook.serving.faults import RequestError
+from secondlook.serving.options import ServiceOptions
+from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.sessions import SessionStore
+from secondlook.serving.tokens import open_tokens
+from secondlook.serving.watcher import Watcher
+
+LOCK_FILE = "service.lock"
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """What decisions tell about their policy; a policy computes its checksum anew whenever it is asked."""
+
+    checksum: str
+    class_names: tuple[str, ...] | None
+    guarantee: Guarantee | None
+
+    @classmethod
+    def of(cls, policy: Policy) -> "PolicyFacts":
+        """Return the facts of a policy."""
+        return cls(policy.checksum, policy.class_names, policy.rule.guarantee)
+
+
+class Service:
+    """One instance: its database, the policy in force with its classifier, and the threads that work for it."""
+
+    def __init__(self, options: ServiceOptions, database: Database, decider: Decider) -> None:
+        self.options = options
+        self.database = database
+        self.decisions = DecisionStore(database)
+        self.reviews = ReviewStore(database, options.lease_seconds)
+        self.tokens = open_tokens(options.data_dir)
+        self.access = Access(options, self.tokens, SessionStore(database))
+        self.metrics = ServiceMetrics()
+        self._resolved = decider.resolved
+        self._audit_seed = database.audit_seed
+        self._deploy_lock = Lock()
+        self._policies: dict[int, PolicyFacts] = {}
+        self.live = self._make_live(self._choose_deployment(decider.policy))
+        self.worker = DecisionWorker(lambda: self.live, self.decisions, options, self._count_batch)
+        self.watcher = Watcher(self)
+
+    def start(self) -> None:
+        """Look at an image once, since the first look takes a second more than others, and start the threads."""
+        self.live.decider.warm_up()
+        self.worker.start()
+        self.watcher.start()
+
+    def stop(self) -> None:
+        """Finish what is in work, and close the database."""
+        self.worker.stop()
+        self.watcher.stop()
+        self.database.close()
+
+    def deploy(self, policy: Policy) -> Deployment:
+        """Put a policy of the same classifier in force; images in work are decided by the one before."""
+        try:
+            policy.check(self._resolved.classifier)
+            with self._deploy_lock:
+                decider = Decider(policy, self._resolved)
+                deployment = self.decisions.deploy(policy, self.options.audit)
+                self.live = self._make_live(deployment, decider)
+        except RequestError:
+            raise
+        except SecondLookError as error:
+            raise RequestError(422, "policy", f"the policy cannot be used: {error}") from None
+        return deployment
+
+    def find_policy(self, deployment: int) -> PolicyFacts:
+        """Return what decisions tell about the policy of a deployment, present or past."""
+        if deployment not in self._policies:
+            self._policies[deployment] = PolicyFacts.of(self.decisions.find_deployment(deployment).policy)
+        return self._policies[deployment]
+
+    def refresh(self) -> None:
+        """Take over the policy that another instance put in force, if it did."""
+        with self._deploy_lock:
+            latest = self.decisions.latest_deployment()
+            if latest is not None and latest.number != self.live.deployment.number:
+                latest.policy.check(self._resolved.classifier)
+                self.live = self._make_live(latest)
+
+    def _choose_deployment(self, policy: Policy) -> Deployment:
+        """Deploy the policy of the file, unless this service has replaced it by a newer one.
+
+        A service that is started again by the same command goes on with the policy it had.
+        """
+        latest = self.decisions.latest_deployment()
+        if latest is not None and latest.policy.checksum != policy.checksum and self.decisions.has_deployed(policy):
+            latest.policy.check(self._resolved.classifier)
+            policy = latest.policy
+        return self.decisions.deploy(policy, self.options.audit)
+
+    def _make_live(self, deployment: Deployment, decider: Decider | None = None) -> LiveDeployment:
+        decider = decider or Decider(deployment.policy, self._resolved)
+        self._policies[deployment.number] = PolicyFacts.of(deployment.policy)
+        rows = RowOptions(decider.rule, level=self.options.level, audit=deployment.audit)
+        return LiveDeployment(deployment, decider, rows, self._audit_seed)
+
+    def _count_batch(self, decisions: Sequence[DetailedDecision], seconds: float) -> None:
+        self.metrics.count_batch(decisions, seconds)
+
+
+@contextmanager
+def _lock_folder(data_dir: Path) -> Iterator[None]:
+    """Hold the data folder; another instance that uses it is an error."""
+    with shared_lock(data_dir / LOCK_FILE) as was_alone:
+        if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
+            raise ServingError(
+                f"another service runs with the data folder {str(data_dir)!r}; stop it, or choose another folder: "
+                "several instances share a PostgreSQL database, each with a folder of its own."
+            )
+        yield
+
+
+@contextmanager
+def open_service(
+    policy: str | Path, options: ServiceOptions, *, classifier: object = None, device: str = "auto"
+) -> Iterator[Service]:
+    """Load a policy with its classifier, open the database of a data folder, and yield the service, which is running.
+
+    Parameters
+    ----------
+    policy
+        The policy file. If the service has replaced it by a newer policy before, that one stays in force.
+    options
+        Limits, storage, and the address.
+    classifier
+        The classifier of the policy, see `load_policy`.
+    device
+        Where to classify: "auto", "cpu", "cuda" or "cuda:N", see `collect`.
+    """
+    check_binding(options, open_tokens(options.data_dir))
+    loaded = load_policy(policy, classifier=classifier, device=device)
+    decider = loaded.decider
+    try:
+        options.data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServingError(
+            f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}; choose another one."
+        ) from None
+    with _lock_folder(options.data_dir):
+        service = Service(options, open_database(options.data_dir, options.database), decider)
+        service.start()
+        try:
+            yield service
+        finally:
+            service.stop()

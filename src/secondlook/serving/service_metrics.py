@@ -1,0 +1,156 @@
+"""What Prometheus reads: counts and times of this instance, and what is known about the stream of the policy."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from secondlook import __version__
+from secondlook.scoring import DetailedDecision
+
+REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class ServiceMetrics:
+    """The metrics of one instance; counts start at 0 with it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._decisions = self._make(Counter, "decisions", "Images decided by this instance.", "outcome")
+        self._audits = self._make(Counter, "audits", "Accepted images that were marked for review.")
+        self._looks = self._make(Counter, "looks", "Views that the classifier was given.")
+        self._batch_size = self._make(Histogram, "batch_size", "Images decided together.", buckets=BATCH_SIZES)
+        self._batch_seconds = self._make(Histogram, "batch_seconds", "Time to look at a batch.")
+        self._request_seconds = self._make(
+            Histogram, "request_seconds", "Time to serve a request.", "route", "status", buckets=REQUEST_SECONDS
+        )
+        self._overloads = self._make(Counter, "overloads", "Requests refused since too many images were waiting.")
+        self._storage_failures = self._make(Counter, "storage_failures", "Requests that could not be stored.")
+        self._waiting = self._make(Gauge, "images_waiting", "Images that are admitted and not decided yet.")
+        self._stream = _StreamCollector()
+        self.registry.register(self._stream)
+        for outcome in ("accepted", "rejected"):  # so that rates start at 0, and not at the first decision
+            self._decisions.labels(outcome)
+
+    def count_batch(self, decisions: Sequence[DetailedDecision], seconds: float) -> None:
+        """Count the decisions of a batch, and the time that looking took."""
+        accepted = sum(one.accept for one in decisions)
+        self._decisions.labels("accepted").inc(accepted)
+        self._decisions.labels("rejected").inc(len(decisions) - accepted)
+        self._audits.inc(sum(one.audit for one in decisions))
+        self._looks.inc(sum(one.looks for one in decisions))
+        self._batch_size.observe(len(decisions))
+        self._batch_seconds.observe(seconds)
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request by its route, such as "/v1/decide": never by its path, of which there are any number."""
+        self._request_seconds.labels(route, str(status)).observe(seconds)
+        if status == 429:
+            self._overloads.inc()
+        elif status == 507:
+            self._storage_failures.inc()
+
+    def watch_waiting(self, count: Callable[[], int]) -> None:
+        """Ask for the number of images that are admitted and not decided yet whenever metrics are read."""
+        self._waiting.set_function(count)
+
+    def set_status(self, status: Mapping[str, Any]) -> None:
+        """Set what the watcher knows: the content of `GET /v1/status`."""
+        self._stream.status = status
+
+    @property
+    def overloads(self) -> int:
+        """Requests refused since too many images were waiting."""
+        return _read_count(self._overloads)
+
+    @property
+    def storage_failures(self) -> int:
+        """Requests that could not be stored."""
+        return _read_count(self._storage_failures)
+
+    def render(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def _make(self, kind: Any, name: str, description: str, *labels: str, **options: Any) -> Any:
+        return kind(f"secondlook_{name}", description, labels, registry=self.registry, **options)
+
+
+class RequestMetrics:
+    """Counts every request and its time, by its route."""
+
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, started = 500, time.perf_counter()
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.count_request(route, status, time.perf_counter() - started)
+
+
+class _StreamCollector(Collector):
+    """What the watcher knows about the stream; numbers that are not known are left out."""
+
+    def __init__(self) -> None:
+        self.status: Mapping[str, Any] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics that have a value now."""
+        policy, monitor = self.status.get("policy"), self.status.get("monitor")
+        if policy is not None:
+            about = {"checksum": policy["checksum"], "method": policy["method"], "version": __version__}
+            yield InfoMetricFamily("secondlook_policy", "The policy in force.", about)
+            yield _make_gauge("deployment", "Number of the policy change that is in force.", policy["deployment"])
+            guarantee = policy["guarantee"]
+            if guarantee is not None:
+                yield _make_gauge("guaranteed_risk", "Error rate that the policy guarantees.", guarantee["risk"])
+        if "reviews" in self.status:
+            reviews = GaugeMetricFamily("secondlook_reviews", "Images to review, by state.", labels=("state",))
+            for state, count in self.status["reviews"].items():
+                reviews.add_metric((state,), count)
+            yield reviews
+        if monitor is not None:
+            yield from _list_monitor_metrics(monitor)
+
+
+def _list_monitor_metrics(monitor: Mapping[str, Any]) -> Iterator[Metric]:
+    shift, recent, audit = monitor["shift"], monitor["recent"], monitor["audit"]
+    yield _make_gauge("alarm", "Whether images have changed or the guarantee is broken.", int(monitor["alarm"]))
+    yield _make_gauge("stream_images", "Images decided by the policy in force.", monitor["images"])
+    yield _make_gauge("stream_coverage", "Share of these images that were accepted.", monitor["coverage"])
+    yield _make_gauge("shift_evidence_log10", "Evidence that images have changed.", shift["log10_evidence"])
+    yield _make_gauge("shift_limit_log10", "Evidence at which the alarm is raised.", shift["log10_limit"])
+    if recent is not None and recent["risk"] is not None:
+        yield _make_gauge("estimated_risk", "Error rate among accepted: an estimate, no guarantee.", recent["risk"])
+    if audit is not None:
+        yield _make_gauge("audited_risk_low", "Lower bound of the error rate among accepted.", audit["low"])
+        yield _make_gauge("audited_risk_high", "Upper bound of the error rate among accepted.", audit["high"])
+        broken = int(audit["verdict"] == "broken")
+        yield _make_gauge("guarantee_broken", "Whether audits show that the guarantee is broken.", broken)
+
+
+def _make_gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"secondlook_{name}", description, value=value)
+
+
+def _read_count(counter: Counter) -> int:
+    (metric,) = counter.collect()
+    return int(next(sample.value for sample in metric.samples if sample.name.endswith("_total")))

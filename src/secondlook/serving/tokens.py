@@ -1,0 +1,228 @@
+"""Access tokens: who may use the service, and what for. Only hashes are kept, in a file of the data folder."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import BoundedSemaphore, Lock
+from typing import Literal, NamedTuple
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from pydantic import ValidationError
+
+from secondlook.errors import ServingError
+from secondlook.files import FrozenRecord, describe_invalid, exclusive_lock, write_atomically
+from secondlook.serving.faults import RequestError
+
+Role = Literal["client", "reviewer", "admin"]
+Permission = Literal["decide", "review", "watch", "administer"]
+
+PERMISSIONS: dict[Role, frozenset[Permission]] = {
+    "client": frozenset({"decide", "watch"}),
+    "reviewer": frozenset({"review", "watch"}),
+    "admin": frozenset({"decide", "review", "watch", "administer"}),
+}
+TOKENS_FILE = "tokens.json"
+LOCAL_NAME = "local"
+"""Name of everyone who uses a service without tokens on its own machine; no token may have it."""
+LONGEST_NAME = 100
+LONGEST_TOKEN = 200
+HASH_PASSES, HASH_KIB = 2, 19 * 1024
+"""Cost of a hash, as OWASP recommends it for argon2id."""
+MAX_CHECKS = 4
+"""Number of hashes that are computed at once; each takes 19 MiB and some milliseconds of a core."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The sender of a request."""
+
+    name: str
+    role: Role
+    session: str
+    """Identifies a browser, or a program by its token; owns the leases of images in review."""
+    csrf: str | None = field(default=None, repr=False)
+    """What scripts and forms of a browser send with every change; None for programs."""
+
+    def may(self, permission: Permission) -> bool:
+        """Whether the role has a permission."""
+        return permission in PERMISSIONS[self.role]
+
+
+class TokenFileError(ServingError):
+    """The file of tokens cannot be read."""
+
+
+class TokenRecord(FrozenRecord):
+    """What is kept of a token."""
+
+    id: str
+    name: str
+    role: Role
+    hash: str
+    """Of the whole token, by argon2id."""
+    created_at: float
+
+
+class TokenRecords(FrozenRecord):
+    """The content of the file."""
+
+    tokens: tuple[TokenRecord, ...] = ()
+
+
+class _Version(NamedTuple):
+    """What tells one state of a file from another without reading it."""
+
+    inode: int
+    modified: int
+    size: int
+
+
+class TokenFile:
+    """The tokens of a data folder. Changes by other processes take effect with the next request."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._hasher = PasswordHasher(time_cost=HASH_PASSES, memory_cost=HASH_KIB, parallelism=1)
+        self._unknown = self._hasher.hash(secrets.token_urlsafe())
+        self._key = secrets.token_bytes(32)
+        self._verified: dict[bytes, TokenRecord] = {}
+        self._checks = BoundedSemaphore(MAX_CHECKS)
+        self._lock = Lock()
+        self._version: _Version | None = None
+        self._records: dict[str, TokenRecord] = {}
+
+    def add(self, name: str, role: Role) -> str:
+        """Make a token, and return it; it cannot be shown again."""
+        check_token_name(name)
+        id_ = secrets.token_hex(6)
+        token = f"sl_{id_}_{secrets.token_urlsafe(32)}"
+        record = TokenRecord(id=id_, name=name, role=role, hash=self._hasher.hash(token), created_at=time.time())
+
+        def append(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+            if any(one.name == name for one in records):
+                raise ServingError(f"there is a token for {name!r} already; remove it first, or choose another name.")
+            return (*records, record)
+
+        self._change(append)
+        return token
+
+    def remove(self, name: str) -> None:
+        """Remove a token; whoever uses it, or is logged in by it, is refused from now on."""
+
+        def drop(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+            if all(one.name != name for one in records):
+                known = ", ".join(repr(one.name) for one in records) or "none"
+                raise ServingError(f"there is no token for {name!r} in {str(self.path)!r}; there are: {known}.")
+            return tuple(one for one in records if one.name != name)
+
+        self._change(drop)
+
+    def list(self) -> list[TokenRecord]:
+        """Return all tokens, oldest first."""
+        return [*self._read().values()]
+
+    def find(self, id_: str) -> TokenRecord | None:
+        """Return the token with an id, if it was not removed."""
+        return self._read().get(id_)
+
+    def check(self, token: str) -> Principal | None:
+        """Return who a token belongs to; None if it is wrong. Takes equally long for all tokens that are wrong."""
+        if (known := self.recall(token)) is not None:
+            return known
+        kind, _, rest = token.partition("_")
+        id_, separator, _ = rest.partition("_")
+        if kind != "sl" or not separator or len(token) > LONGEST_TOKEN or not token.isascii():
+            return None  # no token looks like this, so that nothing is learned from a quick response
+        record = self._read().get(id_)
+        with self._reserve_check():
+            try:
+                self._hasher.verify(self._unknown if record is None else record.hash, token)
+            except (VerificationError, InvalidHashError):
+                return None
+        assert record is not None, "nobody knows the token of the hash for unknown ids"
+        self._verified[self._digest(token)] = record
+        return _make_principal(record)
+
+    def recall(self, token: str) -> Principal | None:
+        """Return who a token belongs to if it was checked before and was not removed; takes microseconds."""
+        records = self._read()
+        record = self._verified.get(self._digest(token))
+        return None if record is None or records.get(record.id) != record else _make_principal(record)
+
+    def _digest(self, token: str) -> bytes:
+        """Return what a token is remembered by: without the key, which never leaves the process, it tells nothing."""
+        return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
+
+    @contextmanager
+    def _reserve_check(self) -> Iterator[None]:
+        """Bound the memory and time that wrong tokens can take."""
+        if not self._checks.acquire(blocking=False):
+            raise RequestError(
+                429, "busy", "too many tokens are being checked; try again in a second.", headers={"Retry-After": "1"}
+            )
+        try:
+            yield
+        finally:
+            self._checks.release()
+
+    def _change(self, change: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(self.path.with_suffix(".lock")):
+            changed = TokenRecords(tokens=change(tuple(self._read().values())))
+            content = changed.model_dump_json(indent=2).encode() + b"\n"
+            write_atomically(self.path, lambda file: _write_private(file.name, file.write, content), clean=True)
+
+    def _read(self) -> dict[str, TokenRecord]:
+        """Return the tokens by id; reads the file if it changed."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return {}
+        version = _Version(status.st_ino, status.st_mtime_ns, status.st_size)
+        with self._lock:
+            if version != self._version:
+                self._records = {one.id: one for one in _load(self.path).tokens}
+                self._version = version
+            return self._records
+
+
+def open_tokens(data_dir: Path) -> TokenFile:
+    """Return the tokens of a data folder, which need not exist."""
+    return TokenFile(data_dir / TOKENS_FILE)
+
+
+def _make_principal(record: TokenRecord) -> Principal:
+    return Principal(record.name, record.role, f"token:{record.id}")
+
+
+def check_token_name(name: str) -> None:
+    """Check the name of a token, which stands on every label that its owner gives."""
+    if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise ServingError(
+            f"{name!r} is not a name; expected 1 to {LONGEST_NAME} printable characters without spaces at the ends."
+        )
+    if name == LOCAL_NAME:
+        raise ServingError(f"the name {LOCAL_NAME!r} is reserved for a service without tokens; choose another name.")
+
+
+def _write_private(path: str, write: Callable[[bytes], object], content: bytes) -> None:
+    Path(path).chmod(0o600)  # before the first byte is in it
+    write(content)
+
+
+def _load(path: Path) -> TokenRecords:
+    try:
+        return TokenRecords.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise TokenFileError(f"the tokens in {str(path)!r} cannot be read: {error.strerror}.") from None
+    except ValidationError as error:
+        raise TokenFileError(
+            f"{str(path)!r} is not a file of tokens ({describe_invalid(error)}); restore it, or remove it and add the "
+            "tokens again."
+        ) from None

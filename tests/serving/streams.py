@@ -1,0 +1,110 @@
+"""Synthetic streams in the database of a service, and services without a classifier to watch them."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from secondlook.scoring import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.selective import Policy
+from secondlook.serving.access import Access
+from secondlook.serving.database import Database
+from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision
+from secondlook.serving.options import ServiceOptions
+from secondlook.serving.review_store import NewLabel, ReviewStore
+from secondlook.serving.schema import decisions
+from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.sessions import SessionStore
+from secondlook.serving.tokens import Principal, TokenFile
+from secondlook.serving.watcher import Watcher
+from tests.monitoring.streams import Row, make_rows
+
+REVIEWER = Principal("Ada", "reviewer", "browser:ada")
+
+
+def make_stream(n_images: int, **options: Any) -> list[Row]:
+    """Return rows of images that could all be read: a service stores no others."""
+    return [row for row in make_rows(n_images, **options) if row["reason"] is None]
+
+
+def make_decision(row: Row, n_classes: int = 4) -> DetailedDecision:
+    """Return a decision with the values of a row."""
+    others = tuple(ClassProbability(one, 0.01) for one in range(n_classes) if one != row["label"])
+    return DetailedDecision(
+        id=row["id"],
+        label=row["label"],
+        labels=None,
+        class_name=None,
+        confidence=row["confidence"],
+        interval=(row["confidence"] - 0.1, row["confidence"]),
+        accept=row["accept"],
+        looks=row["looks"],
+        first_look=row["first_look"],
+        disagreement=row["disagreement"],
+        audit=row.get("audit", False),
+        audit_probability=row.get("audit_probability"),
+        likely=(ClassProbability(row["label"], row["confidence"]), *others),
+        views=(LookPrediction("identity", row["label"], row["first_look"]),),
+    )
+
+
+def add_rows(database: Database, rows: Sequence[Row], deployment: Deployment, at: float | None = None) -> None:
+    """Store rows as decisions of a deployment, now or at a time."""
+    new = [NewDecision(make_decision(row), row["id"], None, None) for row in rows]
+    added = DecisionStore(database).add(new, deployment.number)
+    if at is not None:
+        numbers = [one.decision.number for one in added]
+        with database.write() as connection:
+            connection.execute(decisions.update().where(decisions.c.number.in_(numbers)).values(decided_at=at))
+
+
+def list_audits(database: Database, deployments: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the number and the predicted class of all audited images of some deployments."""
+    blocks: Iterator[Any] = DecisionStore(database).iter_decisions(deployments)
+    return [(one.number, one.label) for block in blocks for one in block if one.audit]
+
+
+def review_all(service: Any, error_rate: float, *, seed: int = 0, wrong: Sequence[str] = ()) -> None:
+    """Review all images that wait; about so many of the predictions are found wrong, and those with some ids."""
+    rng = np.random.default_rng(seed)
+    labels = []
+    for item in itertools.chain.from_iterable(service.reviews.iter_items(["waiting"])):
+        is_wrong = rng.random() < error_rate or item.decision.id in wrong
+        labels.append(NewLabel("row", item.decision.id, (item.decision.label + int(is_wrong)) % 4))
+    service.reviews.add_labels(labels, REVIEWER.name)
+
+
+class FakeService(SimpleNamespace):
+    """What a watcher needs of a service, without a classifier."""
+
+    def __init__(self, database: Database, folder: Path, policy: Policy, **options: Any) -> None:
+        store = DecisionStore(database)
+        audit = options.get("audit")
+        super().__init__(
+            options=ServiceOptions(folder, **options),
+            database=database,
+            decisions=store,
+            reviews=ReviewStore(database, 300.0),
+            metrics=ServiceMetrics(),
+            worker=SimpleNamespace(waiting=0),
+            live=SimpleNamespace(deployment=store.deploy(policy, audit)),
+        )
+        self.tokens = TokenFile(folder / "tokens.json")
+        self.access = Access(self.options, self.tokens, SessionStore(database))
+        self.watcher = Watcher(self)  # type: ignore[arg-type]
+
+    def refresh(self) -> None:
+        """Take over the newest deployment."""
+        self.live = SimpleNamespace(deployment=self.decisions.latest_deployment())
+
+    def add(self, rows: Sequence[Row], at: float | None = None) -> None:
+        """Store rows as decisions of the policy in force."""
+        add_rows(self.database, rows, self.live.deployment, at)
+
+    def look(self) -> dict[str, Any]:
+        """Let the watcher look, and return its status."""
+        self.watcher.look()
+        return dict(self.watcher.status)

@@ -1,0 +1,464 @@
+"""Tests of who is let in: tokens, browser sessions, and requests that other sites make."""
+
+import re
+import time
+from collections.abc import Iterator
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Annotated, Any, cast
+from unittest.mock import Mock
+from urllib.parse import quote, urlencode
+
+import pytest
+from fastapi import Depends, FastAPI, Request, Response
+
+from secondlook.errors import SecondLookError, ServingError
+from secondlook.serving import access_routes, sessions, tokens
+from secondlook.serving.access import Access, check_binding, is_loopback, is_own_origin
+from secondlook.serving.access_routes import check_target
+from secondlook.serving.app import format_error
+from secondlook.serving.database import open_database
+from secondlook.serving.faults import RequestError
+from secondlook.serving.options import ServiceOptions
+from secondlook.serving.pages import render_page
+from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.security_headers import SecurityHeaders
+from secondlook.serving.sessions import SESSION_COOKIE, SessionStore
+from secondlook.serving.tokens import Permission, Principal, Role, TokenFile
+from tests.serving.asgi import call
+from tests.serving.running import Reply
+
+HOST = {"Host": "localhost:8000"}
+PAGE = {**HOST, "Accept": "text/html,*/*", "Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}
+OWN = {**HOST, "Origin": "http://localhost:8000", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+FOREIGN = {**HOST, "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
+LINK = {**PAGE, "Sec-Fetch-Site": "cross-site"}
+PERMISSIONS: tuple[Permission, ...] = ("decide", "review", "watch", "administer")
+
+
+class Site:
+    """An application with a page and a route that changes something for each permission."""
+
+    def __init__(self, data_dir: Path, host: str = "127.0.0.1") -> None:
+        self.tokens = TokenFile(data_dir / "tokens.json")
+        self.database = open_database(data_dir)
+        self.access = Access(ServiceOptions(data_dir, host=host), self.tokens, SessionStore(self.database))
+        self.reviews = Mock(spec=ReviewStore)
+        self.changes: list[Principal] = []
+        self.app = FastAPI()
+        self.app.include_router(access_routes.make_access_router(cast(Any, self)))
+        self.app.add_exception_handler(SecondLookError, answer_error)
+        self.app.add_middleware(SecurityHeaders)
+        for permission in PERMISSIONS:
+            self._add_routes(permission)
+
+    def _add_routes(self, permission: Permission) -> None:
+        require = Depends(self.access.require(permission))
+
+        @self.app.get(f"/{permission}")
+        def show(request: Request, principal: Annotated[Principal, require]) -> Response:
+            return render_page("login.html", principal, request=request, target="/", fault="", reload=False)
+
+        @self.app.api_route(f"/{permission}", methods=["POST", "PUT", "DELETE"])
+        def change(principal: Annotated[Principal, require]) -> dict[str, str]:
+            self.changes.append(principal)
+            return {"name": principal.name, "role": principal.role, "session": principal.session}
+
+    def get(self, target: str, headers: dict[str, str] = HOST) -> Reply:
+        return call(self.app, "GET", target, headers)
+
+    def post(self, target: str, headers: dict[str, str] = HOST, method: str = "POST") -> Reply:
+        return call(self.app, method, target, headers)
+
+    def log_in(self, token: str, target: str = "/", **options: Any) -> Reply:
+        form = urlencode({"token": token, "next": target}).encode()
+        headers = {**OWN, "Content-Type": "application/x-www-form-urlencoded"}
+        return call(self.app, "POST", "/login", headers, form, **options)
+
+    def browser(self, name: str, role: Role = "reviewer") -> tuple[dict[str, str], str]:
+        """Log somebody in; returns the header with the cookie, and the CSRF token."""
+        cookie = {"Cookie": read_cookie(self.log_in(self.tokens.add(name, role)))}
+        return cookie, read_csrf(self.get("/watch", {**PAGE, **cookie}))
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return format_error(request, error)
+
+
+def read_cookie(reply: Reply) -> str:
+    (morsel,) = SimpleCookie(reply.headers["set-cookie"]).values()
+    return f"{morsel.key}={morsel.value}"
+
+
+def read_csrf(reply: Reply) -> str:
+    found = re.search(rb'<meta name="csrf-token" content="([\w-]+)">', reply.body)
+    assert found is not None
+    return found[1].decode()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {**HOST, "Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(autouse=True)
+def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hashes cost does not matter here."""
+    monkeypatch.setattr(tokens, "HASH_PASSES", 1)
+    monkeypatch.setattr(tokens, "HASH_KIB", 8)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A service on loopback, without tokens at first."""
+    made = Site(tmp_path)
+    yield made
+    made.database.close()
+
+
+class TestTokens:
+    @pytest.mark.parametrize("role", ["client", "reviewer", "admin"])
+    def test_a_token_opens_what_its_role_may_do(self, site: Site, role: Role) -> None:
+        allowed = {
+            "client": {"decide", "watch"},
+            "reviewer": {"review", "watch"},
+            "admin": {"decide", "review", "watch", "administer"},
+        }[role]
+        headers = bearer(site.tokens.add("Anna", role))
+        replies = {permission: site.post(f"/{permission}", headers) for permission in PERMISSIONS}
+        assert {permission for permission, reply in replies.items() if reply.status == 200} == allowed
+        refused = [reply for reply in replies.values() if reply.status != 200]
+        assert {(reply.status, reply.code) for reply in refused} <= {(403, "permission")}
+
+    @pytest.mark.parametrize("given", [None, "Bearer x", "Bearer", "Basic QTpi", "Bearer sl_000000000000_x", ""])
+    def test_no_token_and_a_wrong_one_are_refused(self, site: Site, given: str | None) -> None:
+        site.tokens.add("Anna", "admin")
+        reply = site.post("/watch", HOST if given is None else {**HOST, "Authorization": given})
+        assert (reply.status, reply.code) == (401, "token")
+        assert reply.headers["www-authenticate"].startswith("Bearer")
+        assert site.changes == []
+
+    def test_a_removed_token_is_refused_at_once(self, site: Site) -> None:
+        site.tokens.add("Ben", "admin")
+        headers = bearer(site.tokens.add("Anna", "admin"))
+        assert site.post("/watch", headers).status == 200
+        site.tokens.remove("Anna")
+        assert site.post("/watch", headers).code == "token"
+
+    def test_programs_are_told_apart(self, site: Site) -> None:
+        one, two = (bearer(site.tokens.add(name, "admin")) for name in ("Anna", "Ben"))
+        owners = [site.post("/watch", headers).json["session"] for headers in (one, two, one)]
+        assert owners[0] == owners[2] != owners[1]
+
+    def test_a_damaged_file_of_tokens_lets_nobody_in(self, site: Site) -> None:
+        headers = bearer(site.tokens.add("Anna", "admin"))
+        site.tokens.path.write_text("{")
+        replies = [
+            site.post("/watch", headers),
+            site.post("/watch"),
+            site.get("/login", PAGE),
+            site.get("/watch", PAGE),
+        ]
+        assert {(reply.status, reply.code) for reply in replies} == {(503, "tokens")}
+        assert all(str(site.tokens.path).encode() not in reply.body for reply in replies)
+        assert site.log_in(headers["Authorization"].removeprefix("Bearer ")).status == 503
+
+    def test_a_page_of_another_site_cannot_use_a_token(self, site: Site) -> None:
+        headers = bearer(site.tokens.add("Anna", "admin"))
+        assert site.post("/watch", {**headers, **FOREIGN}).code == "cross_site"
+
+
+class TestBrowsers:
+    def test_a_page_leads_to_the_login_and_back(self, site: Site) -> None:
+        token = site.tokens.add("Anna", "reviewer")
+        reply = site.get("/review?a=1&b=2", PAGE)
+        assert (reply.status, reply.headers["location"]) == (303, f"/login?next={quote('/review?a=1&b=2', safe='')}")
+        login = site.get(reply.headers["location"], PAGE)
+        assert b'value="/review?a=1&amp;b=2"' in login.body
+        done = site.log_in(token, "/review?a=1&b=2")
+        assert (done.status, done.headers["location"]) == (303, "/review?a=1&b=2")
+        page = site.get("/review", {**PAGE, "Cookie": read_cookie(done)})
+        assert page.status == 200
+        assert b"Anna" in page.body
+
+    def test_data_do_not_lead_to_the_login(self, site: Site) -> None:
+        site.tokens.add("Anna", "reviewer")
+        assert site.get("/watch", {**OWN, "Accept": "application/json"}).status == 401
+
+    def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(self, site: Site) -> None:
+        token = site.tokens.add("Anna", "reviewer")
+        plain, secure = site.log_in(token), site.log_in(token, scheme="https")
+        attributes = plain.headers["set-cookie"].lower()
+        assert {"httponly", "samesite=strict", "path=/"} <= set(attributes.split("; "))
+        assert "secure" not in attributes
+        assert "secure" in secure.headers["set-cookie"].lower().split("; ")
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+    def test_a_change_needs_the_csrf_token_of_its_session(self, site: Site, method: str) -> None:
+        anna, csrf = site.browser("Anna")
+        ben, csrf_of_ben = site.browser("Ben")
+        for given in ({}, {"X-CSRF-Token": ""}, {"X-CSRF-Token": csrf_of_ben}, {"X-CSRF-Token": "é"}):
+            reply = site.post("/review", {**OWN, **anna, **given}, method)
+            assert (reply.status, reply.code) == (403, "csrf")
+        assert site.changes == []
+        assert site.post("/review", {**OWN, **anna, "X-CSRF-Token": csrf}, method).json["name"] == "Anna"
+        assert site.post("/review", {**OWN, **ben, "X-CSRF-Token": csrf_of_ben}, method).json["name"] == "Ben"
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://localhost:9000"},
+            {"Origin": "null"},
+            {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
+        ],
+    )
+    def test_a_change_from_another_site_is_refused_even_with_everything_else(
+        self, site: Site, headers: dict[str, str]
+    ) -> None:
+        cookie, csrf = site.browser("Anna")
+        reply = site.post("/review", {**HOST, **cookie, "X-CSRF-Token": csrf, **headers})
+        assert (reply.status, reply.code) == (403, "cross_site")
+        assert site.changes == []
+
+    def test_other_sites_can_link_to_pages_but_not_embed_them(self, site: Site) -> None:
+        site.browser("Anna")
+        assert site.get("/review", LINK).status == 303
+        for destination in ("iframe", "image", "script"):
+            mode = "navigate" if destination == "iframe" else "no-cors"
+            embedded = {**LINK, "Sec-Fetch-Dest": destination, "Sec-Fetch-Mode": mode}
+            assert site.get("/review", embedded).code == "cross_site"
+
+    def test_a_link_on_another_site_opens_the_page_of_somebody_who_is_logged_in(self, site: Site) -> None:
+        cookie, _ = site.browser("Anna")
+        login = site.get("/review", LINK).headers["location"]  # browsers withhold the cookie from such a request
+        assert b'http-equiv="refresh"' in site.get(login, LINK).body
+        again = site.get(login, {**PAGE, "Sec-Fetch-Site": "same-origin", **cookie})
+        assert (again.status, again.headers["location"]) == (303, "/review")
+        assert b'http-equiv="refresh"' not in site.get(login, PAGE).body
+
+    def test_a_wrong_token_is_told_on_the_page(self, site: Site) -> None:
+        site.tokens.add("Anna", "reviewer")
+        reply = site.log_in("sl_000000000000_x", "/review")
+        assert reply.status == 401
+        assert "set-cookie" not in reply.headers
+        assert b'role="alert"' in reply.body
+        assert b'value="/review"' in reply.body
+
+    def test_other_sites_cannot_log_anybody_in(self, site: Site) -> None:
+        token = site.tokens.add("Anna", "reviewer")
+        form = urlencode({"token": token}).encode()
+        headers = {**FOREIGN, "Content-Type": "application/x-www-form-urlencoded"}
+        assert call(site.app, "POST", "/login", headers, form).code == "cross_site"
+
+    def test_logging_out_ends_the_session(self, site: Site) -> None:
+        cookie, csrf = site.browser("Anna")
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        refused = call(site.app, "POST", "/logout", {**OWN, **cookie, **form}, b"csrf=x")
+        assert refused.code == "csrf"
+        assert site.get("/review", {**PAGE, **cookie}).status == 200
+        assert not site.reviews.release.called
+        reply = call(site.app, "POST", "/logout", {**OWN, **cookie, **form}, f"csrf={csrf}".encode())
+        assert reply.headers["location"] == "/login"
+        assert site.get("/review", {**PAGE, **cookie}).status == 303
+        site.reviews.release.assert_called_once()
+
+    def test_a_session_ends_with_its_token_and_does_not_return_with_the_name(self, site: Site) -> None:
+        site.tokens.add("Ben", "admin")
+        cookie, _ = site.browser("Anna")
+        site.tokens.remove("Anna")
+        assert site.get("/review", {**PAGE, **cookie}).status == 303
+        site.tokens.add("Anna", "admin")
+        assert site.get("/review", {**PAGE, **cookie}).status == 303
+
+    def test_a_session_ends_after_twelve_hours(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        cookie, _ = site.browser("Anna")
+        start = time.time()
+        monkeypatch.setattr(sessions, "time", Mock(time=lambda: start + 12 * 3600 - 60))
+        assert site.get("/review", {**PAGE, **cookie}).status == 200
+        monkeypatch.setattr(sessions, "time", Mock(time=lambda: start + 12 * 3600 + 60))
+        assert site.get("/review", {**PAGE, **cookie}).status == 303
+
+    def test_a_session_survives_a_restart_and_the_database_does_not_have_its_cookie(
+        self, site: Site, tmp_path: Path
+    ) -> None:
+        cookie, csrf = site.browser("Anna")
+        site.database.close()
+        value = cookie["Cookie"].partition("=")[2].encode()
+        assert all(value not in file.read_bytes() for file in tmp_path.iterdir())
+        again = Site(tmp_path)
+        assert again.post("/review", {**OWN, **cookie, "X-CSRF-Token": csrf}).status == 200
+        again.database.close()
+
+    @pytest.mark.parametrize("value", ["", "x", "local.x", "é", "x" * 5000, '"a\\042b"'])
+    def test_an_invented_cookie_is_no_session(self, site: Site, value: str) -> None:
+        site.tokens.add("Anna", "reviewer")
+        assert site.get("/review", {**PAGE, "Cookie": f"{SESSION_COOKIE}={value}"}).status == 303
+
+
+class TestOpenService:
+    def test_programs_of_this_machine_may_do_everything(self, site: Site) -> None:
+        for permission in PERMISSIONS:
+            assert site.post(f"/{permission}").json == {"name": "local", "role": "admin", "session": "local"}
+
+    def test_two_browsers_are_two_owners_of_leases(self, site: Site) -> None:
+        owners = []
+        for _ in range(2):
+            page = site.get("/review", PAGE)
+            headers = {**OWN, "Cookie": read_cookie(page), "X-CSRF-Token": read_csrf(page)}
+            owners += [site.post("/review", headers).json["session"] for _ in range(2)]
+        assert owners[0] == owners[1] != owners[2] == owners[3]
+
+    def test_a_browser_needs_the_csrf_token(self, site: Site) -> None:
+        page = site.get("/review", PAGE)
+        cookie = {"Cookie": read_cookie(page)}
+        assert "set-cookie" not in site.get("/review", {**PAGE, **cookie}).headers
+        for headers in (OWN, {**OWN, **cookie}, {**OWN, **cookie, "X-CSRF-Token": "x"}):
+            assert site.post("/decide", headers).code == "csrf"
+
+    def test_other_sites_can_do_nothing(self, site: Site) -> None:
+        assert {site.post(f"/{permission}", FOREIGN).code for permission in PERMISSIONS} == {"cross_site"}
+        assert site.get("/watch", FOREIGN).code == "cross_site"
+
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "10.0.0.1"])
+    def test_a_rebound_name_is_refused(self, site: Site, host: str) -> None:
+        own = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+        for headers in ({"Host": host}, own):
+            reply = site.post("/decide", headers)
+            assert (reply.status, reply.code) in {(400, "host"), (403, "cross_site")}
+        assert site.get("/watch", {**PAGE, "Host": host}).code == "host"
+        assert site.changes == []
+
+    def test_what_comes_through_a_proxy_is_not_local(self, site: Site) -> None:
+        for header in ("X-Forwarded-For", "Forwarded"):
+            assert site.post("/watch", {**HOST, header: "203.0.113.7"}).code == "proxy"
+
+    def test_the_first_token_closes_it_and_no_removal_opens_it_again(self, site: Site) -> None:
+        page = site.get("/review", PAGE)
+        headers = {**OWN, "Cookie": read_cookie(page), "X-CSRF-Token": read_csrf(page)}
+        assert site.post("/review", headers).status == 200
+        site.tokens.add("Anna", "reviewer")
+        assert site.post("/review", headers).status == 401
+        assert site.post("/decide").code == "token"
+        site.tokens.remove("Anna")
+        assert site.post("/decide").code == "token"
+
+    def test_a_link_on_another_site_does_not_replace_the_session(self, site: Site) -> None:
+        """The browser withheld the cookie; a new one would make the open pages of the old session useless."""
+        reply = site.get("/review", LINK)
+        assert (reply.status, "set-cookie" in reply.headers) == (303, False)
+        assert b'http-equiv="refresh"' in site.get(reply.headers["location"], LINK).body
+
+    def test_the_login_page_has_nothing_to_ask(self, site: Site) -> None:
+        assert site.get("/login?next=/review", PAGE).headers["location"] == "/review"
+
+
+class TestBinding:
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+    def test_beyond_loopback_a_token_is_needed(self, tmp_path: Path, host: str) -> None:
+        options, file = ServiceOptions(tmp_path, host=host), TokenFile(tmp_path / "tokens.json")
+        with pytest.raises(ServingError, match="secondlook token add"):
+            check_binding(options, file)
+        file.add("Anna", "admin")
+        check_binding(options, file)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+    def test_loopback_needs_none(self, tmp_path: Path, host: str) -> None:
+        check_binding(ServiceOptions(tmp_path, host=host), TokenFile(tmp_path / "tokens.json"))
+
+    def test_without_tokens_nobody_is_local_on_another_address(self, tmp_path: Path) -> None:
+        made = Site(tmp_path, host="0.0.0.0")
+        assert made.post("/decide").code == "token"
+        made.database.close()
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "own"),
+    [
+        ("http://localhost:8000", "localhost:8000", True),
+        ("https://a.example", "a.example", True),
+        ("https://a.example", "a.example:443", True),
+        ("https://A.example", "a.EXAMPLE", True),
+        ("http://a.example:443", "a.example", False),
+        ("https://a.example:8443", "a.example", False),
+        ("http://localhost:8000", "127.0.0.1:8000", False),
+        ("null", "null", False),
+        ("file://", "", False),
+        ("http://", "", False),
+    ],
+)
+def test_own_origins(origin: str, host: str, own: bool) -> None:
+    assert is_own_origin(origin, host) == own
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:1", True),
+        ("127.0.0.1:8000", True),
+        ("127.9.9.9", True),
+        ("[::1]:8000", True),
+        ("localhost.evil.example", False),
+        ("127.0.0.1@evil.example", False),
+        ("evil.example@127.0.0.1", False),
+        ("127.0.0.1 evil.example", False),
+        ("[::1", False),
+        ("0.0.0.0", False),
+    ],
+)
+def test_loopback_hosts(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback
+
+
+@pytest.mark.parametrize(
+    ("given", "opened"),
+    [
+        ("/review", "/review"),
+        ("/review?a=b", "/review?a=b"),
+        ("https://evil.example", "/"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("/\r\nSet-Cookie: a=b", "/"),
+        ("javascript:alert(1)", "/"),
+        ("", "/"),
+    ],
+)
+def test_the_login_leads_to_pages_of_this_service_only(given: str, opened: str) -> None:
+    assert check_target(given) == opened
+
+
+def test_every_response_has_the_security_headers(site: Site) -> None:
+    site.tokens.add("Anna", "reviewer")
+    replies = [site.get("/login", PAGE), site.get("/review", PAGE), site.post("/review"), site.get("/nowhere")]
+    for reply in replies:
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
+        assert "unsafe" not in reply.headers["content-security-policy"]
+        assert reply.headers["cache-control"] == "no-store"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+class TestStaticFiles:
+    def test_pages_load_files_that_browsers_keep_until_they_change(self, site: Site) -> None:
+        site.tokens.add("Anna", "reviewer")
+        addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', site.get("/login", PAGE).body.decode())
+        assert len(addresses) == 2
+        for address in addresses:
+            reply = site.get(address)
+            assert reply.headers["content-type"] == "text/css; charset=utf-8"
+            assert "immutable" in reply.headers["cache-control"]
+            assert site.get(address.partition("?")[0]).headers["cache-control"] == "no-cache"
+
+    @pytest.mark.parametrize("name", ["x.css", "base.html", "..%2Fbase.html", "../pages.py", "report.html"])
+    def test_nothing_else_can_be_read(self, site: Site, name: str) -> None:
+        assert site.get(f"/static/{name}").status == 404
+
+    def test_no_page_has_inline_scripts_or_styles(self) -> None:
+        from importlib.resources import files
+
+        pages = [page for page in (files("secondlook.serving") / "pages").iterdir() if page.name.endswith(".html")]
+        assert pages
+        for page in pages:
+            inline = r"\son\w+=|\sstyle=|<style|<script(?![^>]*\ssrc=)|https?://(?!.*</(code|pre)>)"
+            assert not re.search(inline, page.read_text(encoding="utf-8").partition("#}")[2]), page.name

@@ -1,0 +1,160 @@
+"""The store of decisions: one row per id, in the order of the stream, in SQLite and in PostgreSQL."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import secondlook as sl
+from secondlook.errors import ServingError
+from secondlook.scoring import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.serving.database import Database, StorageError, open_database, parse_url
+from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
+from secondlook.serving.schema import decisions, images, reviews
+from secondlook.serving.schema import settings as settings_table
+from tests.serving.running import Digits
+
+
+def make_decision(id_: str, *, accept: bool = False, audit: bool = False, digest: str = "d") -> NewDecision:
+    decision = DetailedDecision(
+        id=id_,
+        label=2,
+        labels=None,
+        class_name="two",
+        confidence=0.5,
+        interval=(0.4, 0.6),
+        accept=accept,
+        looks=2,
+        first_look=0.5,
+        disagreement=0.1,
+        audit=audit,
+        audit_probability=0.25 if accept else None,
+        likely=(ClassProbability(2, 0.5), ClassProbability(1, 0.3)),
+        views=(LookPrediction("identity", 2, 0.5), LookPrediction("hflip", 1, 0.4)),
+    )
+    return NewDecision(decision, digest, f"{id_}.png", StoredImage("image/png", b"content of " + id_.encode()))
+
+
+@pytest.fixture
+def store(database: Database, digits: Digits) -> DecisionStore:
+    store = DecisionStore(database)
+    store.deploy(sl.Policy.load(digits.policy), None)
+    return store
+
+
+def count(database: Database, table: sa.Table) -> int:
+    with database.read() as connection:
+        return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+
+
+class TestAdd:
+    def test_a_decision_is_found_as_it_was_added(self, store: DecisionStore) -> None:
+        (outcome,) = store.add([make_decision("a")], 1)
+        assert not outcome.replayed
+        assert store.find(["a", "b"]) == {"a": outcome.decision}
+        assert (outcome.decision.label, outcome.decision.low, outcome.decision.name) == (2, 0.4, "a.png")
+
+    def test_top_k_classes_survive(self, store: DecisionStore) -> None:
+        new = make_decision("a")
+        store.add([replace(new, decision=new.decision._replace(labels=(2, 1)))], 1)
+        assert store.find(["a"])["a"].labels == (2, 1)
+
+    def test_an_id_keeps_its_first_decision(self, store: DecisionStore, database: Database) -> None:
+        (first,) = store.add([make_decision("a", digest="one")], 1)
+        again, other = store.add([make_decision("a", digest="two"), make_decision("b")], 1)
+        assert again.replayed
+        assert again.decision == first.decision
+        assert not other.replayed
+        assert count(database, decisions) == 2
+
+    def test_only_images_that_people_review_are_stored(self, store: DecisionStore, database: Database) -> None:
+        new = [make_decision("no"), make_decision("yes", accept=True), make_decision("due", accept=True, audit=True)]
+        store.add(new, 1)
+        assert [count(database, table) for table in (decisions, reviews, images)] == [3, 2, 2]
+        with database.read() as connection:
+            query = sa.select(reviews.c.likely, reviews.c.views, images.c.content)
+            row = connection.execute(query.where(images.c.number == reviews.c.number, reviews.c.number == 1)).one()
+        assert row == ([[2, 0.5], [1, 0.3]], [["identity", 2, 0.5], ["hflip", 1, 0.4]], b"content of no")
+
+    def test_a_failed_transaction_leaves_nothing(self, store: DecisionStore, database: Database) -> None:
+        with pytest.raises(StorageError):
+            store.add([make_decision("a")], deployment=99)  # which does not exist
+        assert [count(database, table) for table in (decisions, reviews, images)] == [0, 0, 0]
+
+    def test_many_threads_give_every_id_one_row(self, store: DecisionStore, database: Database) -> None:
+        batches = [[make_decision(f"{(start + step) % 40}") for step in range(5)] for start in range(0, 120, 3)]
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = [one for batch in pool.map(lambda batch: store.add(batch, 1), batches) for one in batch]
+        assert sum(not outcome.replayed for outcome in outcomes) == 40
+        assert count(database, decisions) == 40
+        assert len({outcome.decision for outcome in outcomes}) == 40
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=5), max_size=8))
+    def test_numbers_follow_each_other(self, store: DecisionStore, batches: list[list[str]]) -> None:
+        for batch in batches:
+            store.add([make_decision(id_) for id_ in batch], 1)
+        numbers = [one.number for block in store.iter_decisions([1], block=3) for one in block]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+class TestDeployments:
+    def test_the_same_policy_is_deployed_once(self, store: DecisionStore, digits: Digits) -> None:
+        policy = sl.Policy.load(digits.policy)
+        assert store.deploy(policy, None).number == 1
+        assert store.deploy(policy, 0.1).number == 2
+        other = sl.Policy.load(digits.adaptive_policy)
+        assert not store.has_deployed(other)
+        assert store.deploy(other, 0.1).number == 3
+        assert store.has_deployed(other)
+        latest = store.latest_deployment()
+        assert latest is not None
+        assert (latest.number, latest.policy, latest.audit) == (3, other, 0.1)
+        assert [one.policy for one in store.list_deployments()] == [policy, policy, other]
+
+    def test_decisions_are_listed_by_deployment(self, store: DecisionStore, digits: Digits) -> None:
+        store.add([make_decision("a")], 1)
+        number = store.deploy(sl.Policy.load(digits.adaptive_policy), None).number
+        store.add([make_decision("b")], number)
+        store.add([make_decision("c")], 1)
+
+        def list_ids(numbers: list[int], after: int = 0) -> list[str]:
+            return [one.id for block in store.iter_decisions(numbers, after=after) for one in block]
+
+        assert (list_ids([1]), list_ids([number]), list_ids([1, number], after=1)) == (["a", "c"], ["b"], ["b", "c"])
+
+
+class TestDatabase:
+    def test_the_seed_of_audits_stays(self, database: Database) -> None:
+        again = Database(database.url)
+        assert database.audit_seed == again.audit_seed
+        again.close()
+
+    def test_another_version_of_the_tables_is_an_error(self, database: Database) -> None:
+        with database.write() as connection:
+            connection.execute(sa.text("UPDATE settings SET value = '99' WHERE name = 'version'"))
+        with pytest.raises(ServingError, match="99"):
+            Database(database.url)
+
+    def test_a_reader_sees_no_open_transaction(self, store: DecisionStore, database: Database) -> None:
+        with database.write() as connection:
+            connection.execute(sa.delete(settings_table))
+            seed = database.audit_seed
+            connection.rollback()
+        assert seed == database.audit_seed
+
+    @pytest.mark.parametrize(
+        "url", ["nonsense", "mysql://user:secret@host/name", "postgresql://user:secret@host:port/name"]
+    )
+    def test_urls_of_other_databases_are_refused_without_repeating_passwords(self, url: str) -> None:
+        with pytest.raises(ServingError) as error:
+            parse_url(url)
+        assert "secret" not in str(error.value)
+
+    def test_a_server_that_is_away_is_an_error_without_its_password(self, tmp_path: object) -> None:
+        with pytest.raises(StorageError, match=r"postgresql\+pg8000://user:\*\*\*@127.0.0.1:1/name") as error:
+            open_database(tmp_path, "postgresql://user:secret@127.0.0.1:1/name")  # type: ignore[arg-type]
+        assert "secret" not in str(error.value)

@@ -1,0 +1,274 @@
+"""Deciding in batches: the decisions of `score`, once per id, and limits that hold."""
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook.scoring import DetailedDecision, RowOptions, load_policy
+from secondlook.selective import draw_audits
+from secondlook.serving.database import StorageError, open_database
+from secondlook.serving.decision_store import DecisionStore, StoredOutcome
+from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment, SubmittedImage
+from secondlook.serving.faults import RequestError
+from secondlook.serving.options import ServiceOptions
+from secondlook.sources import read_image
+from tests.serving.running import Digits, make_bomb, make_noise, read_rows
+
+
+class Bench:
+    """A worker with its store, and what it did."""
+
+    def __init__(self, policy: Path, folder: Path, audit: float | None = None, **options: Any) -> None:
+        self.database = open_database(folder)
+        self.folder = folder
+        self.store = DecisionStore(self.database)
+        loaded = load_policy(policy)
+        deployment = self.store.deploy(loaded, audit)
+        self.decider = loaded.decider
+        self.live = LiveDeployment(
+            deployment, self.decider, RowOptions(self.decider.rule, audit=audit), self.database.audit_seed
+        )
+        self.batches: list[int] = []
+        settings = ServiceOptions(folder, **options)
+        self.worker = DecisionWorker(lambda: self.live, self.store, settings, self._count)
+        self.worker.start()
+
+    def _count(self, decisions: Sequence[DetailedDecision], seconds: float) -> None:
+        self.batches.append(len(decisions))
+
+    def decide(self, *requests: Sequence[SubmittedImage]) -> list[list[StoredOutcome] | BaseException]:
+        """Send requests at once, and return the outcome of each."""
+
+        async def send() -> list[list[StoredOutcome] | BaseException]:
+            return await asyncio.gather(*map(self.worker.decide, requests), return_exceptions=True)
+
+        return asyncio.run(send())
+
+    def decide_one(self, content: Any, id_: str | None = None) -> StoredOutcome:
+        (result,) = self.decide([SubmittedImage(content, id_)])
+        if isinstance(result, BaseException):
+            raise result
+        return result[0]
+
+
+@pytest.fixture
+def bench(digits: Digits, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(digits.policy, tmp_path, audit=0.2)
+    yield bench
+    bench.worker.stop()
+
+
+class TestDecisions:
+    @pytest.mark.parametrize("adaptive", [False, True])
+    def test_decisions_are_those_of_score(self, digits: Digits, tmp_path: Path, adaptive: bool) -> None:
+        policy = digits.adaptive_policy if adaptive else digits.policy
+        bench = Bench(policy, tmp_path)
+        files = digits.files[:60]
+        outcomes = bench.decide(*[[SubmittedImage(file, f"{place}")] for place, file in enumerate(files)])
+        bench.worker.stop()
+        made = [one[0].decision for one in outcomes if isinstance(one, list)]
+        pixels = np.stack([read_image(file)[:, :, :1] for file in files])
+        expected = sl.SelectiveClassifier(bench.decider.resolved.classifier, policy).decide(pixels)
+        assert [one.label for one in made] == expected.labels.tolist()
+        assert [one.accept for one in made] == expected.accept.tolist()
+        assert [one.looks for one in made] == expected.looks.tolist()
+        np.testing.assert_allclose([one.confidence for one in made], expected.confidence, atol=1e-6)
+        np.testing.assert_allclose([one.first_look for one in made], expected.first_look, atol=1e-6)
+        assert max(bench.batches) > 1
+
+    def test_an_array_is_decided_as_its_file(self, bench: Bench, digits: Digits) -> None:
+        of_file = bench.decide_one(digits.files[0]).decision
+        of_pixels = bench.decide_one(read_image(digits.files[0])).decision
+        assert of_file.confidence == of_pixels.confidence
+        assert of_file.id != of_pixels.id
+
+    def test_pixels_to_review_are_stored_as_a_file(self, bench: Bench) -> None:
+        pixels = read_image(make_noise())
+        outcome = bench.decide_one(pixels)
+        assert not outcome.decision.accept
+        ((kind, content),) = read_rows(bench.folder, "SELECT media_type, content FROM images")
+        assert kind == "image/png"
+        np.testing.assert_array_equal(read_image(content), pixels)
+
+    def test_nothing_is_stored_with_no_store(self, digits: Digits, tmp_path: Path) -> None:
+        bench = Bench(digits.policy, tmp_path, store_images=False)
+        bench.decide_one(make_noise())
+        bench.worker.stop()
+        assert read_rows(tmp_path, "SELECT count(*) FROM reviews") == [(1,)]
+        assert read_rows(tmp_path, "SELECT count(*) FROM images") == [(0,)]
+
+    def test_audits_are_drawn_with_the_seed_of_the_database(self, bench: Bench, digits: Digits) -> None:
+        requests = [[SubmittedImage(file, f"{place}")] for place, file in enumerate(digits.files[:200])]
+        results = bench.decide(*requests)
+        made = [one[0].decision for one in results if isinstance(one, list)]
+        assert len(made) == len(requests), results
+        drawn = draw_audits([one.id for one in made], bench.database.audit_seed)
+        for one, number in zip(made, drawn, strict=True):
+            assert (one.audit_probability is None) == (not one.accept)
+            assert one.audit == (one.accept and number < (one.audit_probability or 0))
+        assert 0 < sum(one.audit for one in made) < sum(one.accept for one in made)
+
+
+class TestIdempotency:
+    def test_the_same_id_has_one_row_and_one_decision(self, bench: Bench, digits: Digits) -> None:
+        first = bench.decide_one(digits.files[0], "a")
+        again = bench.decide_one(digits.files[0], "a")
+        assert (first.replayed, again.replayed) == (False, True)
+        assert first.decision == again.decision
+        assert read_rows(bench.folder, "SELECT count(*) FROM decisions") == [(1,)]
+
+    def test_requests_at_once_share_the_decision(self, bench: Bench, digits: Digits) -> None:
+        results = bench.decide(*[[SubmittedImage(digits.files[0], "a")] for _ in range(20)])
+        outcomes = [one[0] for one in results if isinstance(one, list)]
+        assert len(outcomes) == 20
+        assert sum(not one.replayed for one in outcomes) == 1
+        assert len({one.decision for one in outcomes}) == 1
+        assert read_rows(bench.folder, "SELECT count(*) FROM decisions") == [(1,)]
+
+    @pytest.mark.parametrize("at_once", [False, True])
+    def test_another_image_with_the_same_id_is_refused(self, bench: Bench, digits: Digits, at_once: bool) -> None:
+        requests = [[SubmittedImage(digits.files[place], "a")] for place in (0, 1)]
+        results = bench.decide(*requests) if at_once else [*bench.decide(requests[0]), *bench.decide(requests[1])]
+        errors = [one for one in results if isinstance(one, RequestError)]
+        assert [(one.status, one.code) for one in errors] == [(409, "id_conflict")]
+        assert read_rows(bench.folder, "SELECT count(*) FROM decisions") == [(1,)]
+
+    def test_an_id_of_another_instance_is_found_when_it_is_stored(self, bench: Bench, digits: Digits) -> None:
+        first = bench.decide_one(digits.files[0], "a")
+        bench.store.find = lambda ids: {}  # type: ignore[method-assign]  # as if the other were written in between
+        again = bench.decide_one(digits.files[0], "a")
+        assert again == StoredOutcome(first.decision, replayed=True)
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("content", "status", "code"),
+        [
+            (b"", 400, "no_image"),
+            (b"hello", 422, "unreadable_image"),
+            (b"<svg xmlns='http://www.w3.org/2000/svg'/>", 422, "unreadable_image"),
+            (make_noise()[:100], 422, "unreadable_image"),
+            (make_bomb(), 413, "image_too_large"),
+            (make_noise(17), 422, "image_size"),
+            (np.zeros((16, 16, 2), dtype=np.uint8), 422, "unreadable_image"),
+        ],
+    )
+    def test_bad_images_are_refused_and_the_worker_goes_on(
+        self, bench: Bench, digits: Digits, content: Any, status: int, code: str
+    ) -> None:
+        with pytest.raises(RequestError) as error:
+            bench.decide_one(content)
+        assert (error.value.status, error.value.code) == (status, code)
+        assert bench.decide_one(digits.files[0]).decision.label >= 0
+
+    @pytest.mark.parametrize("id_", ["", "a" * 201, "new\nline", "\x1b[31m"])
+    def test_bad_ids_are_refused(self, bench: Bench, digits: Digits, id_: str) -> None:
+        with pytest.raises(RequestError) as error:
+            bench.decide_one(digits.files[0], id_)
+        assert (error.value.status, error.value.code) == (400, "id")
+
+    def test_one_bad_image_of_a_request_refuses_all_of_it(self, bench: Bench, digits: Digits) -> None:
+        (result,) = bench.decide([SubmittedImage(digits.files[0], "good"), SubmittedImage(b"bad", "bad", "bad.png")])
+        assert isinstance(result, RequestError)
+        assert "image 2 ('bad.png')" in str(result)
+        assert read_rows(bench.folder, "SELECT count(*) FROM decisions") == [(0,)]
+
+    def test_an_image_that_the_classifier_fails_on_does_not_spoil_the_batch(
+        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        look = bench.decider.look
+
+        def fail(inputs: Any, ids: Sequence[str]) -> Any:
+            if "poison" in ids:
+                raise ValueError("a classifier may raise anything")
+            return look(inputs, ids)
+
+        monkeypatch.setattr(bench.decider, "look", fail)
+        ids = ["a", "poison", "b"]
+        results = bench.decide(*[[SubmittedImage(digits.files[0], id_)] for id_ in ids])
+        assert isinstance(results[1], RequestError)
+        assert (results[1].status, results[1].code) == (500, "internal")
+        assert "anything" not in str(results[1])
+        assert isinstance(results[0], list)
+        assert isinstance(results[2], list)
+
+    def test_a_full_disk_fails_the_request_and_not_the_service(
+        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add = bench.store.add
+
+        def fail(*_: object) -> Any:
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(bench.store, "add", fail)
+        with pytest.raises(RequestError) as error:
+            bench.decide_one(digits.files[0], "a")
+        assert (error.value.status, error.value.code) == (507, "storage_failed")
+        monkeypatch.setattr(bench.store, "add", add)
+        assert not bench.decide_one(digits.files[0], "a").replayed
+
+
+class TestLimits:
+    def test_too_many_waiting_images_are_asked_to_come_back(
+        self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench(digits.policy, tmp_path, max_waiting=3)
+        goes_on = threading.Event()
+        look = bench.decider.look
+        monkeypatch.setattr(bench.decider, "look", lambda *inputs: goes_on.wait() and look(*inputs))
+
+        async def send() -> tuple[RequestError, list[StoredOutcome]]:
+            first = asyncio.create_task(bench.worker.decide([SubmittedImage(file) for file in digits.files[:3]]))
+            await asyncio.sleep(0)
+            with pytest.raises(RequestError) as error:
+                await bench.worker.decide([SubmittedImage(digits.files[3])])
+            goes_on.set()
+            return error.value, await first
+
+        error, decided = asyncio.run(send())
+        assert (error.status, error.code) == (429, "busy")
+        assert int(error.headers["Retry-After"]) >= 1
+        assert len(decided) == 3
+        assert bench.worker.waiting == 0
+        assert len(bench.decide([SubmittedImage(digits.files[3])])) == 1
+        bench.worker.stop()
+
+    def test_a_request_has_a_bounded_number_of_images(self, digits: Digits, tmp_path: Path) -> None:
+        bench = Bench(digits.policy, tmp_path, max_images=2)
+        (result,) = bench.decide([SubmittedImage(digits.files[0])] * 3)
+        assert isinstance(result, RequestError)
+        assert (result.status, result.code) == (413, "too_many_images")
+        bench.worker.stop()
+
+    def test_what_is_in_work_is_finished_when_the_worker_stops(self, digits: Digits, tmp_path: Path) -> None:
+        bench = Bench(digits.policy, tmp_path)
+
+        async def send() -> list[StoredOutcome]:
+            task = asyncio.create_task(bench.worker.decide([SubmittedImage(file) for file in digits.files[:40]]))
+            while not bench.worker._queue and not bench.batches:
+                await asyncio.sleep(0.001)
+            await asyncio.get_running_loop().run_in_executor(None, bench.worker.stop)
+            with pytest.raises(RequestError) as error:
+                await bench.worker.decide([SubmittedImage(digits.files[0])])
+            assert error.value.code == "stopping"
+            return await task
+
+        assert len(asyncio.run(send())) == 40
+
+    def test_a_policy_that_is_swapped_decides_the_next_batch(self, bench: Bench, digits: Digits) -> None:
+        first = bench.decide_one(digits.files[0])
+        loaded = load_policy(digits.adaptive_policy)
+        deployment = bench.store.deploy(loaded, None)
+        bench.live = dataclasses.replace(
+            bench.live, deployment=deployment, decider=loaded.decider, options=RowOptions(loaded.decider.rule)
+        )
+        second = bench.decide_one(digits.files[0])
+        assert (first.decision.deployment, second.decision.deployment) == (1, 2)
+        assert (first.decision.looks, second.decision.looks) == (5, 1)

@@ -1,0 +1,270 @@
+"""Watching a real server, and changing its policy: status, metrics, health, and policies that are refused."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import secondlook as sl
+from secondlook.monitoring import Monitor
+from secondlook.selective import Policy
+from secondlook.serving.database import StorageError, open_database
+from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.service import Service
+from secondlook.serving.stream_monitor import StreamMonitor
+from stress.server_process import ServerProcess
+from tests.serving.running import Digits, read_rows, send, send_image, serve
+
+Server = tuple[str, Service]
+
+
+def make_other_policy(digits: Digits, *, threshold: float | None = None, **changes: Any) -> Policy:
+    """Return another valid policy of the same classifier."""
+    content = json.loads(digits.policy.read_bytes())
+    del content["checksum"]
+    del content["version"]
+    content["threshold"] = content["threshold"] + 0.01 if threshold is None else threshold
+    return Policy(**(content | changes))
+
+
+def put_in_force(url: str, policy: Policy | bytes, **headers: str) -> Any:
+    content = policy if isinstance(policy, bytes) else policy.model_dump_json().encode()
+    return send(f"{url}/v1/policy", content, Content_Type="application/json", **headers)
+
+
+def test_status_has_what_was_decided(server: Server, digits: Digits) -> None:
+    url, service = server
+    replies = [send_image(url, file, f"digit {place}") for place, file in enumerate(digits.files[:60])]
+    assert {reply.status for reply in replies} == {200}
+    service.watcher.look()
+    status = send(f"{url}/v1/status").json
+    accepted = sum(reply.json["accept"] for reply in replies)
+    assert status["decisions"]["images"] == 60
+    assert (status["decisions"]["accepted"], status["monitor"]["accepted"]) == (accepted, accepted)
+    waiting = sum(reply.json["review"] == "waiting" for reply in replies)
+    assert status["reviews"] == {"waiting": waiting, "leased": 0, "done": 0, "expired": 0}
+    assert status["throughput"]["minute"]["images"] == 60
+    assert status["policy"]["checksum"] == Policy.load(digits.policy).checksum
+    assert status["monitor"]["in_burn_in"]
+    monitor = Monitor(Policy.load(digits.policy))
+    monitor.update([{**reply.json, "label": reply.json["label"]} for reply in replies])
+    assert status["monitor"]["shift"] == json.loads(json.dumps(monitor.describe().to_dict()))["shift"]
+    assert "timeline" in status["monitor"]
+    assert "timeline" not in send(f"{url}/v1/status?timeline=false").json["monitor"]
+
+
+def test_metrics_count_decisions_and_requests(server: Server, digits: Digits) -> None:
+    url, service = server
+    replies = [send_image(url, file) for file in digits.files[:10]]
+    send(f"{url}/v1/decide", b"no image", Content_Type="text/plain")
+    for place in range(2):  # any number of addresses makes few metrics
+        send(f"{url}/v1/decisions/unknown{place}")
+        send(f"{url}/nowhere/{place}")
+    service.watcher.look()
+    reply = send(f"{url}/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    lines = dict(line.rsplit(" ", 1) for line in reply.body.decode().splitlines() if not line.startswith("#"))
+    accepted = sum(one.json["accept"] for one in replies)
+    assert float(lines['secondlook_decisions_total{outcome="accepted"}']) == accepted
+    assert float(lines['secondlook_decisions_total{outcome="rejected"}']) == 10 - accepted
+    assert float(lines["secondlook_looks_total"]) == sum(one.json["looks"] for one in replies)
+    assert float(lines["secondlook_batch_size_sum"]) == 10
+    assert float(lines["secondlook_stream_images"]) == 10
+    assert float(lines["secondlook_images_waiting"]) == 0
+    assert float(lines['secondlook_request_seconds_count{route="/v1/decide",status="200"}']) == 10
+    assert float(lines['secondlook_request_seconds_count{route="/v1/decisions/{id_:path}",status="404"}']) == 2
+    assert float(lines['secondlook_request_seconds_count{route="none",status="404"}']) == 2
+    assert 'route="/v1/decide",status="415"' in reply.body.decode()
+
+
+def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, service = server
+    assert send(f"{url}/healthz").json == {"status": "ok"}
+    service.watcher.look()
+    assert send(f"{url}/readyz").json == {"status": "ready"}
+
+    def fail() -> Any:
+        raise StorageError("the database failed: disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("secondlook.serving.watcher.CHECK_SECONDS", 0.0)
+        broken.setattr(service.database, "write", fail)
+        service.watcher.look()
+        reply = send(f"{url}/readyz")
+        assert (reply.status, reply.code) == (503, "not_ready")
+        assert "database" in reply.json["error"]["message"]
+        assert send(f"{url}/healthz").status == 200
+        assert "disk is full" in send(f"{url}/v1/status").json["problem"]
+    service.watcher.look()
+    assert send(f"{url}/readyz").status == 200
+
+
+def test_dashboard_is_a_page_without_inline_scripts(server: Server) -> None:
+    url, _ = server
+    page = send(f"{url}/", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document", Accept="text/html")
+    assert page.status == 200
+    text = page.body.decode()
+    assert "style=" not in text
+    assert "<script>" not in text
+    for part in text.split('src="')[1:]:
+        assert send(url + part.partition('"')[0]).status == 200
+
+
+def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Digits) -> None:
+    url, service = server
+    before = send_image(url, digits.files[0], "before").json
+    other = make_other_policy(digits, threshold=2.0)  # accepts nothing
+    reply = put_in_force(url, other)
+    assert (reply.status, reply.json["checksum"], reply.json["deployment"]) == (200, other.checksum, 2)
+    after = send_image(url, digits.files[0], "after").json
+    assert (before["accept"], after["accept"]) == (True, False)
+    assert (after["policy"], after["confidence"]) == (other.checksum, before["confidence"])
+    assert send(f"{url}/v1/decisions/before").json["policy"] == before["policy"] != after["policy"]
+    assert send_image(url, digits.files[0], "before").json["policy"] == before["policy"], "a repeated request"
+    service.watcher.look()
+    status = send(f"{url}/v1/status").json
+    assert [one["images"] for one in status["deployments"]] == [1, 1]
+    assert status["monitor"]["images"] == 1
+    file = send(f"{url}/v1/policy").body
+    assert Policy.is_intact(file)
+    assert Policy.model_validate_json(file) == other
+
+
+def test_same_policy_again_changes_nothing(server: Server, digits: Digits) -> None:
+    url, _ = server
+    for _ in range(2):
+        assert put_in_force(url, digits.policy.read_bytes()).json["deployment"] == 1
+
+
+def make_refused(digits: Digits) -> Iterator[tuple[str, bytes, int, str, str]]:
+    """Yield bodies that are no policy of this service, with the status, the code and a word of the message."""
+    content = json.loads(digits.policy.read_bytes())
+    intact = digits.policy.read_bytes()
+    yield "empty", b"", 400, "policy", "JSON"
+    yield "not json", b"\xff\xd8\xff\xe0 JFIF", 400, "policy", "JSON"
+    yield "list", b"[1, 2]", 400, "policy", "JSON"
+    yield "cut", intact[:-200], 400, "policy", "JSON"
+    yield "nested", b"[" * 100_000, 400, "policy", "JSON"
+    yield "another object", b'{"a": 1}', 422, "policy_changed", "checksum"
+    forged = {**content, "threshold": 0.0}
+    yield "forged", json.dumps(forged).encode(), 422, "policy_changed", "checksum"
+    old = {name: value for name, value in content.items() if name != "checksum"} | {"version": 2}
+    yield "without checksum", json.dumps(old).encode(), 422, "policy_changed", "checksum"
+    yield "10 MB", b" " * 10_000_000 + intact, 413, "policy_too_large", "bytes"
+    other = make_other_policy(digits, classifier={**content["classifier"], "digest": "0" * 64})
+    yield "another classifier", other.model_dump_json().encode(), 422, "policy", "classifier"
+
+
+def test_policies_that_do_not_fit_are_refused(server: Server, digits: Digits) -> None:
+    url, service = server
+    for name, body, status, code, word in make_refused(digits):
+        reply = put_in_force(url, body)
+        assert (name, reply.status, reply.code) == (name, status, code)
+        assert word in reply.json["error"]["message"], name
+        assert len(reply.json["error"]["message"]) < 400, name
+    assert service.live.deployment.number == 1
+    assert len(service.decisions.list_deployments()) == 1
+    assert send_image(url, digits.files[0]).status == 200, "the service goes on"
+
+
+def test_who_may_watch_and_who_may_change(digits: Digits, tmp_path: Path) -> None:
+    with serve(digits.policy, tmp_path / "service") as (url, service):
+        tokens = {role: service.tokens.add(role, role) for role in ("client", "reviewer", "admin")}
+        service.watcher.look()
+        assert send(f"{url}/healthz").status == send(f"{url}/readyz").status == 200, "probes have no token"
+        for path in ("/v1/status", "/metrics", "/v1/policy"):
+            assert send(url + path).status == 401, path
+            for role, token in tokens.items():
+                assert send(url + path, Authorization=f"Bearer {token}").status == 200, (path, role)
+        for role, expected in (("client", 403), ("reviewer", 403), ("admin", 200)):
+            reply = put_in_force(url, make_other_policy(digits), Authorization=f"Bearer {tokens[role]}")
+            assert reply.status == expected, role
+        assert put_in_force(url, digits.policy.read_bytes()).status == 401
+
+
+def test_restart_goes_on_with_the_newest_policy(digits: Digits, tmp_path: Path) -> None:
+    other = make_other_policy(digits)
+    with serve(digits.policy, tmp_path / "service") as (url, _):
+        send_image(url, digits.files[0], "first")
+        put_in_force(url, other)
+    with serve(digits.policy, tmp_path / "service") as (url, service):
+        assert service.live.deployment.policy.checksum == other.checksum
+        assert send_image(url, digits.files[1], "second").json["policy"] == other.checksum
+        service.watcher.look()
+        assert send(f"{url}/v1/status").json["monitor"]["images"] == 1
+    newest = make_other_policy(digits, threshold=0.5)
+    newest.save(digits.policy.parent / "newest.json")
+    with serve(digits.policy.parent / "newest.json", tmp_path / "service") as (_, service):
+        assert service.live.deployment.policy.checksum == newest.checksum, "a file that was never in force is new"
+    rows = read_rows(tmp_path / "service", "SELECT deployment FROM decisions ORDER BY number")
+    assert rows == [(1,), (2,)]
+
+
+def test_other_instances_take_the_policy_over(digits: Digits, tmp_path: Path, postgres_url: str) -> None:
+    other = make_other_policy(digits)
+    with (
+        serve(digits.policy, tmp_path / "one", database=postgres_url) as (one, _),
+        serve(digits.policy, tmp_path / "two", database=postgres_url) as (two, second),
+    ):
+        send_image(one, digits.files[0], "first")
+        assert put_in_force(one, other).status == 200
+        second.watcher.look()
+        assert send_image(two, digits.files[1], "second").json["policy"] == other.checksum
+        second.watcher.look()
+        status = send(f"{two}/v1/status").json
+        assert status["throughput"]["minute"]["images"] == 2, "of both instances"
+        assert [part["images"] for part in status["deployments"]] == [1, 1]
+
+
+@pytest.mark.posix
+def test_killed_server_has_the_same_status_when_it_is_back(digits: Digits, tmp_path: Path) -> None:
+    with ServerProcess(digits.policy, tmp_path / "service", "--audit", "0.5") as server:
+        for place, file in enumerate(digits.files[:120]):
+            assert send_image(server.url, file, str(place)).status == 200
+            if place == 70:
+                server.kill()
+                server.start()
+        before = wait_for_images(server.url, 120)["monitor"]
+        assert server.stop() == 0
+        server.start()
+        assert wait_for_images(server.url, 120)["monitor"] == before
+    database = open_database(tmp_path / "service")
+    monitor = StreamMonitor(database, Policy.load(digits.policy), ReviewStore(database, 1.0), tmp_path)
+    assert monitor.read_images(), "from the start, since there is no state in this folder"
+    assert json.loads(json.dumps(monitor.monitor.describe().to_dict())).items() <= before.items()
+    database.close()
+
+
+def wait_for_images(url: str, images: int) -> Any:
+    """Return the status once the monitor knows so many images."""
+    deadline = time.monotonic() + 20
+    while True:
+        reply = send(f"{url}/v1/status")
+        if reply.status == 200 and reply.json["monitor"]["images"] == images:
+            return reply.json
+        assert time.monotonic() < deadline, reply.body[:300]
+        time.sleep(0.1)
+
+
+def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_path: Path) -> None:
+    """The whole loop in Python: decide, review, calibrate again, swap."""
+    from secondlook.monitoring import recertify
+    from secondlook.serving import read_reviewed_service
+    from secondlook.serving.tokens import Principal
+
+    reviewer = Principal("Ada", "reviewer", "browser:ada")
+    with serve(digits.policy, tmp_path / "service", audit=1.0) as (url, service):
+        for place, file in enumerate(digits.files[:300]):
+            send_image(url, file, str(place))
+        while items := service.reviews.lease(reviewer.session, 100):
+            for item in items:
+                service.reviews.label(item.number, digits.labels[int(item.decision.id)], reviewer)
+        found = read_reviewed_service(str(tmp_path / "service"))
+        assert (sum(map(len, found.tables)), len(found.labels), found.left_out) == (300, 300, 0)
+        made = recertify(found.policy, found.tables, found.labels)
+        assert put_in_force(url, made.policy).status == 200
+        assert send_image(url, digits.files[-1]).json["policy"] == made.policy.checksum
+        assert sl.Policy.load(digits.policy).classifier.digest == made.policy.classifier.digest

@@ -1,0 +1,528 @@
+"""The watcher: the numbers of `secondlook monitor` from the rows of a database, whatever happens in between."""
+
+import csv
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from prometheus_client.parser import text_string_to_metric_families
+
+from secondlook.errors import MonitoringError
+from secondlook.monitoring import monitor_scores
+from secondlook.selective import Policy
+from secondlook.serving import stream_monitor
+from secondlook.serving.database import Database, StorageError, open_database
+from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.schema import decisions, images, reviews
+from secondlook.serving.stream_monitor import StreamMonitor
+from tests.monitoring.streams import CLASSES, RISK, Row, make_policy, write_parquet
+from tests.serving.streams import REVIEWER, FakeService, add_rows, list_audits, make_stream, review_all
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return make_policy()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(tmp_path)
+    yield opened
+    opened.close()
+
+
+def read_anew(database: Database, policy: Policy, folder: Path) -> StreamMonitor:
+    """Return a monitor that never stopped: it reads everything from the database."""
+    monitor = StreamMonitor(database, policy, ReviewStore(database, 300.0), folder)
+    while monitor.read_images():
+        pass
+    monitor.read_labels()
+    return monitor
+
+
+def describe(stream: StreamMonitor) -> tuple[Any, ...]:
+    """Return all that a monitor knows."""
+    monitor = stream.monitor
+    return monitor.describe(), monitor.audited, monitor.timeline(), monitor.worst_images()
+
+
+def run_monitor(database: Database, policy: Policy, parts: list[tuple[list[Row], float]], folder: Path) -> Any:
+    """Write rows as score files and the labels as CSV, and return what `secondlook monitor` says."""
+    folder.mkdir()
+    policy.save(folder / "policy.json")
+    for place, (rows, audit) in enumerate(parts):
+        content = {"policy": json.loads(policy.model_dump_json()), "audit": audit}
+        write_parquet(folder / f"{place:03d}.parquet", rows, {"secondlook.score": json.dumps(content)})
+    known = {row["id"] for rows, _ in parts for row in rows}
+    query = sa.select(decisions.c.id, reviews.c.label).join(reviews, reviews.c.number == decisions.c.number)
+    with database.read() as connection:
+        found = [(row.id, CLASSES[row.label]) for row in connection.execute(query) if row.id in known]
+    with (folder / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "label"), *found])
+    patterns, labels = str(folder / "*.parquet"), folder / "labels.csv"
+    result = monitor_scores(folder / "policy.json", patterns, folder / "out", reviewed=labels, progress=False)
+    return json.loads(json.dumps(result.to_dict()))
+
+
+def test_numbers_are_those_of_the_monitor_command(database: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(database, tmp_path, policy, audit=0.2)
+    first = service.live.deployment
+    parts = [
+        (make_stream(1500, audit=0.2), 0.2),
+        (make_stream(1000, first=1500, damage=1.0, audit=0.05), 0.05),
+        (make_stream(200, first=2500, audit=0.2), 0.2),
+    ]
+    service.add(parts[0][0])
+    service.look()
+    service.decisions.deploy(make_policy(risk=0.1), 0.2)  # another policy for a while
+    service.refresh()
+    service.add(make_stream(300, first=5000, audit=0.2))
+    assert service.look()["monitor"]["images"] == 294
+    service.decisions.deploy(policy, 0.05)  # the first one again, with fewer audits
+    service.refresh()
+    service.add(parts[1][0])
+    add_rows(database, parts[2][0], first)  # by an instance that did not know it yet
+    review_all(service, 0.1)
+    status = json.loads(json.dumps(service.look()["monitor"]))
+    expected = run_monitor(database, policy, parts, tmp_path / "export")
+    assert expected["images"] == 1470 + 980 + 196
+    assert expected["audit"]["labels"] > 200
+    compared = ("images", "accepted", "coverage", "calibration_coverage", "guarantee", "shift", "estimate", "recent")
+    for name in (*compared, "audit", "audited", "auditable", "alarm", "verdict", "next_step"):
+        assert status[name] == expected[name], name
+    plotted = status["timeline"]["windows"]
+    for name, other in (("coverage", "coverage"), ("risk", "estimated_risk"), ("audit_high", "audited_risk_high")):
+        assert [one[name] for one in plotted] == [one[other] for one in expected["windows"]]
+
+
+def test_label_that_is_taken_back_leaves_no_trace(database: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(database, tmp_path, policy, audit=0.3)
+    service.add(make_stream(500, audit=0.3))
+    number, predicted = list_audits(database, [1])[0]
+    service.reviews.label(number, predicted, REVIEWER)
+    review_all(service, 0.0)
+    before = service.look()["monitor"]
+    assert before["audit"]["pending"] == 0
+    service.reviews.undo(number, REVIEWER)
+    undone = service.look()["monitor"]
+    assert (undone["audit"]["pending"], undone["audit"]["labels"]) == (1, before["audit"]["labels"] - 1)
+    service.reviews.label(number, (predicted + 1) % 4, REVIEWER)
+    wrong = service.look()["monitor"]
+    assert wrong["audit"]["estimate"] > before["audit"]["estimate"] == 0
+    (image,) = wrong["wrong_images"]
+    assert (image["predicted"], image["label"]) == ([CLASSES[predicted]], CLASSES[(predicted + 1) % 4])
+    service.reviews.undo(number, REVIEWER)
+    service.reviews.label(number, predicted, REVIEWER)
+    assert service.look()["monitor"] == before
+
+
+def test_labels_are_found_when_clocks_differ(
+    sqlite: Database, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another instance whose clock is slow labels images; one whose clock was set back is noticed later."""
+    service = FakeService(sqlite, tmp_path, policy, audit=0.3)
+    service.add(make_stream(500, audit=0.3))
+    service.look()
+    numbers = [number for number, _ in list_audits(sqlite, [1])]
+    slow = ReviewStore(sqlite, 300.0, clock=lambda: time.time() - 200)
+    slow.label(numbers[0], 1, REVIEWER)
+    assert service.look()["monitor"]["audit"]["labels"] == 1
+    set_back = ReviewStore(sqlite, 300.0, clock=lambda: time.time() - 9000)
+    set_back.label(numbers[1], 1, REVIEWER)
+    monkeypatch.setattr(stream_monitor, "COMPARE_SECONDS", 0.0)
+    assert service.look()["monitor"]["audit"]["labels"] == 2
+
+
+def test_labels_of_images_that_are_not_read_yet_are_found_later(
+    sqlite: Database, policy: Policy, tmp_path: Path
+) -> None:
+    service = FakeService(sqlite, tmp_path, policy, audit=1.0)
+    stream = StreamMonitor(sqlite, policy, service.reviews, tmp_path)
+    stream.read_labels()
+    service.add(make_stream(100, audit=1.0))
+    review_all(service, 0.0)
+    stream.read_labels()
+    assert stream.read_images()
+    stream.read_labels()
+    assert all(audit.label is not None for audit in stream.monitor.audited)
+
+
+class WatchedStream(RuleBasedStateMachine):
+    """Images, labels, undo and restarts in any order, against a monitor that never stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder / f"run{len(list(folder.iterdir()))}"
+        (self.folder / "anew").mkdir(parents=True)
+        self.database = open_database(self.folder)
+        self.policy = make_policy()
+        self.service = FakeService(self.database, self.folder, self.policy, audit=0.5)
+        self.images = 0
+        self.stream = self.open()
+
+    def open(self) -> StreamMonitor:
+        return StreamMonitor(self.database, self.policy, self.service.reviews, self.folder)
+
+    @rule(count=st.integers(1, 60))
+    def add(self, count: int) -> None:
+        self.service.add(make_stream(count, first=self.images, audit=0.5))
+        self.images += count
+
+    @rule(wrong=st.booleans())
+    def label(self, wrong: bool) -> None:
+        for item in self.service.reviews.lease(REVIEWER.session, 1):
+            self.service.reviews.label(item.number, (item.decision.label + wrong) % 4, REVIEWER)
+
+    @rule()
+    def undo(self) -> None:
+        last = self.service.reviews.find_last(REVIEWER.session)
+        if last is not None:
+            self.service.reviews.undo(last, REVIEWER)
+
+    @rule()
+    def look(self) -> None:
+        self.stream.read_images()
+        self.stream.read_labels()
+
+    @rule()
+    def save(self) -> None:
+        self.stream.save()
+
+    @rule()
+    def restart(self) -> None:
+        """Nothing is saved on the way out."""
+        self.stream = self.open()
+
+    @invariant()
+    def knows_no_more_than_there_is(self) -> None:
+        assert self.stream.monitor.images <= self.images
+
+    def teardown(self) -> None:
+        while self.stream.read_images():
+            pass
+        self.stream.read_labels()
+        assert describe(self.stream) == describe(read_anew(self.database, self.policy, self.folder / "anew"))
+        self.database.close()
+
+
+def test_restarts_at_any_moment_change_nothing(tmp_path: Path) -> None:
+    run_state_machine_as_test(
+        lambda: WatchedStream(tmp_path),  # type: ignore[arg-type]
+        settings=settings(
+            max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from secondlook.serving.database import open_database
+from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.stream_monitor import StreamMonitor
+
+folder = Path(sys.argv[1])
+database = open_database(folder)
+policy = __import__("secondlook").Policy.load(folder / "policy.json")
+stream = StreamMonitor(database, policy, ReviewStore(database, 300.0), folder)
+while True:
+    stream.read_images()
+    stream.read_labels()
+    stream.save()
+    print("round", flush=True)
+"""
+
+
+@pytest.mark.posix
+def test_killed_watchers_change_nothing(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy.json")
+    service = FakeService(sqlite, tmp_path, policy, audit=0.5)
+    service.add(make_stream(500, audit=0.5))
+    rng = random.Random(0)
+    for _ in range(3):
+        watcher = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "round\n"
+        until = time.monotonic() + rng.uniform(0.02, 0.2)
+        while time.monotonic() < until:
+            service.add(make_stream(rng.randint(1, 40), first=1000 + time.monotonic_ns() // 100_000, audit=0.5))
+            for item in service.reviews.lease(REVIEWER.session, 6)[1:]:
+                service.reviews.label(item.number, (item.decision.label + rng.randint(0, 1)) % 4, REVIEWER)
+            last = service.reviews.find_last(REVIEWER.session)
+            assert last is not None
+            service.reviews.undo(last, REVIEWER)
+        watcher.send_signal(signal.SIGKILL)
+        watcher.communicate()
+    assert list(tmp_path.glob("monitor-*.json")), "it was saved at least once"
+    (tmp_path / "anew").mkdir()
+    resumed = read_anew(sqlite, policy, tmp_path)
+    assert describe(resumed) == describe(read_anew(sqlite, policy, tmp_path / "anew"))
+
+
+def find_state(folder: Path) -> Path:
+    (path,) = folder.glob("monitor-*.json")
+    return path
+
+
+def test_state_is_saved_when_the_service_stops_and_used_when_it_starts(
+    sqlite: Database, policy: Policy, tmp_path: Path
+) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    service.add(make_stream(500, audit=None))
+    service.look()
+    assert not list(tmp_path.glob("monitor-*.json")), "a minute has not passed"
+    service.watcher.stop()
+    again = StreamMonitor(sqlite, policy, service.reviews, tmp_path)
+    assert (again.monitor.images, again.last) == (490, 490), "nothing was read from the database"
+    assert not again.read_images()
+
+
+def test_label_that_is_taken_back_while_the_service_is_stopped(
+    sqlite: Database, policy: Policy, tmp_path: Path
+) -> None:
+    service = FakeService(sqlite, tmp_path, policy, audit=0.5)
+    service.add(make_stream(100, audit=0.5))
+    number, predicted = list_audits(sqlite, [1])[0]
+    service.reviews.label(number, predicted, REVIEWER)
+    assert service.look()["monitor"]["audit"]["labels"] == 1
+    service.watcher.stop()
+    service.reviews.undo(number, REVIEWER)
+    again = FakeService(sqlite, tmp_path, policy, audit=0.5)
+    assert again.look()["monitor"]["audit"]["labels"] == 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "other policy", "other database", "gone row", "not a file"])
+def test_state_that_does_not_fit_is_ignored(sqlite: Database, policy: Policy, tmp_path: Path, damage: str) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    service.add(make_stream(300, audit=None))
+    stream = read_anew(sqlite, policy, tmp_path)
+    stream.save()
+    path, used = find_state(tmp_path), sqlite
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    elif damage == "other policy":
+        other = make_policy(risk=0.1)
+        path.rename(path.with_name(f"monitor-{other.checksum[:16]}.json"))
+        policy = other
+        service.decisions.deploy(other, None)
+    elif damage == "other database":
+        (tmp_path / "other").mkdir()
+        used = open_database(tmp_path / "other")
+        other_service = FakeService(used, tmp_path, policy)
+        other_service.add(make_stream(300, audit=None))
+    elif damage == "gone row":
+        with sqlite.write() as connection:
+            for table in (reviews, decisions):
+                connection.execute(sa.delete(table).where(table.c.number > 200))
+    else:
+        path.unlink()
+        path.mkdir()
+    found = StreamMonitor(used, policy, ReviewStore(used, 300.0), tmp_path)
+    assert (found.monitor.images, found.last) == (0, 0)
+    if used is not sqlite:
+        used.close()
+
+
+def test_policy_without_a_reference_has_no_monitor_and_says_why(sqlite: Database, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, make_policy(has_reference=False))
+    service.add(make_stream(50, audit=None))
+    status = service.look()
+    assert status["monitor"] is None
+    assert "Calibrate again" in status["monitor_missing"]
+    assert status["decisions"]["images"] == 49
+    assert status["problem"] is None
+    service.watcher.stop()
+
+
+def test_throughput_and_coverage_are_those_of_all_instances(database: Database, policy: Policy, tmp_path: Path) -> None:
+    one = FakeService(database, tmp_path, policy)
+    other = FakeService(database, tmp_path, policy)
+    now = time.time()
+    rows = make_stream(306, audit=None)
+    one.add(rows[:100], at=now - 20)
+    other.look()
+    other.add(rows[100:150], at=now - 50)
+    one.add(rows[150:250], at=now - 30 * 60)
+    other.add(rows[250:], at=now - 2 * 3600)
+    status = one.look()
+    throughput = status["throughput"]
+    assert throughput["minute"] == {"images": 150, "per_second": 2.5}
+    assert throughput["hour"]["images"] == 250
+    assert throughput["hour"]["per_second"] == pytest.approx(250 / 3600, rel=0.02), "a minute that is not over"
+    assert sum(minute["images"] for minute in throughput["minutes"]) == 250
+    assert len(throughput["minutes"]) == 60
+    starts = [datetime.fromisoformat(minute["start"]).timestamp() for minute in throughput["minutes"]]
+    assert {later - earlier for earlier, later in itertools.pairwise(starts)} == {60}
+    assert starts[-1] <= now + 1 < starts[-1] + 62
+    accepted = sum(row["accept"] for row in rows)
+    assert status["decisions"] == {
+        "images": 300,
+        "accepted": accepted,
+        "coverage": accepted / 300,
+        "looks_per_image": 2.0,
+    }
+    assert other.look()["throughput"] | {"hour": 0} == throughput | {"hour": 0}
+
+
+def test_minutes_are_forgotten_after_an_hour(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    now = time.time()
+    service.add(make_stream(50, audit=None), at=now)
+    activity = service.watcher._activity
+    activity.update(now)
+    assert sum(counts.images for _, counts in activity.list_minutes(now)) == 49
+    activity.update(now + 3700)
+    assert sum(counts.images for _, counts in activity.list_minutes(now + 3700)) == 0
+    assert activity.by_deployment[1].images == 49
+    assert not activity._by_minute
+
+
+def test_deployments_are_listed_with_their_images(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, policy, audit=0.1)
+    service.add(make_stream(200, audit=0.1))
+    service.look()
+    service.decisions.deploy(make_policy(risk=None), None)  # by another instance
+    service.look()
+    service.add(make_stream(100, first=200, audit=None))
+    status = service.look()
+    assert status["policy"]["deployment"] == 2
+    assert status["policy"]["guarantee"] is None
+    assert [one["images"] for one in status["deployments"]] == [196, 98]
+    assert [one["audit"] for one in status["deployments"]] == [0.1, None]
+    assert status["deployments"][0]["guarantee"] == {"risk": RISK, "delta": 0.01}
+    assert status["monitor"]["images"] == 98
+
+
+def test_old_images_are_removed(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, policy, keep=100.0)
+    service.add(make_stream(50, audit=None))
+    with sqlite.write() as connection:
+        (first, second, *_) = connection.execute(sa.select(reviews.c.number)).scalars()
+        for number, age in ((first, 200), (second, 10)):
+            values = {"number": number, "media_type": "image/png", "content": b"x", "stored_at": time.time() - age}
+            connection.execute(sa.insert(images).values(**values))
+    status = service.look()
+    with sqlite.read() as connection:
+        assert list(connection.execute(sa.select(images.c.number)).scalars()) == [second]
+    assert status["reviews"]["expired"] == 1
+
+
+def test_database_that_fails_is_reported_until_it_works_again(
+    sqlite: Database, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    assert service.watcher.find_problem() == "the service is starting"
+    service.look()
+    assert service.watcher.find_problem() is None
+
+    def fail() -> Any:
+        raise StorageError("the database 'service.db' failed: disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(sqlite, "write", fail)
+        broken.setattr("secondlook.serving.watcher.CHECK_SECONDS", 0.0)
+        status = service.look()
+        assert "disk is full" in status["problem"]
+        assert status["policy"]["deployment"] == 1, "what is known stays"
+        problem = service.watcher.find_problem()
+        assert problem is not None
+        assert "service.db" not in problem, "everyone may read it"
+    assert service.look()["problem"] is None
+    assert service.watcher.find_problem() is None
+    monkeypatch.setattr("secondlook.serving.watcher.SILENT_SECONDS", -1.0)
+    assert "did not respond" in str(service.watcher.find_problem())
+
+
+def test_failures_of_watching_do_not_end_it(
+    sqlite: Database, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    service.add(make_stream(50, audit=None))
+    for error in (MonitoringError("no such class"), ZeroDivisionError("private details")):
+        with monkeypatch.context() as broken:
+
+            def fail(*_: object, error: Exception = error) -> bool:
+                raise error
+
+            broken.setattr(StreamMonitor, "read_images", fail)
+            problem = service.look()["problem"]
+            assert problem
+            assert "private" not in problem
+    assert service.look()["monitor"]["images"] == 49
+
+
+def test_thread_looks_by_itself_and_stops(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    service.add(make_stream(50, audit=None))
+    service.watcher.start()
+    deadline = time.monotonic() + 10
+    while not service.watcher.status and time.monotonic() < deadline:
+        time.sleep(0.02)
+    service.watcher.stop()
+    assert service.watcher.status["monitor"]["images"] == 49
+    assert find_state(tmp_path).stat().st_size > 100
+
+
+def test_metrics_have_the_numbers_of_the_status(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, policy, audit=0.3)
+    assert b"secondlook_alarm" not in service.metrics.render(), "nothing is known yet"
+    service.add(make_stream(500, audit=0.3) + make_stream(200, first=500, damage=3.0, audit=0.3))
+    review_all(service, 0.3)
+    status = service.look()
+    service.worker.waiting = 7
+    service.metrics.count_request("/v1/decide", 429, 0.01)
+    service.metrics.count_request("/v1/decide", 507, 0.01)
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(service.metrics.render().decode())
+        for sample in family.samples
+    }
+    monitor = status["monitor"]
+    expected = {
+        "alarm": 1.0,
+        "images_waiting": 7.0,
+        "overloads_total": 1.0,
+        "storage_failures_total": 1.0,
+        "deployment": 1.0,
+        "guaranteed_risk": RISK,
+        "stream_images": float(monitor["images"]),
+        "stream_coverage": monitor["coverage"],
+        "shift_evidence_log10": monitor["shift"]["log10_evidence"],
+        "shift_limit_log10": monitor["shift"]["log10_limit"],
+        "estimated_risk": monitor["recent"]["risk"],
+        "audited_risk_low": monitor["audit"]["low"],
+        "audited_risk_high": monitor["audit"]["high"],
+        "guarantee_broken": 1.0,
+    }
+    for name, value in expected.items():
+        assert samples[(f"secondlook_{name}",)] == pytest.approx(value), name
+    assert samples["secondlook_reviews", "done"] == status["reviews"]["done"] > 50
+    assert samples["secondlook_reviews", "waiting"] == 0
+    assert samples["secondlook_policy_info", policy.checksum, "mean", status["version"]] == 1
+    assert samples["secondlook_request_seconds_count", "/v1/decide", "429"] == 1
+    assert (service.metrics.overloads, service.metrics.storage_failures) == (1, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
+def test_nothing_but_the_state_is_written(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
+    service = FakeService(sqlite, tmp_path, policy)
+    service.add(make_stream(50, audit=None))
+    service.look()
+    service.watcher.stop()
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("service.db")} == {
+        find_state(tmp_path).name
+    }
