@@ -1,5 +1,6 @@
 """Every command in README and the documentation runs as printed."""
 
+import asyncio
 import re
 import shlex
 from collections.abc import Callable
@@ -11,6 +12,9 @@ import pytest
 import typer
 
 from secondlook.cli.app import app
+from secondlook.serving import ServiceOptions, open_service, server
+from secondlook.serving.decision_worker import SubmittedImage
+from secondlook.serving.review_store import NewLabel
 
 Here = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +52,8 @@ def test_commands_are_found() -> None:
 def flags_of_commands() -> dict[str, set[str]]:
     """Return the long flags of each command, by its name as it is typed."""
     commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    commands |= {f"views {name}": command for name, command in commands.pop("views").commands.items()}
+    for group in ("views", "token"):
+        commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
     return {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
 
 
@@ -64,21 +69,40 @@ def test_table_of_shared_options_is_correct() -> None:
     assert told == {name: flags for name, flags in true.items() if flags}
 
 
+def fill_service(policy: Path, folder: Path, images: Path) -> None:
+    """Let a service decide about the images of a folder with a folder per class, and review all of them."""
+    labels = {str(file): file.parent.name for file in images.glob("*/*.png")}
+    with open_service(policy, ServiceOptions(folder, audit=1.0)) as service:
+        submitted = [SubmittedImage(Path(file).read_bytes(), file) for file in labels]
+        for start in range(0, len(submitted), 50):
+            asyncio.run(service.worker.decide(submitted[start : start + 50]))
+        service.reviews.add_labels([NewLabel(id_, id_, int(label)) for id_, label in labels.items()], "Anna")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_in(page)], ids=lambda page: str(page.name))
-def test_documented_commands_run_as_printed(here: Here, page: Path, request: pytest.FixtureRequest) -> None:
+def test_documented_commands_run_as_printed(
+    here: Here, page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A service is opened with all it needs, and stops when it would begin to listen.
+    monkeypatch.setattr(server, "run_server", lambda *_, **__: None)
     first = FIRST
     if page.name == "tutorial.md":  # which is about photographs, and begins from nothing
         first = []
         for item in ("model.onnx", "val", "new"):
             Path(item).unlink()
             Path(item).symlink_to(request.getfixturevalue("photographs") / item)
+    if page.name == "service.md":  # whose readers have reviewed images
+        for command in FIRST:
+            here(*shlex.split(command)[1:])
+        first = []
+        fill_service(Path("policy.json"), Path("service"), Path("val"))
     Path("data").mkdir()
     if CIFAR10.is_dir():
         Path("resnet56.onnx").symlink_to(CIFAR10 / "resnet56.onnx")
         archive = np.load(CIFAR10 / "test.npz")
         np.savez("test.npz", images=archive["images"][:100], labels=archive["labels"][:100])
     for line in [*first, *commands_in(page)]:
-        if line not in FIRST and line.startswith("secondlook calibrate"):
+        if line not in FIRST and line.startswith("secondlook calibrate") and "--out next.json" not in line:
             Path("policy.json").unlink(missing_ok=True)  # the page makes its own
         done = here(*shlex.split(line)[1:])
         assert done.code == 0, f"{line}\n{done.out}\n{done.err}"

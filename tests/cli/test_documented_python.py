@@ -5,9 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from stress.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = [
@@ -23,7 +26,13 @@ my_torch_module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Fl
 my_function = lambda batch: np.full((len(batch), 10), 0.1)
 images, labels = np.zeros((20, 224, 224, 3), np.uint8), np.arange(20) % 10
 Image.fromarray(images[0, :16, :16]).save("photo.jpg")
-"""
+""",
+    "service.md": """
+import numpy as np
+from PIL import Image
+for name in ("image.png", "first.png", "second.jpg"):
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(name)
+""",
 }
 """What a page says its reader has, beside the files that `workplace` makes."""
 
@@ -67,9 +76,14 @@ def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, reques
         )
         run_commands(here, commands)
     script = here / "blocks.py"
-    script.write_text("\n".join([GIVEN.get(page.name, ""), *blocks_of(page)]), encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, script.name], cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
+    code = "\n".join([GIVEN.get(page.name, ""), *blocks_of(page)])
+    with ExitStack() as stack:
+        if page.name == "service.md":
+            server = stack.enter_context(ServerProcess(here / "policy.json", tmp_path / "service"))
+            code = code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
+        script.write_text(code, encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+        done = subprocess.run(
+            [sys.executable, script.name], cwd=here, env=environment, capture_output=True, text=True, check=False
+        )
     assert done.returncode == 0, f"{page.name}\n{done.stdout}\n{done.stderr}"

@@ -17,10 +17,12 @@ Here = Callable[..., Any]
 PACKAGE = Path(sl.__file__).parent
 PYTHON_ONLY = {
     "bins": "an argument of a metric function",
+    "charset": "a content type",
     "class_names": "for images and predictions in memory",
     "crop_mode": "a setting of timm",
     "entry": "a run names the entry of its store",
     "groups": "--per-class has no names of its own",
+    "ids": "for images that `Client` sends",
     "image": "for images in memory",
     "labels": "for images and predictions in memory; reachable sentences are in PHRASES",
     "logits": "for predictions in memory",
@@ -34,7 +36,9 @@ PYTHON_ONLY = {
     "temperature": "options of a method",
     "threshold": "a rule without calibration",
     "ties": "an argument of a metric function",
+    "token": "an argument of `Client`",
     "tuning": "a run knows its tuning images; reachable sentences are in PHRASES",
+    "url": "an argument of `Client`",
     "views": "Predictions(views=...), for predictions in memory",
     "zipmap": "an option of the exporter",
 }

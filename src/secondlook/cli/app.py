@@ -30,6 +30,8 @@ from secondlook.cli import (
     report,
     score,
     search,
+    serve,
+    token,
     views,
 )
 from secondlook.cli.messages import list_flags, name_options
@@ -48,12 +50,14 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("score")(score.score)
 app.command("monitor")(monitor.monitor)
+app.command("serve")(serve.serve)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("search")(search.search)
 app.command("info")(info.info)
 app.command("list")(listing.list_kind)
 app.add_typer(views.app, name="views")
+app.add_typer(token.app, name="token")
 
 LONGEST_MESSAGE = 1000
 """Characters of an error or warning that are printed at most; the beginning and the end are kept."""

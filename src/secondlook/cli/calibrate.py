@@ -22,6 +22,9 @@ from secondlook.selective import (
 )
 from secondlook.specs import MEMBER_SEPARATOR
 
+DATABASES = ("postgresql:", "postgresql+", "postgres:")
+"""Starts of the URL of a service's database."""
+
 if TYPE_CHECKING:
     from secondlook.monitoring import Recertification
     from secondlook.runs import Run
@@ -87,24 +90,26 @@ def calibrate(
         ),
     ] = None,
     reviewed: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--reviewed",
-            metavar="FILE",
-            help="Calibrate again from images that people reviewed instead of a run: a CSV file with the columns id "
-            "and label, together with --policy and --scores.",
+            metavar="FILE|DIR|URL",
+            help="Calibrate again from images that people reviewed instead of a run: the data folder or PostgreSQL URL "
+            "of secondlook serve, or a CSV file with the columns id and label, together with --policy and --scores.",
         ),
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option("--policy", metavar="FILE", help="With --reviewed: the policy that the images were scored with."),
+        typer.Option(
+            "--policy", metavar="FILE", help="With --reviewed FILE: the policy that the images were scored with."
+        ),
     ] = None,
     scores: Annotated[
         list[str] | None,
         typer.Option(
             "--scores",
             metavar="PATTERN",
-            help="With --reviewed: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
+            help="With --reviewed FILE: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
         ),
     ] = None,
     shifts: Annotated[
@@ -167,8 +172,14 @@ def calibrate(
                 "--shifts": shifts,
             }
         )
-        made = _calibrate_again(policy, scores, reviewed, risk, delta, progress=not (quiet or no_progress))
-        calibrated, changes = made.policy, ["", "What changed:", str(made)]
+        if _is_service(reviewed):
+            made, used = _calibrate_from_service(reviewed, risk, delta)
+        else:
+            made, used = (
+                _calibrate_again(policy, scores, reviewed, risk, delta, progress=not (quiet or no_progress)),
+                [],
+            )
+        calibrated, changes = made.policy, [*used, "", "What changed:", str(made)]
     else:
         settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
         settings |= _choose_target(risk, DEFAULT_DELTA if delta is None else delta, coverage, method)
@@ -191,17 +202,27 @@ def calibrate(
         typer.echo(calibrated.model_dump_json())
     elif not quiet:
         about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-        typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {_describe_next_step(calibrated, out)}"]))
+        is_served = reviewed is not None and _is_service(reviewed)
+        next_step = _describe_swap(out) if is_served else _describe_next_step(calibrated, out)
+        typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {next_step}"]))
 
 
-def _check_origin(run: Path | None, reviewed: Path | None, policy: Path | None, scores: list[str] | None) -> None:
-    """Raise an error unless the images are those of a run, or reviewed ones with their policy and scores."""
+def _check_origin(run: Path | None, reviewed: str | None, policy: Path | None, scores: list[str] | None) -> None:
+    """Raise an error unless the images are those of a run or a service, or reviewed ones with policy and scores."""
     if (run is None) == (reviewed is None):
         raise DecisionError("give either --run (labeled images) or --reviewed (reviewed ones), not both or neither.")
-    options.require_partner({"--policy": policy, "--scores": scores or None}, "--reviewed", reviewed)
-    if reviewed is not None and (policy is None or not scores):
+    partners = {"--policy": policy, "--scores": scores or None}
+    options.require_partner(partners, "--reviewed", reviewed)
+    if reviewed is not None and _is_service(reviewed):
+        for option, value in partners.items():
+            if value is not None:
+                raise DecisionError(f"{option} has no effect with --reviewed of a service, which has it; omit it.")
+    elif reviewed is not None and (policy is None or not scores):
         missing = "--policy" if policy is None else "--scores"
-        raise DecisionError(f"--reviewed needs {missing}: the policy and all scores of the images that were reviewed.")
+        raise DecisionError(
+            f"--reviewed needs {missing}: the policy and all scores of the images that were reviewed, unless it is the "
+            "data folder of a service."
+        )
 
 
 def _refuse_options(given: Mapping[str, object]) -> None:
@@ -210,10 +231,34 @@ def _refuse_options(given: Mapping[str, object]) -> None:
             raise DecisionError(f"{option} has no effect with --reviewed, which keeps that of the policy; omit it.")
 
 
+def _is_service(reviewed: str) -> bool:
+    """Whether reviewed images are those of a service: in its data folder, or in a database."""
+    return reviewed.startswith(DATABASES) or reviewed.endswith("/") or Path(reviewed).is_dir()
+
+
+def _calibrate_from_service(
+    location: str, risk: float | None, delta: float | None
+) -> tuple["Recertification", list[str]]:
+    """Return a fresh policy from the reviews of a service, and what it was made from in words."""
+    from secondlook.imports import import_extra
+    from secondlook.monitoring import recertify
+
+    for package in ("sqlalchemy", "argon2"):
+        import_extra(package, feature="calibrating from a service", extra="serve")
+    from secondlook.serving import read_reviewed_service
+
+    found = read_reviewed_service(location)
+    images = sum(map(len, found.tables))
+    others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
+    used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
+    made = recertify(found.policy, found.tables, found.labels, risk=risk, delta=delta, data=f"service {found.where}")
+    return made, [used]
+
+
 def _calibrate_again(
     policy: Path | None,
     scores: list[str] | None,
-    reviewed: Path,
+    reviewed: str,
     risk: float | None,
     delta: float | None,
     *,
@@ -303,6 +348,11 @@ def _describe_next_step(policy: Policy, path: Path) -> str:
         return f"Next, in Python: secondlook.score({str(path)!r}, 'folder:new/', 'scores.parquet', classifier=...)"
     models = "".join(f" --model {quote(spec)}" for spec in specs)
     return f"Next: secondlook score --policy {quote(str(path))}{models} --data folder:new/ --out scores.parquet"
+
+
+def _describe_swap(path: Path) -> str:
+    """Return the command that puts a policy in force."""
+    return f"Next: curl --data-binary @{quote(str(path))} http://127.0.0.1:8000/v1/policy"
 
 
 def parse_class_risks(texts: list[str]) -> dict[str, float]:

@@ -15,6 +15,8 @@ from secondlook.errors import ReportError
 
 RISK, DELTA = "0.02", "0.05"
 REJECTED = "rejected"
+AUDIT = 0.05
+"""Share of the accepted digits that the service has reviewed."""
 SIDE = 16
 TRAINING_IMAGES = 200
 """So few that the network makes enough errors to be interesting."""
@@ -32,6 +34,12 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path(
         "demo"
     ),
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Then serve decisions, with a page to review images, and open it.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")
+    ] = 8000,
     quiet: options.Quiet = False,
 ) -> None:
     """Run all steps on handwritten digits; no data and no model needed.
@@ -53,8 +61,40 @@ def demo(
         # An earlier version may have decided otherwise on the same digits; its files are the demo's own.
         replacing = ["--force"] if arguments[0] in ("calibrate", "score") else []
         app([*arguments, *replacing, *(["--quiet"] if quiet else [])], prog_name="secondlook", standalone_mode=False)
-    if not quiet:
+    if serve:
+        serve_digits(out, port)
+    elif not quiet:
         typer.echo(CLOSING.format(command=find_command()))
+
+
+def serve_digits(out: Path, port: int) -> None:
+    """Serve the policy of the demo, send it the new digits in the background, and open the review page."""
+    from threading import Thread
+
+    from secondlook.cli.serve import start
+
+    def show(url: str) -> None:
+        typer.echo(
+            f"\nServing at {url}: the new digits are being sent to it.\n\n"
+            f"  Review doubtful digits: {url}/review\n  Dashboard: {url}/\n  API: {url}/docs\n\nStop with Ctrl-C."
+        )
+        Thread(target=_send_digits, args=(out / "new.npz", url), daemon=True).start()
+        typer.launch(f"{url}/review")
+
+    start(out / "policy.json", show, quiet=True, data_dir=out / "service", port=port, audit=AUDIT)
+
+
+def _send_digits(archive: Path, url: str) -> None:
+    """Send the images of an archive to a service; a demo that is started again sends the same ids.
+
+    They come in random order: similar digits follow one another in the archive, which a monitor rightly notices.
+    """
+    from secondlook.serving import Client
+
+    with Client(url) as client:
+        images = np.load(archive)["images"]
+        for number in np.random.default_rng(1).permutation(len(images)):
+            client.decide(images[number], id=f"digit-{number:04d}")
 
 
 def find_command() -> str:

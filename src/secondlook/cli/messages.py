@@ -41,7 +41,11 @@ PHRASES = {
     "expected a folder written by collect(store=...)": "expected a folder that secondlook evaluate wrote",
     ", or open other views with views=": "",
     "pass rejected=FOLDER": "pass --rejected DIR",
+    "serve with audit=0.05": "start secondlook serve with --audit 0.05",
     "mean= and std= to load_classifier": "--mean and --std",
+    "make one first with 'secondlook token add'": (
+        "make one first with: secondlook token add NAME --role admin --data-dir DIR"
+    ),
     "save it with torch.save(module.state_dict(), FILE)": "save its state dict",
 }
 """Sentences that name Python calls, or arguments without an option, and what they say on the command line."""

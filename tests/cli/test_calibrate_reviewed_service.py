@@ -1,0 +1,146 @@
+"""`secondlook calibrate --reviewed service/`: the next policy from what the reviewers of a service found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secondlook.monitoring import recertify
+from secondlook.selective import Policy
+from secondlook.serving.database import Database, open_database
+from secondlook.serving.policy_stream import PolicyStream
+from secondlook.serving.review_store import ReviewStore
+from tests.monitoring.streams import RISK, make_policy
+from tests.serving.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
+from tests.serving.streams import REVIEWER, FakeService, make_stream, review_all
+
+Here = Callable[..., Any]
+CALIBRATE = ("calibrate", "--reviewed", "service", "--out", "next.json")
+
+
+def review_stream(database: Database, folder: Path, *, error_rate: float = 0.005, images: int = 1500) -> FakeService:
+    """Store a stream whose accepted images are all audited, and review it."""
+    service = FakeService(database, folder, make_policy(), audit=1.0)
+    service.add(make_stream(images, audit=1.0))
+    review_all(service, error_rate)
+    return service
+
+
+def expect(database: Database, policy: Policy) -> Policy:
+    """Return the policy that Python makes from the same rows and labels."""
+    stream = PolicyStream(database, policy)
+    numbers = {number: audit for number, audit in stream.list_deployments().items() if audit is not None}
+    labels = {one.id: one.label for one in ReviewStore(database, 1.0).labels(list(numbers))}
+    assert None not in labels.values()
+    return recertify(policy, [part.rows for part in stream.iter_parts(numbers)], labels).policy  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_next_policy_is_that_of_the_rows_and_labels(
+    here: Here, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "service").mkdir()
+    url = request.getfixturevalue("postgres_url") if kind == "postgresql" else None
+    database = open_database(tmp_path / "service", url)
+    service = review_stream(database, tmp_path / "service")
+    done = here("calibrate", "--reviewed", url or "service", "--out", "next.json")
+    assert done.code == 0, done.err
+    made = Policy.load(tmp_path / "next.json")
+    expected = expect(database, service.live.deployment.policy)
+    assert (made.threshold, made.guarantee) == (expected.threshold, expected.guarantee)
+    assert made.calibration is not None
+    assert expected.calibration is not None
+    assert made.calibration.digest == expected.calibration.digest
+    assert made.reference == expected.reference
+    assert made.classifier == make_policy().classifier
+    assert made.certified
+    assert "1,470 images of the service, 1,470 of them reviewed" in done.out
+    assert "/v1/policy" in done.out
+    content = (tmp_path / "next.json").read_text() + done.out
+    assert "not-a-secret" not in content, "the password of the URL"
+    stricter = here(*CALIBRATE[:1], "--reviewed", url or "service", "--risk", "0.1", "--out", "other.json", "--json")
+    assert json.loads(stricter.out)["guarantee"]["risk"] == 0.1
+    database.close()
+
+
+def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    database = open_database(tmp_path / "service")
+    before = FakeService(database, tmp_path / "service", make_policy())
+    before.add(make_stream(100, first=5000, audit=None))
+    without = here(*CALIBRATE)
+    assert without.code == 2
+    assert "98 images" in without.err
+    assert "--audit" in without.err
+    service = review_stream(database, tmp_path / "service")
+    done = here(*CALIBRATE)
+    assert done.code == 0, done.err
+    assert "98 decided without audits are left out" in done.out
+    expected = expect(database, service.live.deployment.policy)
+    assert Policy.load(tmp_path / "next.json").threshold == expected.threshold
+    database.close()
+
+
+def test_only_the_policy_in_force_counts(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    database = open_database(tmp_path / "service")
+    review_stream(database, tmp_path / "service", error_rate=0.5, images=300)
+    service = FakeService(database, tmp_path / "service", make_policy(risk=0.1), audit=1.0)
+    service.add(make_stream(600, first=1000, audit=1.0))
+    review_all(service, 0.0)
+    done = here(*CALIBRATE)
+    assert done.code == 0, done.err
+    made = Policy.load(tmp_path / "next.json")
+    assert made.guarantee.risk == 0.1 != RISK
+    assert made.calibration is not None
+    assert made.calibration.images == 588
+    database.close()
+
+
+def test_too_few_or_wrong_reviews_say_what_would_be_needed(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    database = open_database(tmp_path / "service")
+    service = FakeService(database, tmp_path / "service", make_policy(), audit=1.0)
+    service.add(make_stream(500, audit=1.0))
+    for item in service.reviews.lease(REVIEWER.session, 20):
+        service.reviews.label(item.number, item.decision.label, REVIEWER)
+    done = here(*CALIBRATE)
+    assert done.code == 2
+    assert "no threshold guarantees" in done.err
+    assert "not reviewed yet" in done.err
+    assert not (tmp_path / "next.json").exists()
+    assert len(done.err.strip().splitlines()) == 1
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--reviewed", "empty"), "service.db"),
+        (("--reviewed", "empty", "--policy", "policy.json"), "--policy"),
+        (("--reviewed", "empty", "--scores", "scores/*.parquet"), "--scores"),
+        (("--reviewed", "empty", "--method", "mean"), "--method"),
+        (("--reviewed", "none/"), "'none/'"),
+        (("--reviewed", "none"), "data folder of a service"),
+        (("--reviewed", "postgresql://"), "database"),
+        (("--reviewed", "postgresql://someone:secret@127.0.0.1:1/none"), "database"),
+    ],
+)
+def test_mistakes_are_named(here: Here, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = here("calibrate", *arguments)
+    assert done.code == 2, done.out
+    assert said in done.err
+    assert "secret" not in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not list((tmp_path / "empty").iterdir()), "nothing is made"
+
+
+def test_database_without_a_policy_is_an_error(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    open_database(tmp_path / "service").close()
+    done = here(*CALIBRATE)
+    assert done.code == 2
+    assert "'service'" in done.err

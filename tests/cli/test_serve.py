@@ -1,0 +1,114 @@
+"""`secondlook serve` and `demo --serve`: options become settings, and mistakes are one sentence."""
+
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from secondlook.cli.serve import parse_duration
+from secondlook.errors import ServingError
+from secondlook.serving import Service, server
+from tests.cli.conftest import Ended, calibrate, create_digits_run
+from tests.serving.running import read_rows, run_in_thread
+
+Here = Callable[..., Ended]
+pytestmark = pytest.mark.usefixtures("run")
+
+
+@pytest.fixture(scope="module")
+def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create_digits_run(digits, tmp_path_factory.mktemp("run") / "run", "identity shift:1,0")
+
+
+@pytest.fixture
+def policy(here: Here) -> str:
+    calibrate(here, "--risk", "0.1", "--delta", "0.1", "--out", "policy.json")
+    return "policy.json"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Service, dict[str, Any]]]:
+    """The services that would listen now, with how."""
+    found: list[tuple[Service, dict[str, Any]]] = []
+    monkeypatch.setattr(server, "run_server", lambda service, **how: found.append((service, how)))
+    return found
+
+
+class TestServe:
+    def test_options_become_settings(self, here: Here, policy: str, served: list[Any]) -> None:
+        words = "--port 0 --audit 0.1 --keep 30d --no-store --lease 90s --batch-size 8 --max-wait 3 --max-waiting 50"
+        done = here(
+            "serve", "--policy", policy, "--data-dir", "service", *words.split(), "--max-body", "2", "--max-pixels", "9"
+        )
+        assert done.code == 0, done.err
+        ((service, how),) = served
+        options = service.options
+        assert (options.audit, options.keep, options.store_images, options.lease_seconds) == (0.1, 2_592_000, False, 90)
+        assert (options.batch_size, options.max_wait, options.max_waiting) == (8, 0.003, 50)
+        assert (options.max_body_bytes, options.max_pixels, options.port) == (2 * 2**20, 9, 0)
+        assert (how["certificate"], how["key"], how["quiet"]) == (None, None, False)
+        assert (Path("service") / "service.db").is_file()
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            ("--host 0.0.0.0", "secondlook token add NAME"),
+            ("--keep 3x", "'3x'"),
+            ("--lease 0m", "'0m'"),
+            ("--data-dir /dev/null/service", "'/dev/null/service'"),
+            ("--database mysql://a:secret@b/c", "postgresql://"),
+            ("--database postgresql://a:secret@127.0.0.1:1/c", "a:***@"),
+            ("--model onnx:missing.onnx", "missing.onnx"),
+            ("--policy missing.json", "missing.json"),
+            ("--audit 2", "audit"),
+        ],
+    )
+    def test_mistakes_are_one_sentence(self, here: Here, policy: str, served: list[Any], words: str, told: str) -> None:
+        done = here("serve", "--policy", policy, "--data-dir", "service", *words.split())
+        assert done.code == 2
+        assert told in done.err
+        assert "Traceback" not in done.err
+        assert "secret" not in done.err
+        assert not served
+
+    def test_the_extra_is_named(self, here: Here, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "fastapi", None)
+        done = here("serve", "--policy", policy, "--data-dir", "service")
+        assert done.code == 2
+        assert "secondlook[serve]" in done.err
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("1.5h", 5400), ("30d", 2_592_000), (" 2m ", 120)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1w", "0s", "1e3s"])
+def test_other_texts_are_no_durations(text: str) -> None:
+    with pytest.raises(ServingError):
+        parse_duration(text)
+
+
+def test_the_demo_sends_its_digits_and_opens_the_review_page(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+
+    def serve_until_all_are_decided(service: Service, *, ready: Callable[[str], None], **_: object) -> None:
+        with run_in_thread(service) as url:
+            ready(url)
+            while service.watcher.status.get("decisions", {}).get("images") != 799:
+                time.sleep(0.05)
+            assert urllib.request.urlopen(f"{url}/review").status == 200
+
+    monkeypatch.setattr(server, "run_server", serve_until_all_are_decided)
+    done = here("demo", "--serve", "--port", "0", "--out", "shown")
+    assert done.code == 0, done.err
+    assert opened[0].endswith("/review")
+    ((images, rejected),) = read_rows(Path("shown/service"), "SELECT count(*), sum(NOT accept) FROM decisions")
+    assert images == 799
+    assert rejected > 50
