@@ -1,0 +1,695 @@
+"""The review page in a browser: keyboard, two reviewers, undo, a killed server, phone, screen reader, hostile texts."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from secondlook.selective import Policy
+from secondlook.serving.database import open_database
+from secondlook.serving.review_store import ReviewItem, ReviewStore
+from secondlook.serving.service import Service
+from stress.server_process import ServerProcess
+from tests.serving.running import Digits, make_digits, make_noise, send, serve
+from tests_browser.test_page import CONTRAST
+
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+HOSTILE = "<img src=x onerror=alert(1)>"
+TEXTS = (
+    *("#done", "#done span", "#title b", "#title span", "#votes", ".tile b", ".tile small", ".choice .name"),
+    *(".choice .share", ".choice .tag", "#confirm-text", "#last", "#undo span", "#skip span", "#notice p"),
+)
+FORM = "multipart/form-data; boundary=--cut"
+LOGIN_ADVICE = "Password forms should have"
+"""What Chromium says about a form without a user name."""
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    return make_digits(tmp_path_factory.mktemp("digits"))
+
+
+def fill(url: str, rejected: int, *, first: int = 0, name: str = "scan") -> None:
+    """Send noise until so many images wait for review."""
+    found = 0
+    for start in range(first, first + 4000, 60):
+        parts = b""
+        for seed in range(start, start + 60):
+            head = f'----cut\r\nContent-Disposition: form-data; name="image"; filename="{name}-{seed}.png"\r\n\r\n'
+            parts += head.encode() + make_noise(16, seed) + b"\r\n"
+        reply = send(f"{url}/v1/decide", parts + b"----cut--\r\n", Content_Type=FORM)
+        found += sum(not one["accept"] for one in reply.json["decisions"])
+        if found >= rejected:
+            return
+
+
+class Reviewer:
+    """A person at the page, who knows what the server should have got."""
+
+    def __init__(self, page: Page, reviews: ReviewStore) -> None:
+        self.page = page
+        self.reviews = reviews
+        self.given: dict[int, int] = {}
+        """The label that was given to each image, by its number."""
+        self.order: list[int] = []
+
+    def look(self) -> ReviewItem:
+        """Wait until an image is on the screen, and return it."""
+        wait_until(self.page, "document.querySelector('#work:not([hidden]) #picture img')?.naturalWidth > 0")
+        address = self.page.get_attribute("#picture img", "src") or ""
+        found = re.fullmatch(r"/v1/review/(\d+)/image", address)
+        assert found, address
+        return self.reviews.read(int(found[1]))
+
+    def press(self, key: str) -> None:
+        """Press Enter or a digit, and remember which class that is."""
+        item = self.look()
+        self.page.keyboard.press(key)
+        self.given[item.number] = item.likely[0 if key == "Enter" else int(key) - 1].label
+        self.order.append(item.number)
+
+    def wait_until_ahead(self, count: int) -> None:
+        """Wait until so many images without a label have arrived, the one on the screen among them."""
+        given = json.dumps([f"/v1/review/{number}/image" for number in self.given])
+        arrived = "performance.getEntriesByType('resource').filter((one) => one.responseStatus === 200)"
+        images = f"{arrived}.map((one) => new URL(one.name).pathname).filter((path) => path.endsWith('/image'))"
+        wait_until(self.page, f"new Set({images}.filter((path) => !{given}.includes(path))).size >= {count}")
+
+    def wait_until_saved(self) -> None:
+        """Wait until nothing waits in the page."""
+        wait_until(self.page, "!Object.keys(sessionStorage).some((key) => key.startsWith('secondlook.review.'))")
+
+    def check(self) -> None:
+        """Compare the database with what was pressed."""
+        assert read_labels(self.reviews) == self.given
+
+
+def wait_until(page: Page, condition: str) -> None:
+    """Wait for a condition in the page; what waits inside of it would need `eval`, which the page forbids."""
+    deadline = time.monotonic() + 15
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(10)
+
+
+def read_labels(reviews: ReviewStore) -> dict[int, int]:
+    done = [item for block in reviews.iter_items(["done"]) for item in block]
+    return {item.number: item.label for item in done if item.label is not None}
+
+
+@contextmanager
+def open_page(
+    browser: Browser, url: str, *, allowed: tuple[str, ...] = (), context: BrowserContext | None = None
+) -> Iterator[Page]:
+    """Open the review page; messages of the console and requests to elsewhere fail the test."""
+    own = context or browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+    page = own.new_page()
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith((url, "data:")) else faults.append(request.url))
+    page.goto(f"{url}/review")
+    yield page
+    page.close()
+    if context is None:
+        own.close()
+    assert [fault for fault in faults if not any(one in fault for one in allowed)] == []
+
+
+@pytest.fixture(scope="module")
+def filled(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Service]]:
+    """A server with many images; tests leave some."""
+    with serve(digits.policy, tmp_path_factory.mktemp("review") / "service") as (url, service):
+        fill(url, 54)
+        yield url, service
+
+
+@pytest.fixture
+def queue(filled: tuple[str, Service]) -> tuple[str, Service]:
+    """The server, with no label and no lease."""
+    import sqlalchemy as sa
+
+    from secondlook.serving.schema import reviews
+
+    _, service = filled
+    values = {
+        "label": None,
+        "reviewer": None,
+        "reviewed_at": None,
+        "lease_owner": None,
+        "lease_until": None,
+        "skips": 0,
+    }
+    with service.database.write() as connection:
+        connection.execute(sa.update(reviews).values(**values))
+    return filled
+
+
+def test_fifty_images_by_keyboard(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    keys = ["Enter", "1", "2", "9", "Enter"]
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        for place in range(50):
+            anna.press(keys[place % len(keys)])
+        anna.wait_until_saved()
+        anna.check()
+        assert len(anna.given) == 50
+        items = [service.reviews.read(number) for number in anna.order]
+        assert [item.decision.confidence for item in items] == sorted(item.decision.confidence for item in items)
+        waiting = service.reviews.counts().waiting
+        expect(page.locator("#done")).to_have_text(f"50 of {50 + waiting} done · {waiting} waiting")
+        assert re.fullmatch(r"[\d.]+ per minute · about .* left", page.inner_text("#pace"))
+        assert page.inner_text("#last").startswith("Labeled ")
+
+
+def test_class_is_found_by_typing_its_name(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        item = anna.look()
+        (other,) = set(range(10)) - {label for label, _ in item.likely}
+        page.keyboard.press("/")
+        expect(page.locator("#query")).to_be_focused()
+        page.keyboard.type("nothing")
+        expect(page.locator("#found")).to_have_text("No such class")
+        page.keyboard.press("Enter")
+        assert anna.look() == item, "nothing was chosen"
+        page.fill("#query", str(other))
+        expect(page.locator("#found [aria-selected=true]")).to_have_text(str(other))
+        assert page.get_attribute("#query", "aria-activedescendant") == "found-0"
+        page.keyboard.press("Enter")
+        page.keyboard.press("/")
+        page.keyboard.press("Escape")
+        anna.press("2")
+        anna.wait_until_saved()
+        anna.given[item.number] = other
+        anna.check()
+
+
+def test_undo_takes_labels_and_skips_back_in_turn(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        first = anna.look()
+        anna.press("3")
+        second = anna.look()
+        page.keyboard.press("s")
+        third = anna.look()
+        anna.press("Enter")
+        anna.wait_until_saved()
+        page.keyboard.press("u")
+        assert anna.look().number == third.number
+        page.keyboard.press("u")
+        assert anna.look().number == second.number
+        page.keyboard.press("u")
+        assert anna.look().number == first.number
+        assert f"It was labeled {first.likely[2].label}" in page.inner_text("#last")
+        page.keyboard.press("u")
+        expect(page.locator("#live")).to_contain_text("nothing to undo")
+        anna.wait_until_saved()
+        assert read_labels(service.reviews) == {}
+        anna.given.clear()
+        assert anna.look().number == first.number
+        anna.press("4")
+        assert anna.look().number == second.number
+        assert service.reviews.read(second.number).skips == 0
+        anna.press("Enter")
+        anna.wait_until_saved()
+        anna.check()
+
+
+def test_undo_works_after_the_page_was_loaded_again(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        anna.press("3")
+        current = anna.look().number
+        anna.wait_until_saved()
+        page.reload()
+        assert anna.look().number == current, "the images are still the reviewer's"
+        page.keyboard.press("u")
+        wait_until(page, f"document.querySelector('#picture img')?.src.endsWith('/{anna.order[0]}/image')")
+        anna.wait_until_saved()
+        assert read_labels(service.reviews) == {}
+
+
+def test_keys_that_are_held_and_double_clicks_mean_one_image(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        first = anna.look()
+        page.keyboard.down("2")
+        for _ in range(5):
+            page.keyboard.down("2")  # a repeat
+        page.keyboard.up("2")
+        second = anna.look()
+        page.locator(".choice").nth(2).dblclick()
+        third = anna.look()
+        page.keyboard.press("Enter")
+        anna.wait_until_saved()
+        expected = {first.number: first.likely[1], second.number: second.likely[2], third.number: third.likely[0]}
+        assert read_labels(service.reviews) == {number: one.label for number, one in expected.items()}
+
+
+def test_key_for_an_image_that_is_not_there_yet_is_ignored(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+    blocked = True
+    held: list[Callable[[], None]] = []
+    context.route("**/image", lambda route: held.append(route.continue_) if blocked else route.continue_())
+    with open_page(browser, url, context=context) as page:
+        expect(page.locator("#picture")).to_contain_text("Loading")
+        page.keyboard.press("Enter")
+        expect(page.locator("#live")).to_contain_text("still loading")
+        blocked = False
+        for proceed in held:
+            proceed()
+        anna = Reviewer(page, service.reviews)
+        anna.press("2")
+        anna.wait_until_saved()
+        anna.check()
+    context.close()
+
+
+def test_two_reviewers_at_once_share_the_queue(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    total = service.reviews.counts().waiting
+    with open_page(browser, url) as one, open_page(browser, url) as other:
+        anna, ben = Reviewer(one, service.reviews), Reviewer(other, service.reviews)
+        for place in range(total - 8):
+            (anna if place % 3 else ben).press(str(place % 9 + 1))
+        while any(page.locator("#work").is_visible() for page in (one, other)):
+            for reviewer in (anna, ben):
+                if reviewer.page.locator("#work").is_visible():
+                    reviewer.press("Enter")
+                    reviewer.wait_until_saved()
+        assert not set(anna.given) & set(ben.given)
+        assert len(anna.given) + len(ben.given) == total
+        assert len(ben.given) > total / 4
+        assert read_labels(service.reviews) == anna.given | ben.given
+        expect(one.locator("#empty-title")).to_have_text("All done")
+        expect(other.locator("#empty-title")).to_have_text("All done")
+        ben.page.keyboard.press("u")
+        assert ben.look().number == ben.order[-1]
+        ben.wait_until_saved()
+        expect(one.locator("#empty-title")).to_have_text("Others have the rest", timeout=10_000)
+
+
+def test_new_images_appear_by_themselves(browser: Browser, digits: Digits, tmp_path: Path) -> None:
+    with serve(digits.policy, tmp_path / "service") as (url, service), open_page(browser, url) as page:
+        expect(page.locator("#empty-title")).to_have_text("All done")
+        assert not page.locator("#empty-undo").is_visible()
+        fill(url, 1)
+        anna = Reviewer(page, service.reviews)
+        anna.press("Enter")
+        anna.wait_until_saved()
+        anna.check()
+
+
+def test_lease_that_was_lost_is_told_and_the_other_label_kept(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url, allowed=("status of 409",)) as page:
+        anna = Reviewer(page, service.reviews)
+        lost = anna.look()
+        import sqlalchemy as sa
+
+        from secondlook.serving.schema import reviews
+
+        with service.database.write() as connection:  # as if nothing was heard for long
+            row = reviews.c.number == lost.number
+            change = {"lease_owner": "ben", "lease_until": time.time() + 60}
+            connection.execute(sa.update(reviews).where(row).values(**change))
+        page.keyboard.press("2")
+        expect(page.locator("#notice-text")).to_contain_text("was not saved")
+        expect(page.locator("#notice-text")).to_contain_text("another reviewer")
+        anna.press("Enter")
+        anna.wait_until_saved()
+        anna.check()
+        page.click("#notice-close")
+        expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_killed_server_loses_and_doubles_nothing(browser: Browser, digits: Digits, tmp_path: Path) -> None:
+    data = tmp_path / "service"
+    with ServerProcess(digits.policy, data) as server:
+        fill(server.url, 40)
+        database = open_database(data)
+        with open_page(browser, server.url, allowed=("Failed to load resource", "ERR_")) as page:
+            anna = Reviewer(page, ReviewStore(database, 300))
+            for round_ in range(2):
+                for key in ("Enter", "2"):
+                    anna.press(key)
+                anna.wait_until_ahead(5)  # without the server, only these can be shown
+                anna.press("3")
+                server.kill()  # perhaps with labels on their way
+                for key in ("4", "Enter"):
+                    anna.press(key)
+                page.keyboard.press("u")
+                assert anna.look().number == anna.order[-1]
+                anna.press("5")
+                anna.press("6")
+                page.keyboard.press("u")
+                assert anna.look().number == anna.order[-1]
+                del anna.given[anna.order[-1]]
+                expect(page.locator("#notice-text")).to_contain_text("does not respond")
+                expect(page.locator("#saving")).to_contain_text("not saved yet")
+                stored = page.evaluate("sessionStorage.getItem(Object.keys(sessionStorage)[0])")
+                assert {one["number"] for one in json.loads(stored)} <= set(anna.given)
+                server.start()
+                anna.wait_until_saved()
+                expect(page.locator("#notice")).to_be_hidden()
+                expect(page.locator("#saving")).to_be_hidden()
+                assert len(anna.given) == 5 * (round_ + 1)
+                anna.check()
+        database.close()
+
+
+def test_labels_that_wait_survive_loading_the_page_again(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+    with open_page(browser, url, context=context, allowed=("Failed to load",)) as page:
+        page.on("dialog", lambda dialog: dialog.accept())
+        anna = Reviewer(page, service.reviews)
+        context.route("**/label", lambda route: route.abort())
+        for key in ("2", "Enter"):
+            anna.press(key)
+        expect(page.locator("#saving")).to_have_text("2 not saved yet")
+        assert read_labels(service.reviews) == {}
+        context.unroute("**/label")
+        page.reload()
+        anna.wait_until_saved()
+        anna.check()
+    context.close()
+
+
+def test_label_whose_response_is_lost_is_sent_again_and_counts_once(
+    browser: Browser, queue: tuple[str, Service]
+) -> None:
+    url, service = queue
+    context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+    with open_page(browser, url, context=context, allowed=("Failed to load",)) as page:
+        anna = Reviewer(page, service.reviews)
+        anna.look()
+        lost: list[str] = []
+
+        def lose_response(route: object) -> None:
+            route.fetch()  # type: ignore[attr-defined]
+            lost.append(route.request.url)  # type: ignore[attr-defined]
+            route.abort()  # type: ignore[attr-defined]
+
+        context.route(re.compile("/(label|undo|skip)$"), lose_response, times=3)
+        anna.press("2")
+        anna.press("3")
+        page.keyboard.press("s")
+        page.keyboard.press("u")
+        anna.press("4")
+        anna.wait_until_saved()
+        assert len(lost) == 3
+        anna.check()
+        context.route(re.compile("/label$"), lose_response, times=1)
+        anna.press("5")
+        while len(lost) < 4:
+            page.wait_for_timeout(10)
+        page.keyboard.press("u")
+        anna.wait_until_saved()
+        del anna.given[anna.order[-1]]
+        anna.check()
+    context.close()
+
+
+def test_page_goes_on_after_a_new_login(browser: Browser, digits: Digits, tmp_path: Path) -> None:
+    with serve(digits.policy, tmp_path / "service", lease_seconds=5.0) as (url, service):
+        fill(url, 12)
+        token = service.tokens.add("anna", "reviewer")
+        context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+        with open_page(browser, url, context=context, allowed=("Failed to load", LOGIN_ADVICE)) as page:
+            page.fill("#token", token)
+            page.keyboard.press("Enter")
+            page.wait_for_url("**/review")
+            anna = Reviewer(page, service.reviews)
+            anna.press("2")
+            anna.wait_until_saved()
+            context.clear_cookies()
+            anna.press("3")
+            expect(page.locator("#notice-text")).to_contain_text("not logged in")
+            expect(page.locator("#saving")).to_have_text("1 not saved yet")
+            with context.expect_page() as opened:
+                page.click("#notice-link")
+            login = opened.value
+            login.fill("#token", token)
+            login.keyboard.press("Enter")
+            login.wait_for_url("**/review")
+            login.close()
+            anna.wait_until_saved()
+            expect(page.locator("#notice")).to_be_hidden()
+            anna.press("4")
+            anna.wait_until_saved()
+            anna.check()
+            assert {service.reviews.read(number).reviewer for number in anna.given} == {"anna"}
+        context.close()
+
+
+def test_views_that_disagree_are_beside_the_image(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        item = anna.look()
+        while all(view.label == item.decision.label for view in item.views):
+            anna.press("Enter")
+            item = anna.look()
+        differing = [view for view in item.views if view.label != item.decision.label]
+        tiles = page.locator("#view-list .tile")
+        expect(tiles).to_have_count(len(differing))
+        assert sorted(tiles.locator("b").all_inner_texts()) == sorted(str(view.label) for view in differing)
+        assert f"Of {len(item.views)} views" in page.inner_text("#votes")
+        wait_until(page, "[...document.querySelectorAll('.tile img')].every((one) => one.naturalWidth === 16)")
+        page.keyboard.press("v")
+        expect(tiles).to_have_count(len(item.views))
+        tiles.first.click()
+        expect(page.locator("#title")).to_contain_text("view: ")
+        assert "/views/" in str(page.get_attribute("#picture img", "src"))
+        tiles.first.click()
+        assert anna.look().number == item.number
+        anna.press("Enter")
+        anna.wait_until_saved()
+        anna.check()
+
+
+def test_small_images_are_enlarged_in_whole_pixels_and_zoomed(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        Reviewer(page, service.reviews).look()
+        image = page.locator("#picture img")
+        assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+        fitting = image.bounding_box()
+        assert fitting is not None
+        assert fitting["width"] >= 400
+        assert fitting["width"] % 16 == 0
+        page.keyboard.press("z")
+        zoomed = image.bounding_box()
+        assert zoomed is not None
+        assert zoomed["width"] == 2.5 * fitting["width"]
+        assert page.get_attribute("#zoom", "aria-pressed") == "true"
+        before = page.evaluate("document.querySelector('#picture').scrollTop")
+        page.keyboard.press("ArrowDown")
+        wait_until(page, f"document.querySelector('#picture').scrollTop > {before}")
+        image.click()
+        assert image.bounding_box() == fitting
+
+
+def test_keys_can_be_turned_off(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        item = anna.look()
+        page.keyboard.press("?")
+        expect(page.locator("#keys")).to_be_visible()
+        page.keyboard.press("2")
+        page.uncheck("#use-keys")
+        page.click("#keys .button")
+        page.keyboard.press("3")
+        page.keyboard.press("Enter")
+        assert anna.look().number == item.number
+        page.reload()
+        assert anna.look().number == item.number
+        page.keyboard.press("3")
+        assert anna.look().number == item.number, "it is remembered"
+        page.focus("#skip")
+        page.keyboard.press("Enter")
+        assert anna.look().number != item.number, "buttons work"
+
+
+def test_phone_has_everything_at_the_thumb(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)  # type: ignore[arg-type]
+    with open_page(browser, url, context=context) as page:
+        anna = Reviewer(page, service.reviews)
+        first = anna.look()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for place in ("#undo", "#skip", "#confirm"):
+            box = page.locator(place).bounding_box()
+            assert box is not None
+            assert box["height"] >= 44, place
+            assert box["y"] > PHONE["height"] / 2, place
+            assert box["y"] + box["height"] <= PHONE["height"], place
+        heights = page.locator(".choice").evaluate_all("all => all.map((one) => one.getBoundingClientRect().height)")
+        assert min(heights) >= 44
+        image = page.locator("#picture img").bounding_box()
+        assert image is not None
+        assert image["width"] > 200
+        page.tap("#confirm")
+        second = anna.look()
+        page.tap(".choice >> nth=2")
+        anna.look()
+        page.tap("#undo")
+        assert anna.look().number == second.number
+        page.tap(".choice >> nth=1")
+        third = anna.look()
+        page.tap("#skip")
+        assert anna.look().number != third.number
+        anna.wait_until_saved()
+        assert read_labels(service.reviews) == {
+            first.number: first.decision.label,
+            second.number: second.likely[1].label,
+        }
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 820, 1280, 1440])
+def test_page_fits_the_width_with_enough_contrast(
+    browser: Browser, queue: tuple[str, Service], width: int, scheme: str
+) -> None:
+    url, service = queue
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type]
+    with open_page(browser, url, context=context) as page:
+        anna = Reviewer(page, service.reviews)
+        anna.press("2")
+        anna.look()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for place in TEXTS:
+            if page.locator(place).count() and page.locator(place).first.is_visible():
+                assert page.evaluate(CONTRAST, place) >= 4.5, place
+        if width >= 1280:
+            box = page.locator("#actions").bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] <= 844, "everything is on one screen"
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"review-{width}-{scheme}.png")
+        anna.wait_until_saved()
+    context.close()
+
+
+# Controls without a name, references to nothing, duplicate ids, lists without items and images without texts.
+DEFECTS = """() => {
+  const visible = (one) => one.checkVisibility();
+  const all = (selector) => [...document.querySelectorAll(selector)].filter(visible);
+  const name = (one) => one.ariaLabel || one.labels?.[0]?.textContent || one.textContent || one.title;
+  const nameless = all("button, a, input, summary, [role=option]").filter((one) => !name(one)?.trim());
+  const references = ["aria-labelledby", "aria-controls", "aria-describedby", "for"];
+  const lost = references.flatMap((kind) => [...document.querySelectorAll(`[${kind}]`)]
+    .filter((one) => one.getAttribute(kind).split(" ").some((id) => !document.getElementById(id))));
+  const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+  const twice = ids.filter((id, place) => ids.indexOf(id) < place);
+  const images = all("img").filter((one) => !one.hasAttribute("alt"));
+  const headings = all("h1, h2, h3").map((one) => Number(one.tagName[1]));
+  const jumps = headings.filter((level, place) => level > (headings[place - 1] ?? 0) + 1);
+  return [...nameless, ...lost, ...images].map((one) => one.outerHTML).concat(twice, jumps.map(String));
+}"""
+
+
+def test_screen_readers_get_names_roles_and_announcements(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        item = anna.look()
+        assert page.evaluate(DEFECTS) == []
+        expect(page.locator("#live")).to_contain_text(f"predicted {item.decision.label}")
+        assert page.get_attribute("#live", "aria-live") == "polite"
+        assert page.get_attribute("#picture img", "alt") == f"The image to review, {item.decision.name}"
+        snapshot = page.locator("main").aria_snapshot()
+        for text in ('heading "Review" [level=1]', 'heading "What does the image show?"', "figure", "progressbar"):
+            assert text in snapshot, snapshot
+        assert f'button "Confirm the predicted class: {item.decision.label}"' in snapshot
+        assert 'combobox "Find another class"' in snapshot
+        label, share = item.likely[1]
+        assert re.search(rf'button "{label} <?{max(1, round(100 * share))}.%"', snapshot), snapshot
+        anna.press("2")
+        following = anna.look()
+        expect(page.locator("#live")).to_contain_text(f"Labeled {label}.")
+        expect(page.locator("#live")).to_contain_text(f"predicted {following.decision.label}")
+        expect(page.locator("#stage")).to_be_focused()
+        page.focus("#query")
+        page.fill("#query", "1")
+        assert page.evaluate(DEFECTS) == []
+        assert 'listbox "Classes"' in page.locator("main").aria_snapshot()
+
+
+def test_everything_is_reached_by_tab_with_a_visible_focus(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        anna.press("Enter")
+        anna.wait_until_saved()
+        page.reload()
+        anna.look()
+        reached = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement === document.body"):
+                break
+            reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", reached[-1]
+        assert {"zoom", "query", "undo", "skip", "confirm", "show-keys"} <= set(reached)
+        assert reached.count("choice predicted") == 1
+
+
+def test_hostile_names_are_text(browser: Browser, digits: Digits, tmp_path: Path) -> None:
+    policy = Policy.load(digits.policy)
+    names = [HOSTILE, "</script><script>alert(1)</script>", *(f"{place} " + "x" * 300 for place in range(8))]
+    (tmp_path / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
+    policy.model_copy(update={"class_names": tuple(names)}).save(tmp_path / "policy.json")
+    with serve(tmp_path / "policy.json", tmp_path / "service", audit=1.0) as (url, service):
+        for seed in range(12):
+            head = f'----cut\r\nContent-Disposition: form-data; name="id"\r\n\r\n{HOSTILE} {seed}\r\n'
+            head += f'----cut\r\nContent-Disposition: form-data; name="image"; filename="{HOSTILE}"\r\n\r\n'
+            send(f"{url}/v1/decide", head.encode() + make_noise(16, seed) + b"\r\n----cut--\r\n", Content_Type=FORM)
+        token = service.tokens.add("<b>anna</b>", "reviewer")
+        context = browser.new_context(viewport=PHONE)  # type: ignore[arg-type]
+        with open_page(browser, url, context=context, allowed=(LOGIN_ADVICE,)) as page:
+            page.fill("#token", token)
+            page.keyboard.press("Enter")
+            page.wait_for_url("**/review")
+            anna = Reviewer(page, service.reviews)
+            for _ in range(12):
+                anna.look()
+                expect(page.locator("#title b")).to_have_text(HOSTILE)
+                assert page.evaluate("document.documentElement.scrollWidth") <= 390
+                anna.press("2")
+            anna.wait_until_saved()
+            anna.check()
+            assert page.locator("main img:not(#picture img, .tile img), main script, main b b").count() == 0
+        context.close()
+
+
+def test_images_that_are_not_stored_are_named(browser: Browser, digits: Digits, tmp_path: Path) -> None:
+    with serve(digits.policy, tmp_path / "service", store_images=False) as (url, service):
+        fill(url, 2)
+        with open_page(browser, url) as page:
+            (first, *_) = [item for block in service.reviews.iter_items(["waiting"]) for item in block]
+            expect(page.locator("#picture")).to_contain_text("not stored")
+            expect(page.locator("#picture")).to_contain_text(first.decision.id)
+            expect(page.locator("#picture")).to_contain_text(str(first.decision.name))
+            assert page.locator("#view-list img").count() == 0
+            page.keyboard.press("3")
+            wait_until(page, "document.querySelector('#done b').textContent === '1'")
+            expect(page.locator("#last")).to_have_text(f"Labeled {first.likely[2].label}.")
+            assert service.reviews.read(first.number).label == first.likely[2].label
