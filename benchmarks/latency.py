@@ -8,7 +8,6 @@ preprocessing, confidence, interval and decision all count as overhead. An adapt
 while its decision is open, one forward after another, so it is compared with all looks over many images.
 """
 
-import io
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +31,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.predictions import collect
-from secondlook.scoring import LoadedPolicy, load_policy
+from secondlook.scoring import LoadedPolicy, encode_png, load_policy
 from secondlook.selective import Policy, Rule, threshold_for
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
@@ -127,15 +126,6 @@ def prepare_forward(classifier: Classifier, image: Array) -> Callable[[], object
     session = classifier.session
     inputs = classifier.preprocessing.normalize(apply_views(image[None], VIEWS)[0])
     return partial(session.run, None, {session.get_inputs()[0].name: inputs})
-
-
-def encode_png(image: Array) -> bytes:
-    """Return an image as the bytes of a PNG file. uint8 [H, W, 3]"""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
 
 
 def compare(seconds: list[float], bare: list[float]) -> float:

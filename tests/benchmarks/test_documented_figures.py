@@ -1,4 +1,4 @@
-"""Every figure of docs/benchmarks.md, docs/scale.md, docs/monitoring.md, and of README.md about GPUs, was measured."""
+"""Every figure of the pages about benchmarks, scale, monitoring and the service, and of README.md, was measured."""
 
 import csv
 import re
@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 SCALE = ROOT / "docs" / "scale.md"
+SERVICE = ROOT / "docs" / "service.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 NETWORKS = ("ResNet-50", "Wide-ResNet-16-2")
@@ -160,6 +161,16 @@ def test_figures_of_the_cluster_are_the_measured_ones() -> None:
     assert row["date"] in page
     assert re.search(r"ray (\S+?);?$", row["versions"]) is not None
     assert re.findall(r"; (ray [\d.]+)", row["versions"])[0].capitalize() in page
+
+
+def test_figures_of_the_service_are_the_measured_ones() -> None:
+    rows = read_results("service.csv")
+    measured = {(row["what"], row["measure"]): float(row["value"]) for row in rows}
+    documented = {(what, measure): text for what, measure, text in read_table("Speed", SERVICE)[1:]}
+    assert documented.keys() == measured.keys()
+    for key, text in documented.items():
+        assert is_rounded(text, measured[key]), (key, text)
+    assert all(row["date"] in SERVICE.read_text(encoding="utf-8") for row in rows)
 
 
 def test_arithmetic_for_a_billion_images() -> None:

@@ -90,12 +90,16 @@ def compute(load_worker: LoadWorker, n_chunks: int = 3, engine: RayEngine | None
 
 
 def is_alive(pid: int) -> bool:
+    """Whether a worker lives; where it can be told, not another process or thread that got its number since."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat")
+        if not status.exists():
+            return not Path("/proc/self").exists()
+        is_zombie = status.read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie and b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    status = Path(f"/proc/{pid}/stat")
-    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -1,0 +1,215 @@
+"""The service on loopback: throughput compared with `score`, latency at half of it, and kills under load.
+
+python benchmarks/service.py                          # the sizes of the stored results
+python benchmarks/service.py --images 1000 --rounds 2 --kills 3
+python benchmarks/service.py --only kills             # one part; the rows of the others stay as they are
+
+Needs ../shared/cifar10 (test.npz and resnet20.onnx). Throughput is that of 64 clients who send PNG files of CIFAR-10
+images, each over a connection of its own, as a ratio to `score` of the same files and the same policy; both alternate,
+and the median ratio is kept. The clients run on the cores of the service. The latency is measured at half that
+throughput with requests at random moments (a Poisson process), from the moment that a request was due, so that it
+includes all waiting. The kills are described in service_kills.py.
+"""
+
+import csv
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from measurement import (
+    CIFAR10,
+    PACKAGES,
+    Row,
+    create_parser,
+    load_cifar10_classifier,
+    make_row,
+    print_table,
+    write_results,
+)
+from secondlook.classifiers import Classifier
+from secondlook.predictions import collect
+from secondlook.scoring import encode_png, score
+from secondlook.selective import Policy, Rule, threshold_for
+from secondlook.sources import open_source
+from service_kills import kill_service
+from service_load import Load, draw_arrivals, make_requests, run_load
+from stress.server_process import ServerProcess
+
+VIEWS = "cifar10"
+COVERAGE = 0.9
+CALIBRATION_IMAGES = 500
+"""Images that the policies are fitted to; the others are sent."""
+N_CLIENTS = 64
+MAX_CONNECTIONS = 256
+MIN_RATIO = 0.9
+SERVICE_PACKAGES = (*PACKAGES, "fastapi", "uvicorn", "sqlalchemy")
+PARTS = ("speed", "kills")
+
+
+def main() -> None:
+    """Measure, print the table and write it."""
+    parser = create_parser(__doc__)
+    parser.add_argument("--images", type=int, default=4000, help="images per round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of throughput (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="length of a latency measurement (default: %(default)s)"
+    )
+    parser.add_argument("--kills", type=int, default=200, help="number of kills (default: %(default)s)")
+    parser.add_argument("--only", choices=PARTS, help="measure one part")
+    options = parser.parse_args()
+    if not CIFAR10.is_dir():
+        print(f"skipped: {CIFAR10} does not exist")
+        return
+    path = options.out / "service.csv"
+    rows = [row for row in read_rows(path) if options.only and row["part"] != options.only]
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Workspace(Path(folder), options.images)
+        if options.only in (None, "speed"):
+            rows += measure_speed(workspace, options.rounds, options.seconds)
+        if options.only in (None, "kills"):
+            rows += measure_kills(workspace, options.kills)
+    write_results(path, rows, SERVICE_PACKAGES)
+    print_table(rows, "The service")
+
+
+class Workspace:
+    """A folder with image files and policies."""
+
+    def __init__(self, folder: Path, n_images: int) -> None:
+        self.folder = folder
+        source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=CALIBRATION_IMAGES + n_images)
+        images = np.stack([source.read(index) for index in range(len(source))])
+        self.files = [encode_png(image) for image in images[CALIBRATION_IMAGES:]]
+        self.images = folder / "images"
+        self.images.mkdir()
+        for number, file in enumerate(self.files):
+            (self.images / f"{number:06d}.png").write_bytes(file)
+        self.classifier: Classifier = load_cifar10_classifier(CIFAR10 / "resnet20.onnx")
+        preds = collect(self.classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
+        rule = threshold_for(preds, "mean", coverage=COVERAGE, adaptive=True)
+        assert rule.schedule is not None, "the rule is adaptive"
+        self.policies = {
+            "all looks": self._save("all", replace(rule, schedule=None), preds.views.texts),
+            "adaptively": self._save("adaptive", rule, rule.schedule.views),
+        }
+        self._numbers = count()
+
+    def _save(self, name: str, rule: Rule, views: tuple[str, ...]) -> Path:
+        path = self.folder / f"{name}.json"
+        Policy.from_rule(rule, classifier=self.classifier, views=views).save(path)
+        return path
+
+    def make_requests(self, n_requests: int) -> list[bytes]:
+        """Return requests with ids that were not used before."""
+        start = next(self._numbers)
+        files = [self.files[number % len(self.files)] for number in range(n_requests)]
+        return make_requests(files, [f"{start}-{number}" for number in range(n_requests)])
+
+
+def measure_speed(workspace: Workspace, rounds: int, seconds: float) -> list[Row]:
+    """Measure throughput and latency with all looks and adaptively."""
+    rows: list[Row] = []
+    for name, policy in workspace.policies.items():
+        with ServerProcess(policy, workspace.folder / f"service-{policy.stem}") as server:
+            rows += measure_throughput(workspace, name, policy, server, rounds)
+            rate = float(str(rows[-2]["value"])) / 2
+            rows += measure_latency(workspace, name, server, rate, seconds)
+    return rows
+
+
+def measure_throughput(workspace: Workspace, name: str, policy: Path, server: ServerProcess, rounds: int) -> list[Row]:
+    """Compare 64 clients with `score`, in alternation."""
+    n_images = len(workspace.files)
+    jobs = (partial(time_clients, workspace, server), partial(time_score, workspace, policy))
+    for job in jobs:  # compile the kernels, open the files
+        job()
+    measured = [[job() for job in jobs] for _ in range(rounds)]
+    served, scored = (n_images / median(seconds) for seconds in zip(*measured, strict=True))
+    ratio = median(score_seconds / serve_seconds for serve_seconds, score_seconds in measured)
+    what = f"resnet20, {name}"
+    return [
+        make_part_row("speed", f"{what}: score", "images/s", scored),
+        make_part_row("speed", f"{what}: {N_CLIENTS} clients", "images/s", served),
+        make_part_row("speed", f"{what}: {N_CLIENTS} clients", "ratio to score", ratio, f">= {MIN_RATIO}"),
+    ]
+
+
+def time_clients(workspace: Workspace, server: ServerProcess) -> float:
+    """Return the seconds in which the service decides about all images."""
+    return check_load(run_load(server.port, workspace.make_requests(len(workspace.files)), N_CLIENTS)).seconds
+
+
+def time_score(workspace: Workspace, policy: Path) -> float:
+    """Return the seconds in which `score` decides about all images."""
+    with tempfile.TemporaryDirectory(dir=workspace.folder) as folder:
+        started = time.perf_counter()
+        score(
+            Policy.load(policy),
+            f"folder:{workspace.images}",
+            Path(folder) / "scores.parquet",
+            classifier=workspace.classifier,
+            progress=False,
+        )
+        return time.perf_counter() - started
+
+
+def measure_latency(workspace: Workspace, name: str, server: ServerProcess, rate: float, seconds: float) -> list[Row]:
+    """Measure the latency of requests at random moments."""
+    n_requests = max(100, int(rate * seconds))
+    load = run_load(
+        server.port, workspace.make_requests(n_requests), MAX_CONNECTIONS, draw_arrivals(rate, n_requests, seed=0)
+    )
+    latencies = 1000 * check_load(load).latencies
+    what = f"resnet20, {name}: half of that load, {rate:.0f} requests/s"
+    return [
+        make_part_row("speed", what, f"p{percent} milliseconds", float(np.percentile(latencies, percent)))
+        for percent in (50, 99)
+    ]
+
+
+def measure_kills(workspace: Workspace, kills: int) -> list[Row]:
+    """Kill the service under load."""
+    folder = workspace.folder / "service-kills"
+    report = kill_service(workspace.policies["all looks"], folder, workspace.files, kills=kills)
+    for failure in report.failures[:20]:
+        print(failure)
+    what = f"{report.kills} kills under load"
+    row: Callable[..., Row] = partial(make_part_row, "kills", what)
+    return [
+        row("acknowledged", report.acknowledged),
+        row("in flight when killed, repeated", report.in_flight),
+        row("of them stored already", report.stored_unacknowledged),
+        row("to review, with their image", report.reviewed_images),
+        row("lost, twice or different", len(report.failures), "0"),
+        row("seconds", report.seconds),
+    ]
+
+
+def check_load(load: Load) -> Load:
+    """Return a load all of whose requests were served."""
+    assert load.failures == 0, f"{load.failures} requests failed"
+    return load
+
+
+def make_part_row(part: str, what: str, measure: str, value: float, target: str = "") -> Row:
+    """Return a row with the part that it belongs to."""
+    return {"part": part, **make_row(what, measure, value, target)}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a run before; none if there was none."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [dict(row) for row in csv.DictReader(file)]
+
+
+if __name__ == "__main__":
+    main()
