@@ -20,6 +20,7 @@ from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.files import exclusive_lock
 from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker, Worker
 from secondlook.sources import Source, Subset
+from secondlook.views import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,6 +53,12 @@ def python_with() -> Callable[..., Path]:
         return python
 
     return made
+
+
+@pytest.fixture
+def temporary_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that a test registers are removed after it."""
+    monkeypatch.setattr(STEPS, "_records", dict(STEPS))
 
 
 @pytest.fixture(scope="session")

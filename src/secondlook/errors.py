@@ -49,6 +49,10 @@ class MonitoringError(SecondLookError):
     """Scores or reviewed labels that cannot be monitored."""
 
 
+class ExportError(SecondLookError):
+    """A policy or classifier that cannot be exported to ONNX."""
+
+
 class ServingError(SecondLookError):
     """The service cannot be started, or a request to it fails."""
 

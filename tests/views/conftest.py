@@ -4,8 +4,6 @@ from types import ModuleType
 
 import pytest
 
-from secondlook.views import STEPS
-
 
 @pytest.fixture(scope="session")
 def reference() -> ModuleType:
@@ -16,9 +14,3 @@ def reference() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture
-def temporary_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that a test registers are removed after it."""
-    monkeypatch.setattr(STEPS, "_records", dict(STEPS))

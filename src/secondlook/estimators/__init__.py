@@ -1,6 +1,7 @@
 """Estimators: from predictions to one confidence per image, an interval around it, and a ranking of the images."""
 
 from secondlook.estimators import black_box, view_means  # noqa: F401 -- register their methods
+from secondlook.estimators.black_box import NO_NORM
 from secondlook.estimators.bootstrap import (
     bootstrap_confidences,
     confidence_interval,
@@ -8,7 +9,16 @@ from secondlook.estimators.bootstrap import (
     view_resampling_counts,
 )
 from secondlook.estimators.look_statistics import LookStatistics, compute_look_statistics
-from secondlook.estimators.methods import METHODS, Method, Resampling, confidence, find_method, method, split_method
+from secondlook.estimators.methods import (
+    METHODS,
+    Method,
+    Resampling,
+    confidence,
+    find_method,
+    method,
+    resolve_method,
+    split_method,
+)
 from secondlook.estimators.plurality import (
     WindowRanking,
     check_window,
@@ -29,11 +39,15 @@ from secondlook.estimators.probability_mass import (
 from secondlook.estimators.running import compute_view_statistics, find_mean_over_views, running_confidence
 from secondlook.estimators.temperature import fit_temperature
 from secondlook.estimators.tuning import default_method, fit_method, needs_fitting, tuning_positions
-from secondlook.estimators.view_means import describe_shortage
+from secondlook.estimators.view_means import LOGIT_FLOOR, STORED_FLOOR, WEIGHTS, describe_shortage
 from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropout_passes
 
 __all__ = [
+    "LOGIT_FLOOR",
     "METHODS",
+    "NO_NORM",
+    "STORED_FLOOR",
+    "WEIGHTS",
     "LookStatistics",
     "Method",
     "Resampling",
@@ -64,6 +78,7 @@ __all__ = [
     "predicted_class_mass",
     "predicted_classes",
     "rank_by_ranges",
+    "resolve_method",
     "running_confidence",
     "split_method",
     "spread_confidences",

@@ -92,7 +92,7 @@ class Schedule(FrozenRecord):
         float64 [L] each. Both are the threshold after the last look.
         """
         at = np.full(self.max_looks, threshold)
-        return _shift(at, -self._widths), _shift(at, self._widths)
+        return _shift(at, -self.widths), _shift(at, self.widths)
 
     def confidence(self, running: Float64Array) -> Float64Array:
         """Return the largest threshold at which each image is accepted, given its confidence after each look.
@@ -140,16 +140,16 @@ class Schedule(FrozenRecord):
 
     def _bound(self, looks: int, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the estimate less and plus the margin; both are the estimate after the last look. [n] each"""
-        change, width = self.changes[looks - 1], self._widths[looks - 1]
+        change, width = self.changes[looks - 1], self.widths[looks - 1]
         return _shift(running, change - width), _shift(running, change + width)
 
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
         running, changes = self._check_running(running), np.array(self.changes)
-        return _shift(running, changes - self._widths), _shift(running, changes + self._widths)
+        return _shift(running, changes - self.widths), _shift(running, changes + self.widths)
 
     @property
-    def _widths(self) -> Float64Array:
+    def widths(self) -> Float64Array:
         """The margin in log-odds after each look, 0 after the last. [L]"""
         return np.array([*(self.margin * spread for spread in self.spreads[:-1]), 0.0])
 

@@ -3,6 +3,21 @@
 from typing import TYPE_CHECKING
 
 from secondlook.imports import lazy_attributes
+from secondlook.views.operations import (
+    Axis,
+    Blur,
+    Border,
+    Copy,
+    Filter,
+    Frame,
+    Luminance,
+    Operation,
+    Reorder,
+    Tone,
+    Warp,
+    rounds_at_most_once,
+)
+from secondlook.views.plan import compute_table, plan_operations
 from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Amount, Step, view_step
 from secondlook.views.view import BoundStep, View
@@ -26,21 +41,35 @@ __all__ = [
     "PRESETS",
     "STEPS",
     "Amount",
+    "Axis",
+    "Blur",
+    "Border",
     "BoundStep",
+    "Copy",
+    "Filter",
+    "Frame",
+    "Luminance",
+    "Operation",
     "Preset",
+    "Reorder",
     "Step",
+    "Tone",
     "View",
     "ViewSet",
     "ViewWarning",
     "ViewsLike",
+    "Warp",
     "apply_view",
     "apply_view_to_tensor",
     "apply_views",
     "as_view_set",
     "as_view_set_with_identity",
     "as_view_set_with_names",
+    "compute_table",
     "contact_sheet",
     "iter_views",
+    "plan_operations",
+    "rounds_at_most_once",
     "view_step",
     "write_normalized_view",
 ]

@@ -126,6 +126,8 @@ class Filter:
     """A user's function of a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
 
     function: Callable[[Float32Array], Array]
+    onnx_form: Callable[[Any, Any], Any] | None = None
+    """The same as operators of ONNX: (graph, images as a tensor of it) -> tensor; None if it has no such form."""
 
 
 Operation = Copy | Reorder | Tone | Warp | Luminance | Blur | Filter

@@ -153,15 +153,24 @@ STEPS: Registry[Step] = Registry("step", ViewError)
 """Every step by name."""
 
 
-def view_step(form: str) -> Callable[[Function], Function]:
+def view_step(form: str, *, onnx: Callable[..., Any] | None = None) -> Callable[[Function], Function]:
     """Register the decorated function as a step, such as `@view_step("posterize:BITS")`.
 
     The function takes float32 [N, H, W, C] in [0, 1] and one finite number for each name after the colon, and returns
     an array of the same shape, which is clipped to [0, 1]. The first line of its docstring is the summary of the step.
+
+    `onnx` is what `export_onnx` writes for the step, and does the same with operators of ONNX: a function of the graph,
+    the images as a tensor of it and the numbers, such as
+    `lambda graph, images, bits: graph.op("Floor", images * 2**bits) / 2**bits`. Tensors have the operators of Python,
+    `+ - * / **`, and `graph.op` adds any other operator of ONNX.
     """
     name, _, names = form.partition(":")
     if not (name.isascii() and name.isidentifier() and name == name.lower()):
         raise ViewError(f"step name {name!r} is invalid; expected lower-case ASCII letters, digits and underscores.")
+
+    def make_filter(function: Function, arguments: Arguments) -> Filter:
+        onnx_form = None if onnx is None else lambda graph, images: onnx(graph, images, *arguments)
+        return Filter(lambda images: function(images, *arguments), onnx_form)
 
     def decorate(function: Function) -> Function:
         STEPS.add(
@@ -169,7 +178,7 @@ def view_step(form: str) -> Callable[[Function], Function]:
                 name=name,
                 summary=(function.__doc__ or f"user function {function.__name__}").strip().splitlines()[0],
                 parameters=tuple(Parameter.number(each.strip()) for each in names.split(",") if each.strip()),
-                operation=lambda _frame, *arguments: Filter(lambda images: function(images, *arguments)),
+                operation=lambda _frame, *arguments: make_filter(function, arguments),
             )
         )
         return function
@@ -286,7 +295,7 @@ def _noise(frame: Frame, sigma: float) -> Operation:
     # The stream of a RandomState never changes, so that a view means the same pixels with every version of NumPy.
     pattern = np.random.RandomState(0).standard_normal((frame.height, frame.width, frame.channels))
     scaled = (pattern * (sigma / 255)).astype(np.float32)
-    return Filter(lambda images: images + scaled)
+    return Filter(lambda images: images + scaled, lambda _graph, images: images + scaled)
 
 
 def _check_crop(x: float, y: float, width: float, height: float) -> str | None:
