@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-from mlserver import MLModel  # type: ignore[import-not-found]
-from mlserver.codecs import NumpyCodec  # type: ignore[import-not-found]
-from mlserver.types import InferenceRequest, InferenceResponse  # type: ignore[import-not-found]
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
 from tiny_network import TinyNetwork  # type: ignore[import-not-found]
 
 

@@ -2,18 +2,34 @@
 
 # Importing the modules below registers their model schemes.
 from secondlook.classifiers import function, hugging_face, onnx_model, pretrained, remote, sklearn_model  # noqa: F401
-from secondlook.classifiers.classifier import Classifier, Ensemble, Fetch, check_device
+from secondlook.classifiers.classifier import (
+    Classifier,
+    Ensemble,
+    Fetch,
+    check_device,
+    check_regular_file,
+    digest_files,
+    reject_failures,
+    shorten_reason,
+)
 from secondlook.classifiers.credentials import hide_secrets, split_credentials
 from secondlook.classifiers.function import FunctionClassifier
 from secondlook.classifiers.http_client import HttpClient, HttpResponse
 from secondlook.classifiers.inference_protocol import HEADER_LENGTH, MAX_JSON_VALUES
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
-from secondlook.classifiers.preprocessing import Preprocessing, as_pixels
+from secondlook.classifiers.onnx_file import find_external_data, read_onnx_metadata, read_onnx_opset
+from secondlook.classifiers.onnx_model import DEFAULT_TIMEOUT, OnnxClassifier
+from secondlook.classifiers.onnx_session import OnnxSessions, limit_session
+from secondlook.classifiers.preprocessing import LUMINANCE_WEIGHTS, Preprocessing, as_pixels
+from secondlook.classifiers.remote import RemoteClassifier
+from secondlook.classifiers.sklearn_model import SklearnClassifier
 from secondlook.classifiers.threads import limit_threads
 from secondlook.classifiers.torch_model import TorchClassifier, require_torch
 
 __all__ = [
+    "DEFAULT_TIMEOUT",
     "HEADER_LENGTH",
+    "LUMINANCE_WEIGHTS",
     "MAX_JSON_VALUES",
     "MODELS",
     "Classifier",
@@ -24,14 +40,26 @@ __all__ = [
     "HttpResponse",
     "LoadOptions",
     "ModelScheme",
+    "OnnxClassifier",
+    "OnnxSessions",
     "Preprocessing",
+    "RemoteClassifier",
+    "SklearnClassifier",
     "TorchClassifier",
     "as_pixels",
     "check_device",
+    "check_regular_file",
+    "digest_files",
+    "find_external_data",
     "hide_secrets",
+    "limit_session",
     "limit_threads",
     "load_classifier",
     "model_scheme",
+    "read_onnx_metadata",
+    "read_onnx_opset",
+    "reject_failures",
     "require_torch",
+    "shorten_reason",
     "split_credentials",
 ]

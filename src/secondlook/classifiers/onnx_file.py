@@ -1,7 +1,8 @@
-"""The files that an ONNX model keeps its weights in, found in its protobuf without the onnx package."""
+"""What the protobuf of an ONNX model tells without the onnx package: files of weights, metadata, and the opset."""
 
 import mmap
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from secondlook.classifiers.classifier import check_regular_file, reject_failures
@@ -30,9 +31,12 @@ MESSAGES: Mapping[str, Mapping[int, str]] = {
 }
 """Fields of each kind of message through which a tensor can be reached, and the kind of message they contain."""
 
+MODEL_OPSETS, MODEL_METADATA = 8, 14
 TENSOR_EXTERNAL_DATA, TENSOR_DATA_LOCATION = 13, 14
 ENTRY_KEY, ENTRY_VALUE = 1, 2
+OPSET_DOMAIN, OPSET_VERSION = 1, 2
 EXTERNAL = 1
+STANDARD_DOMAINS = (b"", b"ai.onnx")
 
 
 def find_external_data(model: Path, spec: str) -> list[Path]:
@@ -42,13 +46,9 @@ def find_external_data(model: Path, spec: str) -> list[Path]:
     """
     if model.stat().st_size == 0:
         return []
-    with (
-        reject_failures(f"{spec!r} is not an ONNX file", "check or re-export the file."),
-        model.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
+    with _open_model(model, spec) as reader:
         locations: dict[str, bool] = {}
-        for location, is_used in _ProtobufReader(content).iterate_locations("model", 0, len(content)):
+        for location, is_used in reader.iterate_locations("model", *reader.whole):
             locations[location] = locations.get(location, False) or is_used
     files = []
     for location, is_used in sorted(locations.items()):
@@ -58,6 +58,30 @@ def find_external_data(model: Path, spec: str) -> list[Path]:
         if is_used or (_is_relative(location) and file.is_file()):
             files.append(file)
     return files
+
+
+def read_onnx_metadata(model: Path, spec: str) -> dict[str, str]:
+    """Return the metadata of an ONNX model: texts by key, of several with the same key the last one."""
+    check_regular_file(model, repr(spec))
+    with _open_model(model, spec) as reader:
+        return {key.decode(): value.decode() for key, value in reader.iterate_metadata()}
+
+
+def read_onnx_opset(model: Path, spec: str) -> int | None:
+    """Return the version of ONNX's own operators that a model uses; None if it does not tell."""
+    check_regular_file(model, repr(spec))
+    with _open_model(model, spec) as reader:
+        return next((version for domain, version in reader.iterate_opsets() if domain in STANDARD_DOMAINS), None)
+
+
+@contextmanager
+def _open_model(model: Path, spec: str) -> Iterator["_ProtobufReader"]:
+    with (
+        reject_failures(f"{spec!r} is not an ONNX file", "check or re-export the file."),
+        model.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        yield _ProtobufReader(content)
 
 
 def _check_location(model: Path, location: str, spec: str) -> None:
@@ -79,11 +103,27 @@ def _is_relative(location: str) -> bool:
 
 
 class _ProtobufReader:
-    """Reads the messages of a model that lead to tensors; raises ValueError for what protobuf would not read, too."""
+    """Reads some messages of a model; raises ValueError for what protobuf would not read, too."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
         self._n_fields = 0
+        self.whole = (0, len(content))
+
+    def iterate_metadata(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and value of each entry of the model's metadata."""
+        for field, value in self._iterate_fields(*self.whole):
+            if field == MODEL_METADATA and isinstance(value, tuple):
+                yield self._read_entry(*value)
+
+    def iterate_opsets(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the domain of each set of operators that the model uses, and its version."""
+        for field, value in self._iterate_fields(*self.whole):
+            if field == MODEL_OPSETS and isinstance(value, tuple):
+                opset = dict(self._iterate_fields(*value))
+                domain, version = opset.get(OPSET_DOMAIN, (0, 0)), opset.get(OPSET_VERSION)
+                if isinstance(domain, tuple) and isinstance(version, int):
+                    yield self._content[slice(*domain)], version
 
     def iterate_locations(self, kind: str, start: int, end: int, depth: int = 0) -> Iterator[tuple[str, bool]]:
         """Yield the location of each entry of external data in a message, and whether its tensor uses it."""
@@ -101,14 +141,19 @@ class _ProtobufReader:
         locations, is_external = [], False
         for field, value in self._iterate_fields(start, end):
             if field == TENSOR_EXTERNAL_DATA and isinstance(value, tuple):
-                # Key and value come in any order; of several, the last one counts.
-                entry = {name: inner for name, inner in self._iterate_fields(*value) if isinstance(inner, tuple)}
-                if self._content[slice(*entry.get(ENTRY_KEY, (0, 0)))] == b"location":
-                    locations.append(self._content[slice(*entry.get(ENTRY_VALUE, (0, 0)))].decode("utf-8"))
+                key, text = self._read_entry(*value)
+                if key == b"location":
+                    locations.append(text.decode("utf-8"))
             elif field == TENSOR_DATA_LOCATION and isinstance(value, int):
                 is_external |= value & UINT32_MAX == EXTERNAL
         for location in locations:
             yield location, is_external
+
+    def _read_entry(self, start: int, end: int) -> tuple[bytes, bytes]:
+        """Return key and value of an entry: they come in any order, and of several, the last one counts."""
+        texts = {field: value for field, value in self._iterate_fields(start, end) if isinstance(value, tuple)}
+        key, value = (self._content[slice(*texts.get(field, (0, 0)))] for field in (ENTRY_KEY, ENTRY_VALUE))
+        return key, value
 
     def _iterate_fields(self, position: int, end: int) -> Iterator[tuple[int, Value]]:
         """Yield number and value of each field of a message, in the order of the file."""

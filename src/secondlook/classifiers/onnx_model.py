@@ -44,7 +44,13 @@ class PlacedSession(NamedTuple):
 
 
 class OnnxClassifier(Classifier):
-    """An ONNX Runtime session with one image input; layout, size, number type and batch size come from the model."""
+    """An ONNX Runtime session with one image input; layout, size, number type and batch size come from the model.
+
+    Attributes
+    ----------
+    model_input, output_name
+        The input of the model and the output in use.
+    """
 
     def __init__(
         self,
@@ -57,9 +63,9 @@ class OnnxClassifier(Classifier):
     ) -> None:
         self._sessions = sessions
         session = sessions.open() if providers is None else sessions.open(providers)
-        self._input = _describe_input(session, options.spec)
+        self.model_input = _describe_input(session, options.spec)
         output = _select_output(session, output_name, options.spec)
-        self._output_name = output.name
+        self.output_name = output.name
         self._timeout = timeout
         has_several_outputs = len(session.get_outputs()) > 1
         n_classes = output.shape[-1] if len(output.shape) == 2 else None
@@ -70,13 +76,18 @@ class OnnxClassifier(Classifier):
                 output_name=output.name if has_several_outputs else None,
             ),
             output=options.output or OUTPUTS_BY_NAME.get(output.name) or options.require_output(),
-            preprocessing=options.override(self._input.make_preprocessing(options.layout, options.spec)),
+            preprocessing=options.override(self.model_input.make_preprocessing(options.layout, options.spec)),
             n_classes=n_classes if isinstance(n_classes, int) else None,
         )
         self._device = "auto"
         # Given providers are kept by device='auto', and the session without any is the one on the CPU.
         self._known = {"cpu" if providers is None else "auto": PlacedSession(self._make_run(session))}
         """The session by the device that was asked for; copies of the classifier share it."""
+
+    @property
+    def file(self) -> Path:
+        """The file that the model was loaded from."""
+        return self._sessions.file
 
     @property
     def session(self) -> Any:
@@ -105,7 +116,7 @@ class OnnxClassifier(Classifier):
 
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        return run_in_batches(self.preprocessing.normalize(images), self._input.batch_size, self._placed.run)
+        return run_in_batches(self.preprocessing.normalize(images), self.model_input.batch_size, self._placed.run)
 
     @property
     def _placed(self) -> PlacedSession:
@@ -129,7 +140,7 @@ class OnnxClassifier(Classifier):
         return PlacedSession(runs[0], _make_workers(runs, gpus) if sees_gpus() else None)
 
     def _make_run(self, session: Any) -> SessionRun:
-        return SessionRun(session, self._input, self._output_name, self.name, self._timeout)
+        return SessionRun(session, self.model_input, self.output_name, self.name, self._timeout)
 
 
 def _make_workers(runs: Sequence[SessionRun], gpus: Sequence[str]) -> "DeviceWorkers":

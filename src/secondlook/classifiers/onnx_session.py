@@ -43,6 +43,15 @@ class OnnxSessions:
         _check_providers(providers)
         return self._create(list(providers), self._make_options())
 
+    def open_on_device(self, device: str) -> Any:
+        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used."""
+        if device == "auto":
+            try:
+                return self.open_on_device("cuda")
+            except ClassifierError:  # there is no GPU that ONNX Runtime can use
+                return self.open()
+        return self.open() if device == "cpu" else self.open_on_gpu(list_session_gpus(device)[0], device)
+
     def open_on_gpu(self, gpu: str, device: str) -> Any:
         """Return a session on the GPU 'cuda:N'; operators that the provider lacks run on the CPU.
 
@@ -124,6 +133,24 @@ def sees_gpus() -> bool:
     return torch.cuda.is_available()
 
 
+@contextmanager
+def limit_session(what: str, timeout: float, n_images: int) -> Iterator[Any]:
+    """Yield the options of a call that stop it after `timeout` seconds, which is an error; others are passed on."""
+    import onnxruntime
+
+    run_options = onnxruntime.RunOptions()
+    try:
+        with TIME_LIMITS.limit(timeout, partial(setattr, run_options, "terminate", True)):
+            yield run_options
+    except Exception as error:
+        if run_options.terminate:
+            raise ClassifierError(
+                f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images; if the model is not in "
+                "an endless loop, pass a larger timeout= or use a smaller batch."
+            ) from error
+        raise
+
+
 @dataclass(frozen=True)
 class SessionRun:
     """A call of a session with arrays or with tensors of torch; a model can contain an endless loop.
@@ -185,16 +212,10 @@ class SessionRun:
 
     @contextmanager
     def _limit_time(self, inputs: "Array | Tensor") -> Iterator[Any]:
-        import onnxruntime
-
-        run_options = onnxruntime.RunOptions()
         try:
-            with TIME_LIMITS.limit(self.timeout, partial(setattr, run_options, "terminate", True)):
+            with limit_session(f"classifier {self.name!r}", self.timeout, len(inputs)) as run_options:
                 yield run_options
+        except ClassifierError:
+            raise
         except Exception as error:
-            if run_options.terminate:
-                raise ClassifierError(
-                    f"classifier {self.name!r} was stopped after {self.timeout:g} seconds on a batch of {len(inputs)} "
-                    "images; if the model is not in an endless loop, pass a larger timeout= or use a smaller batch."
-                ) from error
             raise ClassifierError(describe_failure(self.name, inputs, error)) from error

@@ -14,7 +14,13 @@ from secondlook.errors import ClassifierError
 
 
 class SklearnClassifier(Classifier):
-    """An estimator with `predict_proba`. Its input is float32 [N, H * W * C]: normalized, flattened pixels."""
+    """An estimator with `predict_proba`. Its input is float32 [N, H * W * C]: normalized, flattened pixels.
+
+    Attributes
+    ----------
+    estimator
+        The fitted estimator.
+    """
 
     def __init__(self, estimator: Any, digest: str, options: LoadOptions) -> None:
         classes = getattr(estimator, "classes_", None)
@@ -26,19 +32,19 @@ class SklearnClassifier(Classifier):
             n_classes=None if classes is None else len(classes),
             class_names=None if classes is None else _parse_class_names(classes, options.spec),
         )
-        self._estimator = estimator
+        self.estimator = estimator
 
     def forward(self, images: Array) -> Array:
         """Return probabilities in the order of the estimator's classes. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
         features = self.preprocessing.normalize(images).reshape(len(images), -1)
-        expected = getattr(self._estimator, "n_features_in_", features.shape[1])
+        expected = getattr(self.estimator, "n_features_in_", features.shape[1])
         if features.shape[1] != expected:
             raise ClassifierError(
                 f"classifier {self.name!r} takes {expected} features per image, but images of shape "
                 f"{list(images.shape[1:])} have {features.shape[1]}; pass resize=(height, width) and gray= as in "
                 "training."
             )
-        probabilities: Array = self._estimator.predict_proba(features)
+        probabilities: Array = self.estimator.predict_proba(features)
         return probabilities
 
 

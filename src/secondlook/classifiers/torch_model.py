@@ -48,6 +48,11 @@ class TorchClassifier(Classifier):
     """A torch module, run in eval and inference mode; its training flags are restored afterwards.
 
     On GPUs it makes the views there as well, in exact arithmetic: deterministic algorithms, and float32 without TF32.
+
+    Attributes
+    ----------
+    batch_size
+        The only number of images that the module takes at once, or None.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class TorchClassifier(Classifier):
         )
         self._make_module = make_module
         self._placement = placement
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._known: dict[str | None, PlacedModule] = {}
         """The module by the device that was asked for; copies of the classifier share it."""
         self._is_device_chosen = placement.is_device_chosen
@@ -86,6 +91,12 @@ class TorchClassifier(Classifier):
     def module(self) -> "torch.nn.Module":
         """The network itself, for methods that register hooks."""
         return self._placed.module
+
+    def copy_for_export(self) -> "torch.nn.Module":
+        """Return a copy of the network on the CPU, in eval mode, that returns one tensor. [n, ...] -> [n, n_classes]"""
+        from secondlook.classifiers.torch_placement import make_exportable
+
+        return make_exportable(self._make_module("cpu"), self.name)
 
     @property
     def workers(self) -> "DeviceWorkers | None":  # type: ignore[override]
@@ -131,14 +142,14 @@ class TorchClassifier(Classifier):
                 self._placement,
                 takes_pixels=self.preprocessing.input_dtype == "uint8",
                 name=self.name,
-                batch_size=self._batch_size,
+                batch_size=self.batch_size,
             )
         return self._known[device]
 
     def forward(self, images: Array) -> Array:
         """Return the output of the module. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         if self.workers is None:
-            return run_in_batches(self.preprocessing.normalize(images), self._batch_size, self._run)
+            return run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
         # One GPU only: its module is the one that methods register hooks for.
         first = self.workers.first
         with self._use_exact_arithmetic():

@@ -143,6 +143,27 @@ def extract_tensor(outputs: Any, name: str) -> Tensor:
     return values
 
 
+class SingleOutput(torch.nn.Module):
+    """A module that returns the output tensor of another one, see `extract_tensor`."""
+
+    def __init__(self, module: torch.nn.Module, name: str) -> None:
+        super().__init__()
+        self.module = module
+        self._name = name
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the output tensor. [n, C, H, W] -> [n, classes]"""
+        return extract_tensor(self.module(inputs), self._name)
+
+
+def make_exportable(module: torch.nn.Module, name: str) -> torch.nn.Module:
+    """Set a module to eval mode, and return it as one that returns a tensor; TorchScript stays TorchScript."""
+    exportable = module if isinstance(module, torch.jit.ScriptModule) else SingleOutput(module, name)
+    for submodule in exportable.modules():
+        submodule.training = False  # `eval` does not exist for modules of torch.export
+    return exportable
+
+
 class GraphedCall:
     """A function of a tensor whose kernels are recorded once per batch size and then started together.
 

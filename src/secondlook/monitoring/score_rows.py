@@ -135,8 +135,8 @@ def _check_policy(table: "pa.Table", policy: Policy) -> None:
         ) from None
     if used.checksum != policy.checksum:
         raise MonitoringError(
-            f"the rows were scored with another policy ({_describe(used)}) than this one ({_describe(policy)}); pass "
-            "the policy that they were scored with."
+            f"the rows were scored with another policy ({used.identity}) than this one ({policy.identity}); pass the "
+            "policy that they were scored with."
         )
 
 
@@ -149,10 +149,6 @@ def _read_metadata(table: "pa.Table") -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise MonitoringError("the metadata of the rows is damaged, so their policy is unknown; score again.")
     return metadata
-
-
-def _describe(policy: Policy) -> str:
-    return f"{policy.method} >= {policy.threshold:.6g}, made {policy.made}, checksum {policy.checksum[:8]}"
 
 
 def _check_columns(table: "pa.Table", policy: Policy) -> None:

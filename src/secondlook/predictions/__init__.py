@@ -17,7 +17,7 @@ from secondlook.predictions.chunks import (
 )
 from secondlook.predictions.collect_worker import Summaries, Summarize
 from secondlook.predictions.collection import PROGRESS_UNIT, collect, collect_summaries, skip_by_default
-from secondlook.predictions.decoding import DecodedChunk, read_first_image
+from secondlook.predictions.decoding import DecodedChunk, find_first_image, list_skipped, read_first_image
 from secondlook.predictions.engine import ComputedChunk, Engine, LoadWorker, Worker
 from secondlook.predictions.inference import Inference, make_inference
 from secondlook.predictions.manifest import SkippedImage, ensemble_key, entry_key
@@ -76,6 +76,8 @@ __all__ = [
     "concatenate",
     "ensemble_key",
     "entry_key",
+    "find_first_image",
+    "list_skipped",
     "make_inference",
     "read_ahead",
     "read_chunks",

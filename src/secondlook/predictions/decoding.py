@@ -32,8 +32,14 @@ class DecodedChunk:
 
 def read_first_image(classifier: Classifier, source: Source) -> Array:
     """Return the first readable image at the input size, [H, W, C]; its size determines how many fit in memory."""
+    id_, image = find_first_image(source)
+    return _fit_image(classifier, source, id_, image)
+
+
+def find_first_image(source: Source) -> tuple[str, Array]:
+    """Return the id of the first readable image, and the image as it is, [H, W, C]."""
     for batch in source.batches(1):
-        return _fit_image(classifier, source, batch.ids[0], batch.images[0])
+        return batch.ids[0], batch.images[0]
     raise PredictionsError(
         f"none of the {len(source)} images of {source.spec!r} could be read; "
         f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
@@ -52,7 +58,7 @@ def decode_chunk(classifier: Classifier, source: Source, number: int, requested:
     # Any number of threads can read an array, but they pay off only where images are resized.
     threads = source.threads if first is None else DECODING_THREADS
     indices, images = _decode_images(classifier, source, requested, threads)
-    return DecodedChunk(number, indices, images, _list_skipped(source, requested, indices))
+    return DecodedChunk(number, indices, images, list_skipped(source, requested, indices))
 
 
 def _decode_images(classifier: Classifier, source: Source, requested: range, threads: int) -> tuple[IntArray, Array]:
@@ -110,7 +116,8 @@ def _describe_other_shape(
     )
 
 
-def _list_skipped(source: Source, requested: range, read: IntArray) -> tuple[SkippedImage, ...]:
+def list_skipped(source: Source, requested: range, read: IntArray) -> tuple[SkippedImage, ...]:
+    """Return the images among the requested ones that were not read, and why. int64 [n]"""
     missing = np.setdiff1d(np.array(requested), read).tolist()
     if not missing:
         return ()

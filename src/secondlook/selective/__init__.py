@@ -5,7 +5,14 @@ from secondlook.selective.certification import certify, certify_confidence, thre
 from secondlook.selective.fixed_sequence import largest_certified_count
 from secondlook.selective.frontier import CertifiedPoint, Frontier, compute_frontier
 from secondlook.selective.group_certification import OTHER_GROUPS, Risks
-from secondlook.selective.policy import Policy, PolicyClassifier, PolicyWarning, describe_classifier
+from secondlook.selective.policy import (
+    POLICY_METADATA,
+    Policy,
+    PolicyClassifier,
+    PolicyWarning,
+    describe_classifier,
+    has_onnx_suffix,
+)
 from secondlook.selective.reference import BinCounts, Reference, make_reference
 from secondlook.selective.rule import (
     DEFAULT_DELTA,
@@ -42,6 +49,7 @@ __all__ = [
     "MAX_CLASS_GROUPS",
     "MIN_SHIFT_IMAGES",
     "OTHER_GROUPS",
+    "POLICY_METADATA",
     "AccuracyModel",
     "AuditPlan",
     "BinCounts",
@@ -75,6 +83,7 @@ __all__ = [
     "draw_audits",
     "fit_schedule",
     "group_classes",
+    "has_onnx_suffix",
     "largest_certified_count",
     "make_reference",
     "measure_class_distance",

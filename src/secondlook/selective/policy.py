@@ -1,4 +1,7 @@
-"""Policy files: a rule together with the classifier and the views it belongs to, stored as JSON with a checksum."""
+"""Policy files: a rule together with the classifier and the views it belongs to, stored as JSON with a checksum.
+
+A file that `export_onnx` wrote has the same JSON in its metadata.
+"""
 
 import datetime
 import itertools
@@ -24,8 +27,8 @@ from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
-from secondlook.classifiers import Preprocessing
-from secondlook.errors import DecisionError, SecondLookError, ViewError
+from secondlook.classifiers import Preprocessing, read_onnx_metadata
+from secondlook.errors import ClassifierError, DecisionError, SecondLookError, ViewError
 from secondlook.estimators import find_method
 from secondlook.evaluation import format_class
 from secondlook.files import Count, FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
@@ -47,6 +50,9 @@ VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
 
 OLDER_VERSIONS = (1, 2, 3, 4, 5)
 VERSIONS_WITHOUT_CHECKSUM = (1, 2)
+
+POLICY_METADATA = "secondlook.policy"
+"""Key of the metadata of an exported ONNX file that has the policy as JSON."""
 
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
 UNGUARANTEED = "pass allow_mismatch=True to use it without the guarantee"
@@ -419,6 +425,11 @@ class Policy(FrozenRecord):
         """Fraction of the calibration images that the rule accepts."""
         return self.rule.coverage
 
+    @property
+    def identity(self) -> str:
+        """What tells the policy from others, in words."""
+        return f"{self.method} >= {self.threshold:.6g}, made {self.made}, checksum {self.checksum[:8]}"
+
     def accept(self, confidence: ArrayLike, groups: ArrayLike | None = None) -> BoolArray:
         """Return whether each prediction is accepted. float [N] -> bool [N]
 
@@ -493,12 +504,12 @@ class Policy(FrozenRecord):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read and validate a policy file.
+        """Read and validate a policy file, or the policy in an ONNX file that `export_onnx` wrote.
 
         A file that was changed after it was written causes a `PolicyWarning`, and the policy has no guarantee.
         """
         try:
-            return cls.model_validate_json(Path(path).read_bytes(), context={"path": path})
+            return cls.model_validate_json(_read_content(Path(path)), context={"path": path})
         except OSError as error:
             raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
         except ValidationError as error:
@@ -513,7 +524,7 @@ class Policy(FrozenRecord):
 
         None for versions 1 and 2, which have no checksum; a `ValueError` for anything but a JSON object.
         """
-        content = from_json(file if isinstance(file, bytes) else Path(file).read_bytes())
+        content = from_json(file if isinstance(file, bytes) else _read_content(Path(file)))
         if not isinstance(content, dict):
             raise ValueError("expected a JSON object")
         return _is_intact(content)
@@ -524,6 +535,27 @@ class Policy(FrozenRecord):
 
     def _repr_html_(self) -> str:
         return format_html([self])
+
+
+def has_onnx_suffix(path: object) -> bool:
+    """Whether something is the path of an ONNX file, by its name."""
+    return isinstance(path, str | Path) and Path(path).suffix.lower() == ".onnx"
+
+
+def _read_content(path: Path) -> bytes:
+    """Return the JSON of a policy file, or of the policy in the metadata of an ONNX file."""
+    if not has_onnx_suffix(path):
+        return path.read_bytes()
+    try:
+        metadata = read_onnx_metadata(path, str(path))
+    except ClassifierError as error:
+        raise DecisionError(f"cannot read a policy from an ONNX file: {error}") from error
+    if POLICY_METADATA not in metadata:
+        raise DecisionError(
+            f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
+            "export_onnx(policy, out), or pass a policy file (.json)."
+        )
+    return metadata[POLICY_METADATA].encode()
 
 
 def _check_steps(views: tuple[str, ...]) -> None:

@@ -323,11 +323,11 @@ class Rule:
         if np.isnan(values).any():
             index = int(np.flatnonzero(np.isnan(values))[0])
             raise DecisionError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
-        accepted: BoolArray = values >= self._find_thresholds(values.shape, groups)
+        accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
         return accepted
 
-    def _find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
-        """Return the threshold of each image, float64 [N], or that of all."""
+    def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
+        """Return the threshold of each image, float64 [N], or that of all; `groups` are those of `accept`."""
         if self.grouped_by is None:
             if groups is not None:
                 raise DecisionError("the rule has one threshold for all images, so it takes no groups=; omit it.")
