@@ -285,7 +285,7 @@ def test_chunks_are_larger_but_not_in_bytes(
 ) -> None:
     def count_rows(policy: Policy, images: Array) -> int:
         resolved, options = ResolvedClassifier(classifier, None), RowOptions(policy.rule)
-        return job.ScoringJob.prepare(policy, resolved, open_source(images), options, "auto").record.rows
+        return job.ClassifierJob.prepare(policy, resolved, open_source(images), options, "auto").record.rows
 
     adaptive = make_policy(make_adaptive_rule(), classifier)
     small, large = np.zeros((1, 32, 32, 3), np.uint8), np.zeros((1, 224, 224, 3), np.uint8)

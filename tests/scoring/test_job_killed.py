@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from tests.scoring.decider_files import make_bright_policy, write_decider
+
 KILLS = 24
 
 # Everything is imported once; each line then forks one scoring process, so that processes may be short-lived.
@@ -26,14 +28,22 @@ from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence, confidence_interval
 from secondlook.predictions import chunks
 from secondlook.selective import Policy, Rule, Schedule
-from secondlook.scoring import job, score
+from secondlook.scoring import OnnxDecider, job, score
 from secondlook.views import apply_view
+import onnxruntime
 
 def slow(batch):
     time.sleep(0.004)
     bright = batch.mean(axis=(1, 2, 3)) / 255.0
     return np.stack([1 - bright, bright], axis=1)
 
+run_file = OnnxDecider._run
+
+def run_file_slowly(decider, images):
+    time.sleep(0.004)
+    return run_file(decider, images)
+
+OnnxDecider._run = run_file_slowly
 job.chunk_rows = job.choose_chunk_rows = lambda *_: 16
 chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
 pyarrow.array(np.zeros(1)), pyarrow.array([[1]])  # the first array imports the slowest modules
@@ -50,9 +60,11 @@ while line := sys.stdin.readline():
     folder = Path(line.strip())
     pid = os.fork()
     if pid == 0:
+        is_file = folder.name.startswith("decider")
         score(
-            adaptive if folder.name.startswith("adaptive") else policy, f"folder:{folder.parent / 'new'}",
-            folder / "scores.parquet", classifier=classifier, batch_size=8,
+            folder.parent / "decide.onnx" if is_file else adaptive if folder.name.startswith("adaptive") else policy,
+            f"folder:{folder.parent / 'new'}", folder / "scores.parquet", classifier=None if is_file else classifier,
+            batch_size=8, part_size=16 if is_file else None,
             on_error="skip", rejected=None if folder.name.startswith("plain") else folder / "rejected", progress=False,
             exports=[f"label-studio:{folder / 'tasks.json'}", f"fiftyone:{folder / 'labels.json'}"],
         )
@@ -109,17 +121,20 @@ def scoring() -> Iterator[Scorers]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with 90 new images, one of them broken."""
+    """A folder with 90 new images, one of them broken, and an exported file that decides about them."""
     rng = np.random.default_rng(0)
     (tmp_path / "new").mkdir()
     for number in range(90):
         pixels = np.clip(rng.normal(rng.uniform(90, 160), 10, (4, 4, 3)), 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(tmp_path / "new" / f"{number:03d}.png")
     (tmp_path / "new" / "037.png").write_bytes(b"")
+    write_decider(tmp_path / "decide.onnx", make_bright_policy(0.52))
     return tmp_path
 
 
-@pytest.mark.parametrize(("looking", "enough_kills"), [("all-looks", KILLS), ("adaptive", KILLS // 2)])
+@pytest.mark.parametrize(
+    ("looking", "enough_kills"), [("all-looks", KILLS), ("adaptive", KILLS // 2), ("decider", KILLS // 2)]
+)
 def test_killed_and_resumed_gives_the_same_bytes(root: Path, scoring: Scorers, looking: str, enough_kills: int) -> None:
     rng = np.random.default_rng(0)
     started = time.monotonic()
@@ -143,7 +158,8 @@ def test_killed_and_resumed_gives_the_same_bytes(root: Path, scoring: Scorers, l
     assert sum(name.endswith(".png") for name in expected) > 10
     assert not [name for name in expected if "parts" in name or name.endswith(".tmp")]
     looks = set(pq.read_table(folder / "scores.parquet")["looks"].to_pylist())
-    assert looks == ({0, 1, 2, 3} if looking == "adaptive" else {0, 3}), "0 for the image that cannot be read"
+    expected_looks = {"all-looks": {0, 3}, "adaptive": {0, 1, 2, 3}, "decider": {0, 1}}
+    assert looks == expected_looks[looking], "0 for the image that cannot be read"
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])

@@ -63,7 +63,7 @@ class AdaptiveLooks:
         self._rule, self._schedule = rule, rule.schedule
         self._ids = ids
         self._make_predictions = make_predictions
-        self._view_sets = _list_view_sets(self._schedule.views)
+        self._view_sets = list_view_sets(self._schedule.views)
         self._rounds: list[_Round] = []
         self._open: IntArray = np.arange(len(ids))
         self._taken: list[Float32Array] = []
@@ -176,6 +176,6 @@ def _iter_inputs(images: Any, positions: IntArray, view: View, inference: Infere
 
 
 @lru_cache(maxsize=8)
-def _list_view_sets(views: tuple[str, ...]) -> tuple[ViewSet, ...]:
+def list_view_sets(views: tuple[str, ...]) -> tuple[ViewSet, ...]:
     """Return the first view, the first two views, and so on."""
     return tuple(ViewSet(list(views[:looks])) for looks in range(1, len(views) + 1))

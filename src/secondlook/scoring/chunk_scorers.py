@@ -27,7 +27,7 @@ from secondlook.predictions import (
 from secondlook.progress import Advance
 from secondlook.scoring.adaptive_looks import AdaptiveLooks, LookedGroup, MakePredictions, take_looks
 from secondlook.scoring.chunks import ChunkSink
-from secondlook.scoring.rows import RowOptions, compute_rows, join_rows, make_skipped_rows
+from secondlook.scoring.rows import FileDecisions, RowOptions, compute_rows, join_rows, make_skipped_rows
 from secondlook.selective import Rule
 
 OnPredictions = Callable[[Predictions], None]
@@ -63,9 +63,18 @@ class RowWriter:
         """Schedule the write of parts of an incomplete chunk, by their names."""
         self._submit(self._write_parts, number, parts)
 
-    def finish(self, number: int, chunk: Chunk | DecodedChunk, groups: Iterable[LookedGroup]) -> None:
-        """Schedule the computation of the rows of a chunk, and their write; `groups` is consumed in the background."""
-        self._submit(self._write_rows, number, chunk.indices, chunk.skipped, groups)
+    def finish(
+        self,
+        number: int,
+        chunk: Chunk | DecodedChunk,
+        groups: Iterable[LookedGroup],
+        decided: FileDecisions | None = None,
+    ) -> None:
+        """Schedule the computation of the rows of a chunk, and their write; `groups` is consumed in the background.
+
+        `decided` is what an exported file decided about the images of the chunk.
+        """
+        self._submit(self._write_rows, number, chunk.indices, chunk.skipped, groups, decided)
 
     def _submit(self, write: Callable[..., None], *arguments: object) -> None:
         """Write in the background: only one thing at a time, so that memory stays bounded."""
@@ -83,9 +92,17 @@ class RowWriter:
             self._chunks.write_partial(part, number, chunk)
 
     def _write_rows(
-        self, number: int, indices: IntArray, skipped: tuple[SkippedImage, ...], groups: Iterable[LookedGroup]
+        self,
+        number: int,
+        indices: IntArray,
+        skipped: tuple[SkippedImage, ...],
+        groups: Iterable[LookedGroup],
+        decided: FileDecisions | None,
     ) -> None:
-        tables = [(indices[positions], compute_rows(self._options, preds)) for positions, preds in groups]
+        tables = []
+        for positions, preds in groups:
+            given = None if decided is None else decided.select(positions)
+            tables.append((indices[positions], compute_rows(self._options, preds, given)))
         unread = make_skipped_rows(self._options, [(image.id, image.reason) for image in skipped])
         tables.append((np.array([image.index for image in skipped], dtype=np.int64), unread))
         self._chunks.write(number, join_rows(self._options, tables))

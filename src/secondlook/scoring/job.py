@@ -1,7 +1,6 @@
 """`score`: decide about new images with a policy, resume after an interruption, and write the review queue."""
 
 import hashlib
-import json
 import os
 import uuid
 from collections.abc import Sequence
@@ -28,27 +27,25 @@ from secondlook.progress import progress_bar
 from secondlook.scoring.adaptive_looks import choose_chunk_rows
 from secondlook.scoring.chunk_scorers import ChunkScoring, OnPredictions, RowWriter
 from secondlook.scoring.chunk_worker import EngineUse, LoadScorer, compute_on_engine
-from secondlook.scoring.chunks import JobRecord, ScoreChunks, Totals
+from secondlook.scoring.chunks import JobRecord, ScoreChunks
+from secondlook.scoring.decider_job import DeciderJob
 from secondlook.scoring.destinations import Destination, parse_destination
 from secondlook.scoring.exports import ExportFile
-from secondlook.scoring.loaded_policy import LoadedPolicy, choose_class_names
-from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
-from secondlook.scoring.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
-from secondlook.scoring.rows import AUDIT, RowOptions, row_schema
-from secondlook.selective import Guarantee, Policy, check_threshold_transfers
+from secondlook.scoring.loaded_policy import choose_class_names, open_policy_classifier
+from secondlook.scoring.onnx_decider import OnnxDecider, load_decider
+from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier
+from secondlook.scoring.review import ImageLocations, RejectedFolder
+from secondlook.scoring.rows import RowOptions, row_schema
+from secondlook.scoring.scoring_job import OUTPUT_BYTES, ScoringJob
+from secondlook.scoring.summary import ScoreSummary
+from secondlook.selective import Policy, check_threshold_transfers, has_onnx_suffix
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import parse_spec
 from secondlook.views import ViewSet
 
-OUTPUT_BYTES = 256 * 2**20
-"""Approximate memory for the outputs of one chunk."""
-
-LISTED_SKIPPED = 20
-"""Number of skipped images that the text of a summary lists."""
-
 
 def score(
-    policy: Policy | str | Path,
+    policy: Policy | OnnxDecider | str | Path,
     data: Any,
     out: str | Path,
     *,
@@ -71,7 +68,7 @@ def score(
     device: str = "auto",
     engine: Engine | None = None,
     part_size: int | None = None,
-) -> "ScoreSummary":
+) -> ScoreSummary:
     """Write predicted class, confidence, interval and decision of every image of `data` to `out`.
 
     If the policy has a schedule, each image is looked at only until it is decided.
@@ -81,7 +78,9 @@ def score(
     Parameters
     ----------
     policy
-        A policy, or the path of its file.
+        A policy, or the path of its file; or an exported file that decides by itself: what `load_decider` returns, or
+        a path that ends in '.onnx'. Classes, confidences and decisions are those of the file then, and `classifier`,
+        `allow_mismatch` and `engine` do not go with it.
     data
         Images: anything that `open_source` accepts.
     out
@@ -105,7 +104,7 @@ def score(
         Files for labeling tools, such as 'label-studio:tasks.json'; whether they include accepted images; and a prefix
         that is put before the id of an image to make its URL.
     batch_size
-        Number of images per call of the classifier.
+        Number of images per call of the classifier, or of an exported file, which looks at all views of them.
     progress
         Whether to show a progress bar.
     allow_mismatch
@@ -129,8 +128,7 @@ def score(
     """
     check_device(device)
     _check_part_size(part_size)
-    loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
-    check_threshold_transfers(loaded.method, loaded.options)
+    opened = _open_policy(policy, classifier, device, engine, allow_mismatch=allow_mismatch)
     destination = parse_destination(out)
     export_files = [ExportFile.parse(text) for text in exports]
     _check_paths_differ(destination, policy, data, export_files)
@@ -141,16 +139,16 @@ def score(
     locations = ImageLocations(source, folder, image_prefix)
     for export in export_files:
         export.check_images(locations, include_accepted=export_all)
-    if isinstance(policy, LoadedPolicy) and classifier is None:
-        resolved = policy.decider.resolved
+    options = RowOptions(opened.rule, level, seed, per_view, audit)
+    job: ScoringJob
+    if isinstance(opened, OnnxDecider):
+        job = DeciderJob.prepare(opened, source, options, batch_size, part_size)
     else:
-        beside = None if isinstance(policy, Policy) else Path(policy).parent
-        resolved = resolve_classifier(loaded, classifier, allow_mismatch=allow_mismatch, folder=beside)
-    options = RowOptions(loaded.rule, level, seed, per_view, audit)
-    # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
-    here = resolved.on_device(device if engine is None else "cpu")
-    rows = part_size or (None if engine is None else engine.part_size)
-    job = ScoringJob.prepare(loaded, here, source, options, batch_size, rows)
+        assert not isinstance(policy, OnnxDecider), "which is returned when it is opened"
+        resolved = open_policy_classifier(policy, opened, classifier, allow_mismatch=allow_mismatch)
+        job = ClassifierJob.prepare(
+            opened, resolved, source, options, batch_size, part_size, device=device, engine=engine
+        )
     if not overwrite:
         destination.check_replaceable(job.metadata, source.ids)
         for export in () if destination.has_scores() else export_files:
@@ -158,12 +156,7 @@ def score(
     with destination.open_chunks(job.record, job.metadata, overwrite=overwrite) as chunks:
         if folder is not None:
             folder.check(chunks)
-        use = None
-        if engine is None:
-            job.compute_chunks(chunks, on_first_predictions, progress=progress)
-        else:
-            load_worker = job.make_worker(resolved.classifier, chunks, device, batch_size)
-            use = compute_on_engine(engine, load_worker, chunks, source.without_labels(), progress=progress)
+        use = job.compute_chunks(chunks, on_first_predictions, progress=progress)
         destination.write(chunks, row_schema(options), overwrite=overwrite)
         job.write_review(chunks, locations, export_files, include_accepted=export_all, progress=progress)
         summary = job.summarize(chunks.totals, destination, folder, export_files, use)
@@ -172,108 +165,18 @@ def score(
 
 
 @dataclass(frozen=True)
-class ScoreSummary:
-    """Result of `score`: counts of images, the guarantee, and the files that were written."""
+class ClassifierJob(ScoringJob):
+    """A scoring job with a classifier."""
 
-    out: Path | str
-    """The file or folder of the scores, or its URL."""
-    accepted: int
-    rejected: int
-    skipped: tuple[tuple[str, str], ...]
-    """Id of each image that could not be read, and the reason."""
-    guarantee: Guarantee | None
-    mismatch: str | None
-    """Why the guarantee of the policy does not hold, if it was used with another classifier."""
-    rejected_folder: Path | None = None
-    exports: tuple[str, ...] = ()
-    guarantee_of_policy: str = "none"
-    """The guarantee of the policy in words, or 'none' with the reason."""
-    looks: int = 0
-    """Number of looks at all images together."""
-    views: int = 1
-    """Number of looks at each image if every one had all of them."""
-    is_adaptive: bool = False
-    """Whether the policy has a schedule, so that an image is looked at only until it is decided."""
-    use: EngineUse | None = None
-    """What the workers of an engine did; None if the images were scored in this process."""
-    audited: int | None = None
-    """Number of accepted images that are marked for review; None without an audit."""
-
-    @property
-    def images(self) -> int:
-        """Number of accepted and rejected images."""
-        return self.accepted + self.rejected
-
-    @property
-    def mean_looks(self) -> float:
-        """Mean number of looks at an image."""
-        return self.looks / self.images if self.images else 0.0
-
-    @property
-    def guarantee_text(self) -> str:
-        """The guarantee in words, or 'none' with the reason."""
-        return self.guarantee_of_policy if self.mismatch is None else f"none, since {self.mismatch}"
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the summary as JSON values."""
-        return {
-            "out": str(self.out),
-            "images": self.images,
-            "accepted": self.accepted,
-            "rejected": self.rejected,
-            **({} if self.audited is None else {"audited": self.audited}),
-            "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
-            "mean_looks": self.mean_looks,
-            "views": self.views,
-            "guarantee": None if self.guarantee is None else str(self.guarantee),
-            "guarantee_text": self.guarantee_text,
-            "mismatch": self.mismatch,
-            "rejected_folder": None if self.rejected_folder is None else str(self.rejected_folder),
-            "exports": list(self.exports),
-            **({} if self.use is None else self.use.to_dict()),
-        }
-
-    def __str__(self) -> str:
-        percentage = 100 * self.accepted / max(1, self.images)
-        lines = [
-            f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
-            f"{len(self.skipped):,} skipped",
-            *([] if self.audited is None else [f"audit: {self.audited:,} of the accepted images are to be reviewed"]),
-            *([self._describe_looks()] if self.is_adaptive else []),
-            *(() if self.use is None else self.use.describe()),
-            f"guarantee: {self.guarantee_text}",
-            *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
-        ]
-        if len(self.skipped) > LISTED_SKIPPED:
-            lines.append(f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more")
-        return "\n".join([*lines, "", *self._list_files()])
-
-    def _describe_looks(self) -> str:
-        saved = 100 * (1 - self.mean_looks / self.views)
-        return (
-            f"looks: {self.mean_looks:.2f} of {self.views} on average, which saves {saved:.1f} % of the forward passes"
-        )
-
-    def _list_files(self) -> list[str]:
-        folder = [] if self.rejected_folder is None else [f"Rejected images: {self.rejected_folder}"]
-        return [f"Scores: {self.out}", *folder, *(f"Review queue: {export}" for export in self.exports)]
-
-
-@dataclass(frozen=True)
-class ScoringJob:
-    """A scoring job that is ready to run: policy, classifier and source are loaded and checked."""
-
-    policy: Policy
     resolved: ResolvedClassifier
-    source: Source
-    options: RowOptions
+    """The classifier on no device yet, as an engine sends it to its workers."""
     classifier: MemberOutputs
-    class_names: tuple[str, ...] | None
-    n_classes: int
-    batch_size: int
+    """The classifier in this process."""
     image: Array
     """The first image at the input size. [H, W, C]"""
-    record: JobRecord
+    batch_size: BatchSize
+    device: str
+    engine: Engine | None
 
     @classmethod
     def prepare(
@@ -284,10 +187,16 @@ class ScoringJob:
         options: RowOptions,
         batch_size: BatchSize,
         part_size: int | None = None,
-    ) -> "ScoringJob":
+        *,
+        device: str = "auto",
+        engine: Engine | None = None,
+    ) -> "ClassifierJob":
         """Run the classifier on one image, to find the number of classes and how many images fit in memory."""
-        classifier = MemberOutputs(resolved.classifier)
-        image = read_first_image(resolved.classifier, source)
+        # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
+        here = resolved.on_device(device if engine is None else "cpu").classifier
+        classifier = MemberOutputs(here)
+        image = read_first_image(here, source)
+        part_size = part_size or (None if engine is None else engine.part_size)
         n_outputs = classifier(image[None]).shape[1]
         n_classes = n_outputs // len(classifier.members)
         candidates = (resolved.classifier.class_names, policy.class_names, source.class_names)
@@ -310,15 +219,24 @@ class ScoringJob:
             class_names=class_names,
             audit=options.audit,
         )
-        chosen = choose_batch_size(batch_size, image, classifier)
-        return cls(policy, resolved, source, options, classifier, class_names, n_classes, chosen, image, record)
+        known = (policy, resolved.mismatch, source, options, class_names, n_classes, record)
+        return cls(*known, resolved, classifier, image, batch_size, device, engine)
 
     def compute_chunks(
         self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None, *, progress: bool
-    ) -> None:
-        """Compute every chunk that is missing."""
+    ) -> EngineUse | None:
+        """Compute every chunk that is missing, in this process or by the workers of the engine."""
+        if self.engine is not None:
+            return compute_on_engine(
+                self.engine, self._make_worker(chunks), chunks, self.source.without_labels(), progress=progress
+            )
+        self._compute_here(chunks, on_first_predictions, progress=progress)
+        return None
+
+    def _compute_here(self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None, *, progress: bool) -> None:
         views = ViewSet(list(self.policy.views))
-        job = CollectJob(self.classifier, self.source.without_labels(), views, self.batch_size, chunks.chunking)
+        batch_size = choose_batch_size(self.batch_size, self.image, self.classifier)
+        job = CollectJob(self.classifier, self.source.without_labels(), views, batch_size, chunks.chunking)
         make_predictions = partial(self.classifier.as_predictions, class_names=self.class_names)
         with RowWriter(chunks, self.options, SaveTimer()).run() as writer:
             scoring = ChunkScoring(job, chunks, writer, self.options.rule, make_predictions)
@@ -330,75 +248,42 @@ class ScoringJob:
                 with progress_bar("scoring", chunks.missing_images, "images", enabled=progress) as advance:
                     scoring.compute_adaptively(advance)
 
-    def make_worker(
-        self, classifier: Classifier, chunks: ScoreChunks, device: str, batch_size: BatchSize
-    ) -> LoadScorer:
-        """Return what scores the chunks of this job in another process, with a classifier that is on no device yet."""
-        policy = self.policy.model_dump_json()
-        return LoadScorer(policy, classifier, device, batch_size, self.image, chunks.record, chunks.metadata)
-
-    def write_review(
-        self,
-        chunks: ScoreChunks,
-        locations: ImageLocations,
-        exports: Sequence[ExportFile],
-        *,
-        include_accepted: bool,
-        progress: bool,
-    ) -> None:
-        """Write the folder of rejected images and the exports."""
-        if locations.rejected is not None:
-            queue = self._make_queue(chunks, include_accepted=False)
-            with progress_bar("rejected images", len(queue), "images", enabled=progress) as advance:
-                locations.rejected.fill(queue, chunks, advance)
-        if exports:
-            queue = self._make_queue(chunks, include_accepted=include_accepted)
-            for export in exports:
-                export.write(queue, locations)
-
-    def summarize(
-        self,
-        totals: Totals,
-        destination: Destination,
-        folder: RejectedFolder | None,
-        exports: Sequence[ExportFile],
-        use: EngineUse | None,
-    ) -> ScoreSummary:
-        """Return the counts of accepted, rejected and skipped images, and of looks, with all that was written."""
-        return ScoreSummary(
-            destination.find_path() or str(destination),
-            totals.accepted,
-            totals.images - totals.accepted,
-            totals.skipped,
-            None if self.resolved.mismatch else self.policy.rule.guarantee,
-            self.resolved.mismatch,
-            None if folder is None else folder.path,
-            tuple(str(export) for export in exports),
-            self.policy.guarantee_text,
-            totals.looks,
-            len(self.policy.views) if self.policy.schedule is None else self.policy.schedule.full_looks,
-            self.policy.schedule is not None,
-            use,
-            None if self.options.audit is None else totals.audited,
+    def _make_worker(self, chunks: ScoreChunks) -> LoadScorer:
+        """Return what scores the chunks of this job in another process."""
+        return LoadScorer(
+            self.policy.model_dump_json(),
+            self.resolved.classifier,
+            self.device,
+            self.batch_size,
+            self.image,
+            chunks.record,
+            chunks.metadata,
         )
 
-    def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
-        class_names = self.class_names or tuple(str(label) for label in range(self.n_classes))
-        tables = chunks.read([*QUEUE_COLUMNS, *([] if self.options.audit is None else [AUDIT])])
-        return ReviewQueue.from_rows(tables, self.source.ids, class_names, include_accepted=include_accepted)
 
-    @property
-    def metadata(self) -> dict[str, str]:
-        """The policy, the data and the options, for formats that can store them."""
-        content = {
-            "policy": json.loads(self.policy.model_dump_json()),
-            "data": self.source.spec,
-            "level": self.options.level,
-            "seed": self.options.seed,
-            **({} if self.options.audit is None else {"audit": self.options.audit}),
-            "mismatch": self.resolved.mismatch,
-        }
-        return {"secondlook.score": json.dumps(content, ensure_ascii=False)}
+def _open_policy(
+    policy: Policy | OnnxDecider | str | Path,
+    classifier: object,
+    device: str,
+    engine: Engine | None,
+    *,
+    allow_mismatch: bool,
+) -> Policy | OnnxDecider:
+    """Return a policy, or an exported file, which does not go with some arguments."""
+    if isinstance(policy, Policy) or not (isinstance(policy, OnnxDecider) or has_onnx_suffix(policy)):
+        loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
+        check_threshold_transfers(loaded.method, loaded.options)
+        return loaded
+    if classifier is not None or allow_mismatch:
+        name = "classifier=" if classifier is not None else "allow_mismatch="
+        raise DecisionError(f"{name} is given, but an exported file has its classifier inside; omit {name}.")
+    if engine is not None:
+        raise DecisionError("an engine cannot run an exported file; omit engine=, or score with the policy itself.")
+    if not isinstance(policy, OnnxDecider):
+        return load_decider(policy, device=device)
+    if device != "auto":
+        raise DecisionError(f"device={device!r} is given, but the file is open already; pass device= to load_decider.")
+    return policy
 
 
 def _chunk_rows(policy: Policy, image: Array, classifier: Classifier) -> int:
@@ -413,8 +298,8 @@ def _check_part_size(part_size: int | None) -> None:
 def _check_paths_differ(destination: Destination, policy: object, data: object, exports: Sequence[ExportFile]) -> None:
     """Raise an error if an output would replace an input or another output."""
     used: dict[str, str] = {}
-    if isinstance(policy, str | Path):
-        used[os.path.realpath(policy)] = "the policy"
+    if isinstance(policy, str | Path | OnnxDecider):
+        used[os.path.realpath(policy.path if isinstance(policy, OnnxDecider) else policy)] = "the policy"
     if isinstance(data, str | Path):
         spec = str(data)
         used[os.path.realpath(parse_spec(spec, SourceError).path if ":" in spec else spec)] = "the data"

@@ -10,11 +10,12 @@ from pydantic import PrivateAttr
 
 from secondlook.arrays import Array, Float32Array, default_ids
 from secondlook.classifiers import check_device
+from secondlook.errors import DecisionError
 from secondlook.predictions import Predictions, choose_batch_size, make_inference
 from secondlook.scoring.adaptive_looks import AdaptiveLooks, LookedGroup, take_all_looks
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
-from secondlook.scoring.rows import make_decisions
-from secondlook.selective import Guarantee, Policy, check_threshold_transfers
+from secondlook.scoring.rows import Decision, make_decisions
+from secondlook.selective import Guarantee, Policy, check_threshold_transfers, has_onnx_suffix
 from secondlook.sources import read_image
 from secondlook.views import ViewSet
 
@@ -42,6 +43,22 @@ class ImageDecision:
     """Probability of the predicted class after the first look."""
     disagreement: float | None
     """How much the looks disagree, from 0 to 1; None after a single look."""
+
+    @classmethod
+    def from_row(cls, row: Decision, class_names: tuple[str, ...] | None, guarantee: Guarantee | None) -> Self:
+        """Return one of several decisions, with the name of its class and what is guaranteed."""
+        first = row.label if isinstance(row.label, int) else row.label[0]
+        return cls(
+            row.label,
+            None if class_names is None else class_names[first],
+            row.confidence,
+            row.accept,
+            row.interval,
+            guarantee,
+            row.looks,
+            row.first_look,
+            row.disagreement,
+        )
 
 
 class LoadedPolicy(Policy):
@@ -105,9 +122,26 @@ def load_policy(
         Where to classify: "auto", "cpu", "cuda" or "cuda:N", see `collect`.
     """
     check_device(device)
+    if has_onnx_suffix(path):
+        raise DecisionError(
+            f"{str(path)!r} is not a policy file: an exported ONNX file decides by itself; open it with load_decider."
+        )
     policy = LoadedPolicy.load(path)
     folder = Path(path).parent
     return policy.with_classifier(classifier, folder=folder, allow_mismatch=allow_mismatch, device=device)
+
+
+def open_policy_classifier(
+    policy: Policy | str | Path, loaded: Policy, given: object, *, allow_mismatch: bool
+) -> ResolvedClassifier:
+    """Return the classifier of a policy, which was given as it is or by its path, and is `loaded`.
+
+    It is the given one, or that of a `LoadedPolicy`, or else the one that the policy names, see `resolve_classifier`.
+    """
+    if isinstance(policy, LoadedPolicy) and given is None:
+        return policy.decider.resolved
+    folder = Path(policy).parent if isinstance(policy, str | Path) else None
+    return resolve_classifier(loaded, given, allow_mismatch=allow_mismatch, folder=folder)
 
 
 class Decider:
@@ -126,18 +160,7 @@ class Decider:
         """Decide about one image of any kind that `read_image` takes."""
         ((_, preds),) = self.look(self.fit_image(read_image(image)), default_ids(1))
         (decision,) = make_decisions(self.rule, preds, level=level, seed=seed)
-        first = decision.label if isinstance(decision.label, int) else decision.label[0]
-        return ImageDecision(
-            decision.label,
-            None if preds.class_names is None else preds.class_names[first],
-            decision.confidence,
-            decision.accept,
-            decision.interval,
-            self.rule.guarantee,
-            decision.looks,
-            decision.first_look,
-            decision.disagreement,
-        )
+        return ImageDecision.from_row(decision, preds.class_names, self.rule.guarantee)
 
     def fit_image(self, image: Array) -> Array:
         """Return an image at the input size of the classifier. uint8|float32 [h, w, C] -> [1, H, W, C]"""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array
+from secondlook.arrays import Array, Float32Array, Output
 from secondlook.classifiers import MODELS, Classifier, Fetch, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.predictions import Predictions
@@ -195,8 +195,22 @@ class MemberOutputs(Classifier):
         self, outputs: Float32Array, views: ViewSet, ids: Sequence[str], class_names: tuple[str, ...] | None
     ) -> Predictions:
         """Return the outputs of all members, float32 [N, V, members * classes], as predictions."""
-        tables = [
-            Predictions(**{member.output: member_outputs}, views=views, ids=ids, class_names=class_names)
-            for member, member_outputs in zip(self.members, np.split(outputs, len(self.members), axis=2), strict=True)
-        ]
-        return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)
+        return split_members(outputs, [member.output for member in self.members], views, ids, class_names)
+
+
+def split_members(
+    outputs: Float32Array,
+    kinds: Sequence[Output],
+    views: ViewSet,
+    ids: Sequence[str],
+    class_names: tuple[str, ...] | None,
+) -> Predictions:
+    """Return outputs of members side by side as predictions; `kinds` has the kind of output of each member.
+
+    float32 [N, V, members * classes]
+    """
+    tables = [
+        Predictions(**{kind: member_outputs}, views=views, ids=ids, class_names=class_names)
+        for kind, member_outputs in zip(kinds, np.split(outputs, len(kinds), axis=2), strict=True)
+    ]
+    return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)

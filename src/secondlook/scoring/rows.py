@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number
+from secondlook.arrays import BoolArray, Float32Array, Float64Array, IntArray, is_number
 from secondlook.errors import DecisionError
 from secondlook.estimators import compute_look_statistics, confidence_interval, find_method
 from secondlook.predictions import Predictions
@@ -105,6 +105,29 @@ class Decisions:
         return pandas_frame(self.to_arrow())
 
 
+class FileDecisions(NamedTuple):
+    """What an exported file decided about N images."""
+
+    labels: IntArray
+    """The predicted classes, whether accepted or not. int64 [N], or [N, k] for top_k > 1"""
+    confidence: Float64Array
+    accept: BoolArray
+    looks: IntArray
+    """Number of views that each image was looked at. int64 [N]"""
+    view_outputs: Float32Array
+    """Outputs of the members for each look, NaN where it was not taken. float32 [N, V, members * classes]"""
+
+    @classmethod
+    def join(cls, parts: "Sequence[FileDecisions]") -> "FileDecisions":
+        """Return the decisions about the images of several batches."""
+        return parts[0] if len(parts) == 1 else cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def select(self, positions: IntArray) -> "FileDecisions":
+        """Return the decisions about some of the images. int64 [n]"""
+        columns: tuple[Any, ...] = self
+        return FileDecisions(*(values[positions] for values in columns))
+
+
 @dataclass(frozen=True)
 class RowOptions:
     """How rows are computed: the rule, confidence level of the interval, random seed, and what else they hold."""
@@ -162,9 +185,9 @@ def row_schema(options: RowOptions) -> "pa.Schema":
     return pa.schema(fields)
 
 
-def compute_rows(options: RowOptions, preds: Predictions) -> "pa.Table":
-    """Decide about each image, looked at in all views of `preds`."""
-    decisions = make_decisions(options.rule, preds, level=options.level, seed=options.seed)
+def compute_rows(options: RowOptions, preds: Predictions, decided: FileDecisions | None = None) -> "pa.Table":
+    """Decide about each image, looked at in all views of `preds`, unless an exported file has `decided`."""
+    decisions = make_decisions(options.rule, preds, level=options.level, seed=options.seed, decided=decided)
     predicted = decisions.labels.reshape(len(preds), options.rule.top_k)
     low, high = _as_columns(decisions.interval, len(preds))
     columns: dict[str, Any] = {
@@ -226,21 +249,27 @@ def join_rows(options: RowOptions, tables: Iterable[tuple[IntArray, "pa.Table"]]
     return pa.concat_tables([table for _, table in parts]).take(order)
 
 
-def make_decisions(rule: Rule, preds: Predictions, *, level: float, seed: int) -> Decisions:
+def make_decisions(
+    rule: Rule, preds: Predictions, *, level: float, seed: int, decided: FileDecisions | None = None
+) -> Decisions:
     """Decide about images that were looked at in all views of `preds`, in the order of looks if there is a schedule.
 
-    `level` and `seed` are the confidence level and random seed of the interval.
+    `level` and `seed` are the confidence level and random seed of the interval. Where an exported file has `decided`,
+    classes, confidence and decisions are its own.
     """
-    values = compute_confidence(rule, preds)
     interval = None
     if preds.n_outputs > 1:
         interval = compute_interval(rule, preds, level=level, seed=seed)
     elif rule.schedule is not None:
         interval = np.full(len(preds), np.nan), np.full(len(preds), np.nan)
     looks = np.full(len(preds), preds.n_views)
-    predicted = preds.predicted(rule.predict_from, rule.top_k)
     first_look, disagreement = compute_look_statistics(preds, rule.top_k)
-    accept = rule.accept_images(preds, values)
+    if decided is None:
+        values = compute_confidence(rule, preds)
+        predicted = preds.predicted(rule.predict_from, rule.top_k)
+        accept = rule.accept_images(preds, values)
+    else:
+        predicted, values, accept = decided.labels, decided.confidence, decided.accept
     return Decisions(preds.ids, predicted, values, interval, accept, looks, first_look, disagreement)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from secondlook.arrays import Array
 from secondlook.errors import SecondLookError, SourceError
 from secondlook.predictions import Predictions
-from secondlook.scoring import Decider, DetailedDecision, RowOptions, detail_decisions, encode_png
+from secondlook.scoring import Decider, DetailedDecision, RowOptions, detail_decisions, encode_png, group_by_shape
 from secondlook.serving.database import StorageError
 from secondlook.serving.decision_store import (
     DecisionStore,
@@ -255,7 +255,8 @@ class DecisionWorker:
         while batch := self._take():
             live, started = self._live(), time.monotonic()
             new = self._answer_known(batch)
-            groups = [group for jobs in group_by_shape(new) for group in self._look(live, jobs)]
+            together = group_by_shape([job.inputs for job in new])
+            groups = [group for places in together for group in self._look(live, [new[place] for place in places])]
             seconds = time.monotonic() - started
             self.seconds_per_image += SMOOTHING * (seconds / len(batch) - self.seconds_per_image)
             self._looked.put(_LookedBatch(live, groups, seconds))
@@ -360,14 +361,6 @@ def check_outcome(job: _Job, outcome: StoredOutcome) -> StoredOutcome | RequestE
     except RequestError as error:
         return error
     return outcome
-
-
-def group_by_shape(jobs: Sequence[_Job]) -> list[list[_Job]]:
-    """Return images that can be classified together: equal in size and type."""
-    groups: dict[tuple[object, ...], list[_Job]] = {}
-    for job in jobs:
-        groups.setdefault((job.inputs.shape, job.inputs.dtype), []).append(job)
-    return list(groups.values())
 
 
 def make_request_error(error: Exception) -> RequestError:
