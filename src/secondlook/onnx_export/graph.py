@@ -1,0 +1,237 @@
+"""`Graph`: an ONNX graph under construction, and `Tensor`, a value in it that computes with Python's operators."""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from secondlook.arrays import Array
+from secondlook.imports import import_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+
+PREFIX = "sl:"
+"""What the names of our tensors start with, unlike those of the classifier; short, since they are many."""
+
+LOWEST_OPSET = 18
+"""The first version of ONNX's operators in which images are resized with antialiasing, and pads have axes."""
+
+_RESULT_TYPES: dict[str, type[np.generic]] = {
+    "And": np.bool_,
+    "ArgMax": np.int64,
+    "Equal": np.bool_,
+    "Greater": np.bool_,
+    "GreaterOrEqual": np.bool_,
+    "IsNaN": np.bool_,
+    "Less": np.bool_,
+    "LessOrEqual": np.bool_,
+    "NonZero": np.int64,
+    "Not": np.bool_,
+    "Or": np.bool_,
+    "Shape": np.int64,
+    "Size": np.int64,
+}
+"""Operators whose result has another type than their first input."""
+
+
+class Tensor:
+    """A value in a graph. Operators of Python add nodes; numbers and arrays become constants of the same type."""
+
+    __array_ufunc__ = None  # so that `array * tensor` is left to this class
+
+    def __init__(self, graph: "Graph", name: str, dtype: "np.dtype[Any]") -> None:
+        self.graph = graph
+        self.name = name
+        self.dtype = dtype
+
+    def cast(self, dtype: "np.dtype[Any] | type[np.generic]") -> "Tensor":
+        """Return the values as numbers of another type."""
+        wanted = np.dtype(dtype)
+        if wanted == self.dtype:
+            return self
+        return self.graph.op("Cast", self, dtype=wanted, to=_to_onnx_type(wanted))
+
+    def __add__(self, other: Any) -> "Tensor":
+        return self.graph.op("Add", self, other)
+
+    def __radd__(self, other: Any) -> "Tensor":
+        return self.graph.op("Add", self._constant(other), self)
+
+    def __sub__(self, other: Any) -> "Tensor":
+        return self.graph.op("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> "Tensor":
+        return self.graph.op("Sub", self._constant(other), self)
+
+    def __mul__(self, other: Any) -> "Tensor":
+        return self.graph.op("Mul", self, other)
+
+    def __rmul__(self, other: Any) -> "Tensor":
+        return self.graph.op("Mul", self._constant(other), self)
+
+    def __truediv__(self, other: Any) -> "Tensor":
+        return self.graph.op("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> "Tensor":
+        return self.graph.op("Div", self._constant(other), self)
+
+    def __pow__(self, other: Any) -> "Tensor":
+        return self.graph.op("Pow", self, other)
+
+    def __neg__(self) -> "Tensor":
+        return self.graph.op("Neg", self)
+
+    def __lt__(self, other: Any) -> "Tensor":
+        return self.graph.op("Less", self, other)
+
+    def __ge__(self, other: Any) -> "Tensor":
+        return self.graph.op("GreaterOrEqual", self, other)
+
+    def __and__(self, other: Any) -> "Tensor":
+        return self.graph.op("And", self, other)
+
+    def __invert__(self) -> "Tensor":
+        return self.graph.op("Not", self)
+
+    def _constant(self, value: Any) -> "Tensor":
+        return self.graph.constant(np.asarray(value, dtype=self.dtype))
+
+
+class Graph:
+    """Nodes and constants of a graph; names are unique, also in the graphs inside of it.
+
+    Attributes
+    ----------
+    opset
+        Version of ONNX's operators.
+    outer
+        The graph that this one is a branch or the body of a loop in; None for the whole.
+    """
+
+    def __init__(self, opset: int, outer: "Graph | None" = None) -> None:
+        import_extra("onnx", feature="export to ONNX", extra="export")
+        self.opset = opset
+        self.outer = outer
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self._constants: dict[tuple[object, ...], Tensor] = {}
+        self._known: dict[str, list[Tensor]] = {}
+        """Results of operators by their text, so that the same one is not added twice."""
+        self._numbers: Iterator[int] = count() if outer is None else outer._numbers
+
+    def make_inner(self) -> "Graph":
+        """Return an empty graph inside of this one: a branch, or the body of a loop."""
+        return Graph(self.opset, self)
+
+    def tensor(self, name: str, dtype: "np.dtype[Any] | type[np.generic]") -> Tensor:
+        """Return a tensor that has a name already: an input, or one of an outer graph or of the classifier."""
+        return Tensor(self, name, np.dtype(dtype))
+
+    def use(self, outer: Tensor) -> Tensor:
+        """Return a tensor of an outer graph for computations in this one."""
+        return Tensor(self, outer.name, outer.dtype)
+
+    def constant(self, value: Any, dtype: "np.dtype[Any] | type[np.generic] | None" = None) -> Tensor:
+        """Return a constant; equal ones are stored once."""
+        from onnx import numpy_helper
+
+        array = np.asarray(value, dtype=dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = self.make_name("constant")
+            self.initializers.append(numpy_helper.from_array(array, name))
+            self._constants[key] = Tensor(self, name, array.dtype)
+        return self._constants[key]
+
+    def op(
+        self, kind: str, *inputs: Any, dtype: "np.dtype[Any] | type[np.generic] | None" = None, **attributes: Any
+    ) -> Tensor:
+        """Add an operator, and return its result.
+
+        Parameters
+        ----------
+        kind
+            Name of the operator in ONNX, such as 'Floor'.
+        inputs
+            Tensors; numbers and arrays become constants, of the type of the first tensor if they are real numbers, and
+            int64 if they are integers in a list or an array; None for an optional input that is not used.
+        dtype
+            Type of the result; by default that of the first tensor, or boolean or int64 where the operator implies it.
+        attributes
+            Attributes of the operator.
+        """
+        (result,) = self.op_with_outputs(kind, *inputs, dtypes=[dtype], **attributes)
+        return result
+
+    def op_with_outputs(
+        self, kind: str, *inputs: Any, dtypes: "Sequence[np.dtype[Any] | type[np.generic] | None]", **attributes: Any
+    ) -> list[Tensor]:
+        """Add an operator with several results, one for each type; None as in `op`."""
+        from onnx import helper
+
+        first = next((one for one in inputs if isinstance(one, Tensor)), None)
+        names = [self._name_input(one, first) for one in inputs]
+        key = f"{kind} {names} {sorted(attributes.items(), key=lambda item: item[0])}"
+        if key in self._known:
+            return self._known[key]
+        results = []
+        for dtype in dtypes:
+            implied = _RESULT_TYPES.get(kind, first.dtype if first is not None else np.float32)
+            results.append(Tensor(self, self.make_name(kind), np.dtype(implied if dtype is None else dtype)))
+        outputs = [result.name for result in results]
+        self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
+        self._known[key] = results
+        return results
+
+    def rename(self, tensor: Tensor, name: str) -> Tensor:
+        """Return the same values under a given name, such as that of an output."""
+        from onnx import helper
+
+        self.nodes.append(helper.make_node("Identity", [tensor.name], [name]))
+        return Tensor(self, name, tensor.dtype)
+
+    def make_name(self, kind: str) -> str:
+        """Return a name that no other tensor has."""
+        return f"{PREFIX}{kind}_{next(self._numbers)}"
+
+    def build(
+        self, name: str, inputs: "Sequence[onnx.ValueInfoProto]", outputs: "Sequence[onnx.ValueInfoProto]"
+    ) -> "onnx.GraphProto":
+        """Return the finished graph."""
+        from onnx import helper
+
+        return helper.make_graph(self.nodes, name, list(inputs), list(outputs), self.initializers)
+
+    def _name_input(self, value: Any, first: Tensor | None) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, Tensor):
+            return value.name
+        array = np.asarray(value)
+        if array.dtype.kind == "f" or (array.ndim == 0 and array.dtype.kind != "b"):
+            array = array.astype(np.float32 if first is None else first.dtype)
+        return self.constant(array).name
+
+
+def describe_value(
+    name: str, dtype: "np.dtype[Any] | type[np.generic]", shape: Sequence[int | str | None]
+) -> "onnx.ValueInfoProto":
+    """Return the description of an input or output; sizes that vary have a name, or None."""
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, _to_onnx_type(np.dtype(dtype)), list(shape))
+
+
+def _to_onnx_type(dtype: "np.dtype[Any]") -> int:
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def as_int64(values: Sequence[int] | Array) -> Array:
+    """Return whole numbers, such as axes or sizes, as ONNX takes them. int64 [n]"""
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,592 @@
+"""Classifiers as ONNX networks: converted, simplified, and embedded in graphs."""
+
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook.classifiers import Classifier, Preprocessing, RemoteClassifier, load_classifier
+from secondlook.errors import ClassifierError, ExportError, MissingExtraError
+from secondlook.onnx_export import conversion
+from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor, describe_value
+from secondlook.onnx_export.networks import RESERVED_NAMES, Network, embed_network, make_networks
+
+onnx = pytest.importorskip("onnx")
+Array = np.ndarray[Any, Any]
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+SHAPE = (8, 8, 3)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (7, *SHAPE), dtype=np.uint8)
+WEIGHTS = {
+    "kernel": RNG.normal(size=(4, 3, 3, 3)).astype(np.float32),
+    "bias": RNG.normal(size=4).astype(np.float32),
+    "matrix": RNG.normal(size=(5, 4)).astype(np.float32),
+    "offset": RNG.normal(size=5).astype(np.float32),
+}
+HEADER = '<ir_version: 8, opset_import: ["": 18]>'
+LAYERS = """
+    features = Conv (images, kernel, bias)
+    positive = Relu (features)
+    pooled = GlobalAveragePool (positive)
+    flat = Flatten (pooled)
+    logits = Gemm <transB=1> (flat, matrix, offset)
+"""
+PLAIN = f"{HEADER} network (float[n, 3, 8, 8] images) => (float[n, 5] logits) {{ {LAYERS} }}"
+
+PLACES = ["graph", "branch", "loop"]
+
+
+def write_model(file: Path, text: str, change: Callable[[Any], object] = lambda model: None) -> Path:
+    """Write a model in ONNX's own text format, with those of the weights that it names."""
+    model = onnx.parser.parse_model(text)
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in WEIGHTS.items() if name in text]
+    model.graph.initializer.extend(tensors)
+    change(model)
+    onnx.save(model, file)
+    return file
+
+
+def load_onnx(file: Path, **options: Any) -> Classifier:
+    return load_classifier(f"onnx:{file}", output="logits", **options)
+
+
+def make_network(classifier: Classifier, shape: tuple[int, int, int] = SHAPE) -> Network:
+    (network,) = make_networks([classifier], shape)
+    return network
+
+
+def make_inputs(network: Network, classifier: Classifier, images: Array) -> Array:
+    inputs = classifier.preprocessing.normalize(images)
+    return inputs.reshape(len(inputs), -1) if network.takes_features else inputs
+
+
+def run_embedded(networks: Sequence[Network], inputs: Sequence[Array], place: str = "graph") -> list[Array]:
+    """Embed networks in a graph, a branch of an If or the body of a Loop, and return their outputs."""
+    import onnxruntime
+
+    network, *others = networks
+    graph = Graph(_get_opset(network))
+    names = ["images", *(f"images{number}" for number in range(1, len(networks)))]
+    given = [graph.tensor(name, array.dtype) for name, array in zip(names, inputs, strict=True)]
+    inner = graph if place == "graph" else graph.make_inner()
+    prefixes = [f"member{number}/" if others else "" for number in range(len(networks))]
+    zipped = zip(networks, given, prefixes, strict=True)
+    outputs = [embed_network(inner, each, inner.use(tensor), prefix) for each, tensor, prefix in zipped]
+    assert all(tensor.dtype == np.float32 for tensor in outputs)
+    if place != "graph":
+        outputs = [_surround(graph, inner, outputs[0], place)]
+    named = [graph.rename(tensor, f"probabilities{number}") for number, tensor in enumerate(outputs)]
+    described = zip(given, inputs, strict=True)
+    proto = graph.build(
+        "embedded",
+        [describe_value(tensor.name, tensor.dtype, ["batch", *array.shape[1:]]) for tensor, array in described],
+        [describe_value(tensor.name, np.float32, [None, None]) for tensor in named],
+    )
+    model = onnx.helper.make_model(
+        proto, opset_imports=network.model.opset_import, ir_version=max(each.model.ir_version for each in networks)
+    )
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, dict(zip(names, inputs, strict=True)))  # type: ignore[no-any-return]
+
+
+def _surround(graph: Graph, inner: Graph, output: Tensor, place: str) -> Tensor:
+    described = describe_value(output.name, np.float32, [None, None])
+    if place == "branch":
+        then, other = inner.build("then", [], [described]), graph.make_inner()
+        nothing = other.op("Identity", np.zeros((0, 0), np.float32))
+        otherwise = other.build("else", [], [describe_value(nothing.name, np.float32, [None, None])])
+        return graph.op("If", np.array(True), dtype=np.float32, then_branch=then, else_branch=otherwise)
+    again = inner.op("Identity", inner.tensor("goes_on", np.bool_))
+    body = inner.build(
+        "body",
+        [describe_value("round", np.int64, []), describe_value("goes_on", np.bool_, [])],
+        [describe_value(again.name, np.bool_, []), described],
+    )
+    rounds = graph.op("Loop", graph.constant(2, np.int64), None, dtype=np.float32, body=body)
+    return graph.op("ReduceMean", rounds, np.array([0]), keepdims=0)
+
+
+def _get_opset(network: Network) -> int:
+    return next(int(each.version) for each in network.model.opset_import if each.domain == "")
+
+
+def check_equal(classifier: Classifier, images: Array = IMAGES, place: str = "graph", atol: float = 1e-5) -> Network:
+    """Assert that the embedded network has the outputs of the classifier for batches of 1, 2 and 7 images."""
+    network = make_network(classifier, images.shape[1:])
+    for count in (1, 2, 7):
+        batch = images[:count]
+        (found,) = run_embedded([network], [make_inputs(network, classifier, batch)], place)
+        np.testing.assert_allclose(found, classifier(batch), atol=atol)
+    assert network.n_classes == classifier.n_classes
+    return network
+
+
+# --- ONNX files ---
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_has_the_outputs_of_its_classifier(place: str, tmp_path: Path) -> None:
+    file = write_model(tmp_path / "m.onnx", PLAIN)
+    network = check_equal(load_onnx(file, mean=(0.3, 0.4, 0.5), std=(0.2, 0.3, 0.25)), place=place)
+    assert network.size == file.stat().st_size
+    assert abs(network.model.ByteSize() - network.size) < 100
+
+
+def test_weights_are_in_the_graph_that_the_network_is_in(tmp_path: Path) -> None:
+    network = make_network(load_onnx(write_model(tmp_path / "m.onnx", PLAIN)))
+    graph = Graph(LOWEST_OPSET)
+    body = graph.make_inner()
+    embed_network(body, network, body.tensor("inputs", np.float32))
+    assert {tensor.name for tensor in body.initializers} == set(WEIGHTS)
+    assert graph.initializers == []
+    assert {"features", "positive", "pooled", "flat"} <= {name for node in body.nodes for name in node.output}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_tensor_has_a_name_of_the_exported_file(place: str, tmp_path: Path) -> None:
+    text = PLAIN.replace("features", "label").replace("flat", "looks").replace("logits", "probabilities")
+    text = text.replace(
+        "positive = Relu (label)",
+        """
+        positive = If (yes) <
+            then_branch = then () => (accept) { accept = Relu (label) },
+            else_branch = other () => (labels) { confidence = Neg (label) labels = Neg (confidence) }
+        >""",
+    )
+    weights = [onnx.numpy_helper.from_array(np.array(True), "yes")]
+    file = write_model(tmp_path / "m.onnx", text, lambda model: model.graph.initializer.extend(weights))
+    network = check_equal(load_onnx(file), place=place)
+    names = onnx.printer.to_text(network.model).replace(f"{PREFIX}network/", PREFIX)
+    assert not any(f" {name} " in names or f"({name}" in names for name in RESERVED_NAMES)
+    two = run_embedded([network, network], [make_inputs(network, load_onnx(file), IMAGES)] * 2)
+    np.testing.assert_array_equal(two[0], two[1])
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+def test_an_older_opset_is_converted(opset: int, tmp_path: Path) -> None:
+    text = PLAIN.replace("18", str(opset)).replace(
+        "pooled = GlobalAveragePool (positive)",
+        """
+        pooled = ReduceMean <axes=[2, 3]> (positive)""",
+    )
+    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)))
+    assert _get_opset(network) == LOWEST_OPSET
+
+
+def test_a_newer_opset_is_kept(tmp_path: Path) -> None:
+    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", PLAIN.replace("18", "21"))))
+    assert _get_opset(network) == 21
+
+
+def test_an_opset_that_cannot_be_converted_is_rejected(tmp_path: Path) -> None:
+    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN.replace("18", "17")))
+    write_model(tmp_path / "m.onnx", PLAIN.replace("18", "9").replace("Relu", "ThresholdedRelu"))
+    with pytest.raises(ExportError, match=r"m\.onnx.* 9 .* 18"):
+        make_network(classifier)
+
+
+def test_initializers_among_the_inputs_are_removed(tmp_path: Path) -> None:
+    def describe(model: Any) -> None:
+        model.ir_version = 3
+        for name, array in WEIGHTS.items():
+            model.graph.input.append(describe_value(name, np.float32, array.shape))
+
+    text = PLAIN.replace("18", "8")
+    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text, describe)))
+    assert len(network.model.graph.input) == 1
+
+
+def test_functions_are_inlined(tmp_path: Path) -> None:
+    text = PLAIN.replace('"": 18', '"": 18, "own": 1').replace("Relu (features)", "own.Activation (features)")
+    text += '<domain: "own", opset_import: ["": 17]> Activation (x) => (y) { z = Relu (x) y = Identity (z) }'
+    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)), place="loop")
+    assert not network.model.functions
+    assert [each.domain for each in network.model.opset_import] == [""]
+
+
+def test_only_the_selected_output_is_computed(tmp_path: Path) -> None:
+    text = PLAIN.replace("float[n, 5] logits", "float[n, 5] logits, float[n, 5] other")
+    text = text.replace(
+        "logits = Gemm", "softer = Mul (flat, bias) other = Gemm (softer, matrix, offset) logits = Gemm"
+    )
+    text = text.replace("(softer", "<transB=1> (softer")
+    file = write_model(tmp_path / "m.onnx", text)
+    network = check_equal(load_onnx(file, output_name="logits"))
+    assert network.output_name == "logits"
+    assert not {"softer", "other"} & {name for node in network.model.graph.node for name in node.output}
+    network = check_equal(load_onnx(file, output_name="other"))
+    assert network.output_name == "other"
+
+
+def test_operators_of_other_domains_are_kept(tmp_path: Path) -> None:
+    text = PLAIN.replace('"": 18', '"": 18, "ai.onnx.ml": 3').replace("Relu (features)", "Identity (features)")
+    text = text.replace(
+        "flat = Flatten (pooled)", "wide = Flatten (pooled) flat = ai.onnx.ml.Scaler <offset=[0.5], scale=[2.0]> (wide)"
+    )
+    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)))
+    assert {(each.domain, each.version) for each in network.model.opset_import} == {("", 18), ("ai.onnx.ml", 3)}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8"])
+def test_inputs_and_outputs_of_other_types_are_cast(dtype: str, tmp_path: Path) -> None:
+    text = PLAIN.replace("float[n, 3", f"{dtype}[n, 3").replace("Conv (images", "Conv (as_float")
+    text = text.replace("features = ", "as_float = Cast <to=1> (images) features = ")
+    if dtype == "float16":
+        text = text.replace("float[n, 5]", "float16[n, 5]").replace("logits = Gemm", "exact = Gemm")
+        text = text.replace("matrix, offset)", "matrix, offset) logits = Cast <to=10> (exact)")
+    check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)), atol=1e-4, place="loop")
+
+
+@pytest.mark.posix
+def test_external_data_are_read_through_links(tmp_path: Path) -> None:
+    write_model(tmp_path / "plain.onnx", PLAIN)
+    folder = tmp_path / "blobs"
+    folder.mkdir()
+    onnx.save(
+        onnx.load(tmp_path / "plain.onnx"),
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="w",
+        size_threshold=0,
+    )
+    (tmp_path / "cache").mkdir()
+    for name in ("m.onnx", "w"):
+        (tmp_path / "cache" / name).symlink_to(folder / name)
+    for file in (folder / "m.onnx", tmp_path / "cache" / "m.onnx"):
+        network = check_equal(load_onnx(file))
+        assert network.size == (folder / "m.onnx").stat().st_size + (folder / "w").stat().st_size
+
+
+def test_external_data_elsewhere_are_not_read(tmp_path: Path) -> None:
+    file = write_model(tmp_path / "m.onnx", PLAIN)
+    classifier = load_onnx(file)
+    (tmp_path / "secret").write_bytes(WEIGHTS["bias"].tobytes())
+
+    def move(model: Any) -> None:
+        bias = next(tensor for tensor in model.graph.initializer if tensor.name == "bias")
+        onnx.external_data_helper.set_external_data(bias, str(tmp_path / "secret"))
+        bias.ClearField("raw_data")
+
+    write_model(file, PLAIN, move)
+    with pytest.raises(ClassifierError, match="secret"):
+        make_network(classifier)
+
+
+def test_a_fixed_batch_size_is_rejected(tmp_path: Path) -> None:
+    file = write_model(tmp_path / "m.onnx", PLAIN.replace("[n,", "[4,"))
+    with pytest.raises(ExportError, match=r"m\.onnx.* 4\b"):
+        make_network(load_onnx(file))
+
+
+def test_a_batch_size_that_is_fixed_inside_is_rejected(tmp_path: Path) -> None:
+    shape = onnx.numpy_helper.from_array(np.array([1, 4]), "shape")
+    text = PLAIN.replace("Flatten (pooled)", "Reshape (pooled, shape)")
+    file = write_model(tmp_path / "m.onnx", text, lambda model: model.graph.initializer.append(shape))
+    with pytest.raises((ClassifierError, ExportError), match=r"m\.onnx"):
+        make_network(load_onnx(file))
+
+
+def test_an_exported_policy_is_rejected(tmp_path: Path) -> None:
+    def rename(model: Any) -> None:
+        model.graph.node[0].output[0] = model.graph.node[1].input[0] = f"{PREFIX}Conv_0"
+
+    file = write_model(tmp_path / "m.onnx", PLAIN, rename)
+    with pytest.raises(ExportError, match=r"m\.onnx.*sl:Conv_0"):
+        make_network(load_onnx(file))
+
+
+def test_sparse_weights_are_rejected(tmp_path: Path) -> None:
+    def sparsify(model: Any) -> None:
+        values = onnx.numpy_helper.from_array(WEIGHTS["bias"][:1], "bias")
+        indices = onnx.numpy_helper.from_array(np.array([0]), "indices")
+        model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
+        model.graph.initializer.remove(next(each for each in model.graph.initializer if each.name == "bias"))
+
+    file = write_model(tmp_path / "m.onnx", PLAIN, sparsify)
+    with pytest.raises(ExportError, match=r"m\.onnx"):
+        make_network(load_onnx(file))
+
+
+def test_too_large_a_classifier_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
+    monkeypatch.setattr(conversion, "MAX_BYTES", 500)
+    with pytest.raises(ExportError, match=r"m\.onnx"):
+        make_network(classifier)
+
+
+def test_a_file_that_was_replaced_is_rejected(tmp_path: Path) -> None:
+    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
+    write_model(tmp_path / "m.onnx", PLAIN.replace("Relu", "Neg"))
+    with pytest.raises(ExportError, match=r"m\.onnx"):
+        make_network(classifier)
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
+@pytest.mark.parametrize("name", ["cifar10/resnet20.onnx", "cifar10-jpeg/wrn16-2-seed0.onnx"])
+def test_real_networks_have_the_outputs_of_their_classifiers(name: str) -> None:
+    with np.load(SHARED / "cifar10" / "test.npz") as data:
+        images = data["images"][:16]
+    classifier = load_onnx(SHARED / name)
+    network = make_network(classifier, (32, 32, 3))
+    inputs = make_inputs(network, classifier, images)
+    for place in PLACES:
+        np.testing.assert_allclose(run_embedded([network], [inputs], place)[0], classifier(images), atol=1e-4)
+    assert network.model.ByteSize() <= network.size
+
+
+# --- Ensembles ---
+
+
+def test_members_get_the_same_opset_and_names_of_their_own(tmp_path: Path) -> None:
+    texts = [PLAIN.replace("18", "17"), PLAIN, PLAIN.replace("18", "20").replace("Relu", "Elu")]
+    files = [write_model(tmp_path / f"{number}.onnx", text) for number, text in enumerate(texts)]
+    members = [load_onnx(file, mean=0.1 * number) for number, file in enumerate(files)]
+    networks = make_networks(members, SHAPE)
+    assert {_get_opset(network) for network in networks} == {20}
+    inputs = [make_inputs(*pair, IMAGES) for pair in zip(networks, members, strict=True)]
+    for found, member in zip(run_embedded(networks, inputs), members, strict=True):
+        np.testing.assert_allclose(found, member(IMAGES), atol=1e-5)
+
+
+def test_members_with_different_versions_of_other_operators_are_rejected(tmp_path: Path) -> None:
+    text = PLAIN.replace("flat = Flatten (pooled)", "wide = Flatten (pooled) flat = ai.onnx.ml.Normalizer (wide)")
+    members = []
+    for version in (1, 3):
+        versions = f'"": 18, "ai.onnx.ml": {version}'
+        file = write_model(tmp_path / f"{version}.onnx", text.replace('"": 18', versions))
+        members.append(load_onnx(file))
+    with pytest.raises(ExportError, match=r"1\.onnx.*ai\.onnx\.ml.* 1\b.* 3\b"):
+        make_networks(members, SHAPE)
+
+
+# --- Torch ---
+
+
+def make_module(*, probabilities: bool = False, channels_last: bool = False) -> Any:
+    """Return a small network with batch normalization and dropout that were trained on noise."""
+    torch = pytest.importorskip("torch")
+
+    class Permute(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, inputs: Any) -> Any:
+            return inputs.permute(0, 3, 1, 2)
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        *([Permute()] if channels_last else []),
+        torch.nn.Conv2d(3, 6, 3, padding=1),
+        torch.nn.BatchNorm2d(6),
+        torch.nn.ReLU(),
+        torch.nn.Dropout(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(96, 5),
+        *([torch.nn.Softmax(1)] if probabilities else []),
+    )
+    shape = (32, 8, 8, 3) if channels_last else (32, 3, 8, 8)
+    module.train()(torch.randn(shape) + 1)
+    return module
+
+
+def test_a_module_has_the_outputs_of_its_classifier(capfd: pytest.CaptureFixture[str]) -> None:
+    module = make_module()
+    before = copy.deepcopy(module.state_dict())
+    classifier = load_classifier(module, output="logits", mean=(0.3, 0.4, 0.5), std=(0.2, 0.3, 0.25))
+    network = check_equal(classifier, place="loop")
+    assert _get_opset(network) == LOWEST_OPSET
+    assert all(part.training for part in module.modules())
+    assert all((value == before[name]).all() for name, value in module.state_dict().items())
+    content = network.model.SerializeToString()
+    assert network.size == len(content)
+    assert b".py" not in content
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_module_with_probabilities_and_channels_last() -> None:
+    module = make_module(probabilities=True, channels_last=True)
+    check_equal(load_classifier(module, output="probabilities", layout="NHWC"))
+
+
+def test_a_torch_export_file(tmp_path: Path) -> None:
+    module = make_module().eval()
+    torch = sys.modules["torch"]
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(module, (torch.zeros(2, 3, 8, 8),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "m.pt2")
+    check_equal(load_classifier(f"torch:{tmp_path / 'm.pt2'}", output="logits"))
+    fixed = torch.export.export(module, (torch.zeros(4, 3, 8, 8),))
+    torch.export.save(fixed, tmp_path / "fixed.pt2")
+    with pytest.raises(ExportError, match=r"fixed\.pt2.* 4\b"):
+        make_network(load_classifier(f"torch:{tmp_path / 'fixed.pt2'}", output="logits"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_torchscript_file(tmp_path: Path) -> None:
+    module = make_module(probabilities=True)
+    sys.modules["torch"].jit.script(module).save(tmp_path / "m.pt")
+    check_equal(load_classifier(f"torch:{tmp_path / 'm.pt'}", output="probabilities"))
+
+
+def test_a_transformers_model(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        image_size=8, patch_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    classifier = load_classifier(transformers.ViTForImageClassification(config), output="logits")
+    check_equal(classifier)
+
+
+def test_a_module_that_takes_pixels_and_differs_in_training() -> None:
+    torch = pytest.importorskip("torch")
+
+    class FromPixels(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make_module()
+
+        def forward(self, inputs: Any) -> Any:
+            return self.inner(inputs.float() / 255) * (2 if self.training else 1)
+
+    check_equal(load_classifier(FromPixels(), output="logits", input_dtype="uint8"))
+
+
+def test_a_module_with_inputs_in_half_precision() -> None:
+    check_equal(load_classifier(make_module(), output="logits", input_dtype="float16"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_modules_that_are_not_float32_are_rejected(dtype: str) -> None:
+    classifier = load_classifier(make_module(), output="logits", dtype=dtype, name="mine")
+    with pytest.raises(ExportError, match=rf"'mine'.*{dtype}.*dtype='float32'"):
+        make_network(classifier)
+
+
+def test_a_module_that_torch_cannot_export_is_rejected(capfd: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Branching(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, inputs: Any) -> Any:
+            pooled = inputs.mean((2, 3))
+            return pooled if pooled.sum() > 0 else -pooled
+
+    with pytest.raises(ExportError, match="'mine'") as caught:
+        make_network(load_classifier(Branching(), output="logits", name="mine"))
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- scikit-learn ---
+
+
+@pytest.fixture(scope="session")
+def digits() -> tuple[Array, Array]:
+    """Digits as images, uint8 [N, 8, 8, 1], and their labels."""
+    from sklearn.datasets import load_digits
+
+    data, labels = load_digits(return_X_y=True)
+    return (data.reshape(-1, 8, 8, 1) * 15).astype(np.uint8), labels
+
+
+def make_estimator(name: str) -> Any:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import LinearSVC
+
+    estimators = {
+        "linear": LogisticRegression(max_iter=1000),
+        "names": LogisticRegression(max_iter=1000),
+        "pipeline": make_pipeline(StandardScaler(), PCA(20), LogisticRegression()),
+        "forest": RandomForestClassifier(20, random_state=0),
+        "network": MLPClassifier((16,), max_iter=1000, random_state=0),
+        "calibrated": CalibratedClassifierCV(LinearSVC(random_state=0), cv=2),
+    }
+    return estimators[name]
+
+
+@pytest.mark.parametrize("name", ["linear", "names", "pipeline", "forest", "network", "calibrated"])
+def test_an_estimator_has_the_probabilities_of_scikit_learn(name: str, digits: tuple[Array, Array]) -> None:
+    pytest.importorskip("skl2onnx")
+    images, labels = digits
+    targets = np.array(list("abcdefghij"))[labels] if name == "names" else labels
+    estimator = make_estimator(name).fit(images[:400].reshape(400, -1) / np.float32(255), targets[:400])
+    classifier = load_classifier(estimator)
+    network = make_network(classifier, (8, 8, 1))
+    assert network.takes_features
+    assert _get_opset(network) >= LOWEST_OPSET
+    assert len(network.model.graph.output) == 1
+    # Thresholds of trees lie between pixels, and some on other pixels, so the inputs must be equal in every bit.
+    inputs = make_inputs(network, classifier, images[400:])
+    (found,) = run_embedded([network], [inputs], "loop")
+    np.testing.assert_allclose(found, estimator.predict_proba(inputs), atol=1e-5)
+
+
+def test_an_estimator_that_skl2onnx_does_not_know_is_rejected() -> None:
+    pytest.importorskip("skl2onnx")
+    from sklearn.linear_model import LogisticRegression
+
+    class Mine(LogisticRegression):  # type: ignore[misc]
+        pass
+
+    estimator = Mine().fit(IMAGES.reshape(7, -1) / 255, [0, 1, 2, 0, 1, 2, 0])
+    with pytest.raises(ExportError, match=r"'mine'.*Mine"):
+        make_network(load_classifier(estimator, name="mine"))
+
+
+# --- What cannot be exported ---
+
+
+def test_a_function_is_rejected() -> None:
+    def classify(images: Array) -> Array:
+        return np.full((len(images), 2), 0.5)
+
+    with pytest.raises(ExportError, match=r"'mine'.*function.*onnx:FILE"):
+        make_network(load_classifier(classify, name="mine"))
+
+
+def test_a_remote_model_is_rejected() -> None:
+    classifier = object.__new__(RemoteClassifier)  # without a server
+    classifier.name = "mine"
+    with pytest.raises(ExportError, match=r"'mine'.*remote.*onnx:FILE"):
+        make_network(classifier)
+
+
+def test_a_classifier_of_another_kind_is_rejected() -> None:
+    class Unknown(Classifier):
+        def forward(self, images: Array) -> Array:
+            return np.full((len(images), 2), 0.5)
+
+    classifier = Unknown(name="mine", digest="", output="probabilities", preprocessing=Preprocessing())
+    with pytest.raises(ExportError, match=r"'mine'.*Unknown"):
+        make_network(classifier)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("onnx", "export"), ("onnxscript", "export"), ("skl2onnx", "sklearn-onnx")]
+)
+def test_a_missing_package_names_its_extra(package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    if package == "skl2onnx":
+        estimator = LogisticRegression().fit(IMAGES.reshape(7, -1) / 255, [0, 1, 2, 0, 1, 2, 0])
+        classifier = load_classifier(estimator)
+    else:
+        classifier = load_classifier(make_module(), output="logits")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*secondlook\[{extra}\]"):
+        make_network(classifier)
+
+
+def test_images_of_another_size_are_rejected(tmp_path: Path) -> None:
+    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
+    with pytest.raises(ClassifierError, match="9 x 9"):
+        make_network(classifier, (9, 9, 3))

@@ -1,0 +1,333 @@
+"""Preprocessing as ONNX operators against `Preprocessing.fit` and `Preprocessing.normalize`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from sklearn.datasets import load_sample_images
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Preprocessing
+from secondlook.errors import ExportError, SecondLookError
+from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
+from secondlook.onnx_export.preprocessing_graph import ImageShape, add_fit, add_normalization, find_image_shape
+
+SIDES = st.integers(1, 300)
+CROPS = st.integers(1, 120) | st.tuples(st.integers(1, 120), st.integers(1, 120))
+DTYPES = st.sampled_from(["uint8", "float32"])
+
+
+def build_session(
+    add: Callable[[Graph, Tensor], Tensor], dtype: str, shape: tuple[int | None, ...], result: tuple[int | None, ...]
+) -> onnxruntime.InferenceSession:
+    """Return a session of a graph whose shapes are checked: the inferred one of the result must be the expected one."""
+    graph = Graph(LOWEST_OPSET)
+    output = add(graph, graph.tensor("images", np.dtype(dtype)))
+    output = graph.rename(output, "output")
+    inputs = [describe_value("images", np.dtype(dtype), ["batch", *shape])]
+    built = graph.build("preprocessing", inputs, [describe_value("output", output.dtype, [None] * 4)])
+    model = helper.make_model(built, opset_imports=[helper.make_opsetid("", LOWEST_OPSET)], ir_version=9)
+    onnx.checker.check_model(model, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    sizes = inferred.graph.output[0].type.tensor_type.shape.dim[1:]
+    assert tuple(size.dim_value for size in sizes) == result
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def run_fit(preprocessing: Preprocessing, images: Array, image_shape: tuple[int, ...] | None = None) -> Array:
+    shape = find_image_shape(preprocessing, image_shape)
+
+    def add(graph: Graph, tensor: Tensor) -> Tensor:
+        return add_fit(graph, tensor, preprocessing, shape)
+
+    session = build_session(add, str(images.dtype), shape.given, shape.fitted)
+    (fitted,) = session.run(None, {"images": images})
+    return np.asarray(fitted)
+
+
+def run_normalization(preprocessing: Preprocessing, images: Array) -> Array:
+    def add(graph: Graph, tensor: Tensor) -> Tensor:
+        return add_normalization(graph, tensor, preprocessing)
+
+    height, width, channels = images.shape[1:]
+    is_first = preprocessing.layout == "NCHW"
+    result = (channels, height, width) if is_first else (height, width, channels)
+    (inputs,) = build_session(add, str(images.dtype), images.shape[1:], result).run(None, {"images": images})
+    return np.asarray(inputs)
+
+
+def random_images(seed: int, height: int, width: int, channels: int, dtype: str, count: int = 2) -> Array:
+    values = np.random.default_rng(seed).integers(0, 256, (count, height, width, channels))
+    return values.astype(np.uint8) if dtype == "uint8" else (values / 255).astype(np.float32)
+
+
+def resizes_height_first(given: tuple[int, ...], size: tuple[int, ...]) -> bool:
+    """Whether Pillow 13 resizes the height before the width, which rounds other values in between."""
+    shrunk = given[0] - size[0]
+    return shrunk > 0 and shrunk > 2 * (given[1] - size[1])
+
+
+def assert_close(fitted: Array, expected: Array, levels: int = 2) -> None:
+    """Assert that pixels differ by a few gray levels at most, and that few differ at all."""
+    assert (fitted.dtype, fitted.shape) == (expected.dtype, expected.shape)
+    if fitted.dtype == np.float32:
+        np.testing.assert_allclose(fitted, expected, atol=5e-5)
+        return
+    difference = np.abs(fitted.astype(int) - expected)
+    assert difference.max() <= levels
+    assert np.mean(difference > 0) <= max(0.1, 2 / difference.size)
+
+
+# --- Resize and crop ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=SIDES,
+    width=SIDES,
+    resize=st.integers(1, 100) | st.tuples(st.integers(1, 100), st.integers(1, 100)),
+    interpolation=st.sampled_from(["nearest", "bilinear", "bicubic"]),
+    channels=st.sampled_from([1, 3]),
+    dtype=DTYPES,
+    seed=st.integers(0, 9),
+)
+def test_resized_images_are_those_of_pillow(
+    height: int, width: int, resize: Any, interpolation: Any, channels: int, dtype: str, seed: int
+) -> None:
+    preprocessing = Preprocessing(resize=resize, interpolation=interpolation, channels=channels)
+    images = random_images(seed, height, width, channels, dtype, count=1)
+    expected = preprocessing.fit(images)
+    assume(interpolation == "nearest" or not resizes_height_first(images.shape[1:3], expected.shape[1:3]))
+    fitted = run_fit(preprocessing, images, images.shape[1:])
+    if interpolation == "nearest":
+        np.testing.assert_array_equal(fitted, expected)
+    else:
+        assert_close(fitted, expected)
+
+
+def iter_crops() -> Iterator[tuple[str, Array]]:
+    """Yield cut-outs of photographs: landscape, portrait, square, tiny and large ones."""
+    generator = np.random.default_rng(0)
+    for name, photograph in zip(("china", "flower"), load_sample_images().images, strict=True):
+        for _ in range(6):
+            height, width = generator.integers(40, photograph.shape[:2])
+            yield f"{name} {height} x {width}", photograph[:height, -width:]
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_photographs_are_fitted_as_pillow_does(interpolation: Any) -> None:
+    preprocessing = Preprocessing(resize=256, crop=224, interpolation=interpolation, channels=3)
+    for name, photograph in iter_crops():
+        expected = preprocessing.fit(photograph[None])
+        difference = np.abs(run_fit(preprocessing, photograph[None]).astype(int) - expected)
+        assert difference.max() <= 2, name
+        assert np.mean(difference > 0) <= 0.02, name
+
+
+def test_tall_photographs_differ_by_what_rounding_between_the_passes_changes() -> None:
+    preprocessing = Preprocessing(resize=64, crop=64, channels=3)
+    photograph = load_sample_images().images[0][:, :130]
+    assert resizes_height_first(photograph.shape[:2], (64 * 427 // 130, 64))
+    difference = run_fit(preprocessing, photograph[None]).astype(int) - preprocessing.fit(photograph[None])
+    assert np.abs(difference).max() <= 2
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("size", [(16, 16), (16, 23), (31, 16)])
+def test_images_that_have_the_size_are_kept(interpolation: Any, dtype: str, size: tuple[int, int]) -> None:
+    preprocessing = Preprocessing(resize=16, crop=16, interpolation=interpolation, channels=3)
+    images = random_images(0, *size, 3, dtype)
+    np.testing.assert_array_equal(run_fit(preprocessing, images), preprocessing.fit(images))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=SIDES,
+    width=SIDES,
+    crop=CROPS,
+    rounding=st.sampled_from(["even", "down"]),
+    channels=st.sampled_from([1, 3]),
+    dtype=DTYPES,
+)
+def test_cropped_images_are_equal(height: int, width: int, crop: Any, rounding: Any, channels: int, dtype: str) -> None:
+    preprocessing = Preprocessing(crop=crop, crop_rounding=rounding, channels=channels)
+    images = random_images(0, height, width, channels, dtype)
+    np.testing.assert_array_equal(run_fit(preprocessing, images), preprocessing.fit(images))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    height=SIDES,
+    width=SIDES,
+    resize=st.integers(1, 90) | st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    crop=CROPS,
+    rounding=st.sampled_from(["even", "down"]),
+)
+def test_resized_images_are_cropped_where_the_library_crops(
+    height: int, width: int, resize: Any, crop: Any, rounding: Any
+) -> None:
+    # Without interpolation everything is exact.
+    preprocessing = Preprocessing(resize=resize, crop=crop, crop_rounding=rounding, interpolation="nearest", channels=1)
+    assume(max(height, width) / min(height, width) < 50)
+    images = random_images(0, height, width, 1, "uint8")
+    np.testing.assert_array_equal(run_fit(preprocessing, images), preprocessing.fit(images))
+
+
+@pytest.mark.parametrize(
+    ("resize", "crop", "pads"), [(256, 224, False), ((64, 80), 64, False), (64, 65, True), (None, 32, True)]
+)
+def test_only_images_that_may_be_smaller_than_the_crop_are_padded(resize: Any, crop: int, pads: bool) -> None:
+    preprocessing = Preprocessing(resize=resize, crop=crop, channels=3)
+    graph = Graph(LOWEST_OPSET)
+    add_fit(graph, graph.tensor("images", np.uint8), preprocessing, find_image_shape(preprocessing, None))
+    assert ("Pad" in {node.op_type for node in graph.nodes}) == pads
+
+
+@pytest.mark.parametrize("interpolation", ["box", "hamming", "lanczos"])
+def test_interpolations_without_an_onnx_form_are_named(interpolation: Any) -> None:
+    preprocessing = Preprocessing(resize=(8, 8), interpolation=interpolation, channels=3)
+    with pytest.raises(ExportError, match=interpolation):
+        run_fit(preprocessing, random_images(0, 5, 5, 3, "uint8"))
+    kept = Preprocessing(crop=8, interpolation=interpolation, channels=3)
+    assert run_fit(kept, random_images(0, 8, 8, 3, "uint8")).shape == (2, 8, 8, 3)
+
+
+# --- Channels ---
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("gray", "required"), [("repeat", 3), ("luminance", 1)])
+def test_gray_and_color_images_are_converted(gray: Any, required: int, channels: int, dtype: str) -> None:
+    preprocessing = Preprocessing(gray=gray, channels=required, size=(20, 30))
+    images = random_images(0, 20, 30, channels, dtype)
+    converted, expected = run_fit(preprocessing, images), preprocessing.fit(images)
+    if dtype == "uint8" or gray == "repeat":
+        np.testing.assert_array_equal(converted, expected)
+    else:
+        np.testing.assert_allclose(converted, expected, rtol=0, atol=2e-7)
+
+
+def test_luminance_of_a_million_colors_is_exact() -> None:
+    red, green, blue = np.indices((256, 256, 16), dtype=np.uint8)
+    images = np.stack([red, green, 17 * blue], axis=-1).reshape(1, 256, -1, 3)
+    preprocessing = Preprocessing(gray="luminance", channels=1, size=images.shape[1:3])
+    luminance = run_fit(preprocessing, images)
+    np.testing.assert_array_equal(luminance, preprocessing.fit(images))
+    # Of gray pixels it is the gray level.
+    np.testing.assert_array_equal(run_fit(preprocessing, np.repeat(luminance, 3, axis=-1)), luminance)
+
+
+def test_other_numbers_of_channels_are_refused_when_the_file_runs() -> None:
+    preprocessing = Preprocessing(gray="repeat", channels=3, size=4)
+    with pytest.raises(Exception, match="Expand"):
+        run_fit(preprocessing, random_images(0, 4, 4, 2, "uint8"))
+
+
+# --- Normalization ---
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    mean=st.sampled_from([(0.0,), (0.5,), (0.485, 0.456, 0.406)]),
+    std=st.sampled_from([(1.0,), (0.25,), (0.229, 0.224, 0.225)]),
+    scale=st.sampled_from([1 / 255, 1 / 127.5, 1.0]),
+    color=st.sampled_from(["RGB", "BGR"]),
+    layout=st.sampled_from(["NCHW", "NHWC"]),
+    input_dtype=st.sampled_from(["float32", "float16", "uint8"]),
+    channels=st.sampled_from([1, 3]),
+    dtype=DTYPES,
+    size=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    seed=st.integers(0, 99),
+)
+def test_normalized_inputs_are_equal(
+    channels: int, dtype: str, size: tuple[int, int], seed: int, **options: Any
+) -> None:
+    try:
+        preprocessing = Preprocessing(channels=channels, **options)
+    except SecondLookError:
+        assume(False)
+    images = random_images(seed, *size, channels, dtype)
+    if dtype == "float32":
+        # Values in between gray levels, and outside of [0, 1], as bicubic interpolation makes them.
+        images = (images * 1.1 - 0.05).astype(np.float32)
+    inputs, expected = run_normalization(preprocessing, images), preprocessing.normalize(images)
+    assert inputs.dtype == expected.dtype
+    np.testing.assert_array_equal(inputs, expected)
+
+
+def test_nothing_is_computed_for_inputs_that_are_the_pixels() -> None:
+    graph = Graph(LOWEST_OPSET)
+    preprocessing = Preprocessing(layout="NHWC", input_dtype="uint8", size=8, channels=3)
+    images = graph.tensor("images", np.uint8)
+    fitted = add_fit(graph, images, preprocessing, find_image_shape(preprocessing, None))
+    assert add_normalization(graph, fitted, preprocessing) is images
+    assert graph.nodes == []
+
+
+# --- Shapes ---
+
+COLOR = (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "image_shape", "given_shape", "fitted"),
+    [
+        ({"size": (32, 40), "channels": 3}, None, (32, 40, 3), (32, 40, 3)),
+        ({"size": 28, "channels": 1}, None, (28, 28, 1), (28, 28, 1)),
+        ({"size": 28, "mean": COLOR}, None, (28, 28, 3), (28, 28, 3)),
+        ({"size": 28, "channels": 3, "gray": "repeat"}, None, (28, 28, None), (28, 28, 3)),
+        ({"size": 28, "channels": 1, "gray": "luminance"}, None, (28, 28, None), (28, 28, 1)),
+        ({"size": 28, "channels": 1, "gray": "repeat"}, None, (28, 28, 1), (28, 28, 1)),
+        ({"resize": 256, "crop": 224, "channels": 3}, None, (None, None, 3), (224, 224, 3)),
+        ({"resize": (20, 30), "channels": 3}, None, (None, None, 3), (20, 30, 3)),
+        ({"crop": (20, 30), "channels": 1}, None, (None, None, 1), (20, 30, 1)),
+        ({"resize": 24, "size": 24, "channels": 3}, None, (None, None, 3), (24, 24, 3)),
+        ({}, (32, 48, 3), (32, 48, 3), (32, 48, 3)),
+        ({"mean": COLOR}, (32, 48, 3), (32, 48, 3), (32, 48, 3)),
+        ({"resize": 16, "channels": 3}, (32, 48, 3), (32, 48, 3), (16, 24, 3)),
+        ({"resize": 256, "crop": 224}, (32, 48, 1), (None, None, 1), (224, 224, 1)),
+        ({"size": 28, "channels": 3, "gray": "repeat"}, (28, 28, 1), (28, 28, None), (28, 28, 3)),
+    ],
+)
+def test_shapes_are_those_of_the_preprocessing_or_of_the_images(
+    options: Any, image_shape: Any, given_shape: Any, fitted: Any
+) -> None:
+    assert find_image_shape(Preprocessing(**options), image_shape) == ImageShape(given_shape, fitted)
+
+
+@pytest.mark.parametrize(
+    ("options", "image_shape", "offending"),
+    [
+        ({}, None, "size"),
+        ({"channels": 3}, None, "size"),
+        ({"resize": 256, "channels": 3}, None, "resize=256"),
+        ({"size": 32}, None, "channels"),
+        ({"size": 32, "channels": 3}, (28, 28, 3), "28"),
+        ({"size": 32, "channels": 3}, (32, 32, 1), "1 channel"),
+        ({"resize": 24, "size": 24, "channels": 3}, (32, 48, 3), "36"),
+        ({}, (32, 32), "(32, 32)"),
+        ({}, (32, 32, 4), "4"),
+        ({}, (0, 32, 3), "(0, 32, 3)"),
+    ],
+)
+def test_shapes_that_are_unknown_or_contradict_are_errors(options: Any, image_shape: Any, offending: str) -> None:
+    with pytest.raises(ExportError) as caught:
+        find_image_shape(Preprocessing(**options), image_shape)
+    assert offending in str(caught.value)
+    assert image_shape is None or str(image_shape) in str(caught.value)
+
+
+def test_a_file_for_one_size_refuses_others() -> None:
+    preprocessing = Preprocessing(resize=16, channels=3)
+    with pytest.raises(Exception, match=r"Got: 40 Expected: 48"):
+        run_fit(preprocessing, random_images(0, 32, 40, 3, "uint8"), (32, 48, 3))

@@ -1,0 +1,221 @@
+"""`verify_decider`: what differs between a file and the library is found, explained where it can be, and told."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pyarrow.parquet as pq
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.errors import DecisionError, PredictionsError
+from secondlook.onnx_export import export_onnx, verification, verify_decider
+from secondlook.scoring import load_decider, load_policy, score
+from secondlook.selective import Policy, Rule, fit_schedule
+from tests.onnx_export.conftest import make_images, make_policy, write_network
+
+VIEWS = "identity hflip shift:1,0 shift:-1,2 gamma:0.8"
+IMAGES = make_images(150, seed=8)
+
+
+def write_changed(network: Path, path: Path, change: float) -> str:
+    """Write a network with slightly other weights, and return its spec."""
+    model = onnx.load(network)
+    (last,) = (one for one in model.graph.initializer if one.name == "last")
+    noise = np.random.default_rng(0).normal(0, change, numpy_helper.to_array(last).shape)
+    last.CopyFrom(numpy_helper.from_array((numpy_helper.to_array(last) + noise).astype(np.float32), "last"))
+    onnx.save(model, path)
+    return f"onnx:{path}?mean=.5&std=.25"
+
+
+def make_rule(classifier: Classifier, kind: str) -> Rule:
+    """Return a rule that accepts half of the images; 'adaptive' is one with a schedule."""
+    settings: dict[str, Any] = {"top_k": 2} if kind == "top-2" else {"predict_from": "views"} if kind == "views" else {}
+    rule = Rule(0.5, "mean", **settings)
+    _, preds = make_policy(classifier, IMAGES, rule, VIEWS)
+    rule = replace(rule, threshold=float(np.median(rule.confidence(preds))))
+    return replace(rule, schedule=fit_schedule(preds, rule, tolerance=0.02)) if kind == "adaptive" else rule
+
+
+def read_decisions(given: Any, images: Array, out: Path, **options: Any) -> list[dict[str, Any]]:
+    score(given, images, out, progress=False, **options)
+    rows: list[dict[str, Any]] = pq.read_table(out).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["image", "views", "top-2", "adaptive"])
+def test_the_same_classifier_passes(classifier: Classifier, tmp_path: Path, kind: str) -> None:
+    policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
+    export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
+    result = verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=1e-5)
+    assert result.passed
+    assert (result.images, result.skipped) == (150, 0)
+    assert (result.differing_labels, result.differing_decisions, result.differing_looks) == (0, 0, 0)
+    assert result.differing == ()
+    assert 0 < result.mean_difference <= result.largest_difference < 1e-5
+    assert "passed" in str(result)
+
+
+@pytest.mark.parametrize("kind", ["image", "views", "top-2", "adaptive"])
+def test_differences_are_those_of_the_scores(
+    classifier: Classifier, network_file: Path, tmp_path: Path, kind: str
+) -> None:
+    """A slightly other network in the file; the rows of both are compared as an independent reference."""
+    policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
+    changed = write_changed(network_file, tmp_path / "changed.onnx", 0.05)
+    export_onnx(policy, tmp_path / "d.onnx", classifier=changed, allow_mismatch=True)
+    mine = read_decisions(policy, IMAGES, tmp_path / "mine.parquet", classifier=classifier)
+    theirs = read_decisions(tmp_path / "d.onnx", IMAGES, tmp_path / "theirs.parquet")
+    result = verify_decider(load_decider(tmp_path / "d.onnx"), policy, IMAGES, classifier=classifier)
+    pairs = list(zip(mine, theirs, strict=True))
+    classes = "labels" if kind == "top-2" else "label"
+    assert result.differing_labels == sum(one[classes] != other[classes] for one, other in pairs)
+    assert result.differing_decisions == sum(one["accept"] != other["accept"] for one, other in pairs)
+    assert result.differing_looks == sum(one["looks"] != other["looks"] for one, other in pairs)
+    alike = [(one, other) for one, other in pairs if (one[classes], one["looks"]) == (other[classes], other["looks"])]
+    differences = [abs(one["confidence"] - other["confidence"]) for one, other in alike]
+    assert result.largest_difference == pytest.approx(max(differences), abs=1e-6)
+    assert result.mean_difference == pytest.approx(sum(differences) / len(differences), abs=1e-6)
+    names = (classes, "accept", "looks")
+    changed_ids = {one["id"] for one, other in pairs if [one[n] for n in names] != [other[n] for n in names]}
+    assert {image.id for image in result.differing} == changed_ids
+    assert changed_ids, "the test needs a difference"
+    by_id = {one["id"]: (one, other) for one, other in pairs}
+    for image in result.differing:
+        one, other = by_id[image.id]
+        assert image.library.confidence == pytest.approx(one["confidence"], abs=1e-6)
+        assert image.file.confidence == pytest.approx(other["confidence"], abs=1e-6)
+        assert image.threshold_distance == pytest.approx(abs(one["confidence"] - policy.threshold), abs=1e-6)
+        assert (image.library.accept, image.file.accept) == (one["accept"], other["accept"])
+    assert [image.distance for image in result.differing] == sorted(
+        (i.distance for i in result.differing), reverse=True
+    )
+    assert not result.passed
+    assert "failed" in str(result)
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("image", "decision"), ("views", "class"), ("adaptive", "looks")])
+def test_ties_are_explained_within_the_tolerance(
+    classifier: Classifier, network_file: Path, tmp_path: Path, kind: str, cause: str
+) -> None:
+    policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
+    changed = write_changed(network_file, tmp_path / "changed.onnx", 0.05)
+    export_onnx(policy, tmp_path / "d.onnx", classifier=changed, allow_mismatch=True)
+
+    def verify(tolerance: float) -> Any:
+        return verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=tolerance)
+
+    strict = verify(1e-9)
+    distances = [image.distance for image in strict.differing]
+    assert cause in {image.cause for image in strict.differing}
+    assert strict.unexplained == sum(distance > 1e-9 for distance in distances)
+    largest = max(*distances, strict.largest_difference)
+    assert verify(largest * 1.0001).passed
+    assert not verify(largest * 0.999).passed
+    assert np.median(distances) < 0.1, "images that differ are those close to where the result changes"
+
+
+def test_the_distance_of_looks_is_that_from_the_next_limit(
+    classifier: Classifier, network_file: Path, tmp_path: Path
+) -> None:
+    rule = make_rule(classifier, "adaptive")
+    policy, preds = make_policy(classifier, IMAGES, rule, VIEWS)
+    export_onnx(
+        policy,
+        tmp_path / "d.onnx",
+        classifier=write_changed(network_file, tmp_path / "changed.onnx", 0.05),
+        allow_mismatch=True,
+    )
+    result = verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
+    assert rule.schedule is not None
+    lower, upper = rule.schedule.limits(rule.threshold)
+    running = rule.compute_running(preds.select(views=list(policy.views)))
+    looked = [image for image in result.differing if image.cause == "looks"]
+    assert len(looked) > 1
+    for image in looked:
+        looks = min(image.library.looks, image.file.looks)
+        after = running[preds.ids.index(image.id), looks - 1]
+        estimate = float(rule.schedule.estimate(looks, np.array([after]))[0])
+        expected = min(abs(estimate - lower[looks - 1]), abs(estimate - upper[looks - 1]))
+        assert image.distance == pytest.approx(expected, abs=1e-6)
+
+
+def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_path: Path) -> None:
+    policies = [make_policy(classifier, IMAGES[:5], Rule(threshold), VIEWS)[0] for threshold in (0.61, 0.62)]
+    export_onnx(policies[0], tmp_path / "d.onnx", classifier=classifier)
+    with pytest.raises(DecisionError, match=r"0\.61.*0\.62") as error:
+        verify_decider(tmp_path / "d.onnx", policies[1], IMAGES, classifier=classifier)
+    assert all(policy.checksum[:8] in str(error.value) for policy in policies)
+
+
+def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
+    classifier: Classifier, network_file: Path, tmp_path: Path
+) -> None:
+    policy, _ = make_policy(classifier, IMAGES[:5], Rule(0.6), VIEWS)
+    policy.save(tmp_path / "policy.json")
+    export_onnx(tmp_path / "policy.json", tmp_path / "d.onnx")
+    for given in (tmp_path / "policy.json", load_policy(tmp_path / "policy.json"), tmp_path / "d.onnx"):
+        assert verify_decider(tmp_path / "d.onnx", given, IMAGES[:20]).passed
+    network_file.unlink()
+    with pytest.raises(DecisionError, match="classifier="):
+        verify_decider(tmp_path / "d.onnx", policy, IMAGES)
+
+
+def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network_file: Path) -> None:
+    classifier = load_classifier(f"onnx:{network_file}?resize=16,16&interpolation=nearest")
+    policy, _ = make_policy(classifier, IMAGES, Rule(0.7), VIEWS)
+    export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
+    (tmp_path / "new").mkdir()
+    for number, image in enumerate(make_images(30, 20)):
+        Image.fromarray(image[:, : 18 + number % 3]).save(tmp_path / "new" / f"{number:02d}.png")
+    (tmp_path / "new" / "03.png").write_bytes(b"broken")
+    monkeypatch.setattr(verification, "BLOCK_IMAGES", 4)
+    data = f"folder:{tmp_path / 'new'}"
+    result = verify_decider(tmp_path / "d.onnx", policy, data, classifier=classifier, on_error="skip", batch_size=3)
+    assert (result.images, result.skipped, result.passed) == (29, 1, True)
+    some = verify_decider(tmp_path / "d.onnx", policy, data, classifier=classifier, on_error="skip", limit=7)
+    assert some.images + some.skipped == 7
+
+
+def test_only_some_differing_images_are_kept_and_listed(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, _ = make_policy(classifier, IMAGES[:5], Rule(0.7), VIEWS)
+    other = f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25"
+    export_onnx(policy, tmp_path / "d.onnx", classifier=other, allow_mismatch=True)
+    monkeypatch.setattr(verification, "MAX_KEPT", 30)
+    result = verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
+    assert len(result.differing) == 30
+    assert result.unexplained > 60
+    assert sum("reject" in line or "accept" in line for line in str(result).splitlines()) == 20
+    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert told["passed"] is False
+    assert (told["images"], told["unexplained"]) == (result.images, result.unexplained)
+    assert told["differing"][0]["library"]["confidence"] == result.differing[0].library.confidence
+    assert "<table" in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"tolerance": -1}, "-1"), ({"tolerance": "x"}, "'x'"), ({"limit": 0}, "0"), ({"limit": 2.5}, "2.5")],
+)
+def test_invalid_arguments(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(DecisionError, match=told):
+        verify_decider(tmp_path / "d.onnx", tmp_path / "p.json", IMAGES, **options)
+
+
+def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) -> None:
+    policy: Policy = make_policy(classifier, IMAGES[:5], Rule(0.7), VIEWS)[0]
+    export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "1.png").write_bytes(b"broken")
+    with pytest.raises(PredictionsError, match=r"1\.png"):
+        verify_decider(
+            tmp_path / "d.onnx", policy, f"folder:{tmp_path / 'new'}", classifier=classifier, on_error="skip"
+        )
