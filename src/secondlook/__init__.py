@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from secondlook.estimators import confidence, confidence_interval, fit_method, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
     from secondlook.monitoring import Monitor
+    from secondlook.onnx_export import export_onnx, verify_decider
     from secondlook.predictions import Predictions, collect
     from secondlook.report import write_report
     from secondlook.runs import Run, create_run, open_run
-    from secondlook.scoring import Decisions, SelectiveClassifier, load_policy, score
+    from secondlook.scoring import Decisions, SelectiveClassifier, load_decider, load_policy, score
     from secondlook.selective import (
         Policy,
         Rule,
@@ -81,10 +82,12 @@ _ROOMS = {
     "create_run": "runs",
     "diagnose_views": "diagnosis",
     "evaluate": "evaluation",
+    "export_onnx": "onnx_export",
     "fit_method": "estimators",
     "fit_schedule": "selective",
     "fit_temperature": "estimators",
     "load_classifier": "classifiers",
+    "load_decider": "scoring",
     "load_policy": "scoring",
     "metrics": "metrics",
     "open_run": "runs",
@@ -92,6 +95,7 @@ _ROOMS = {
     "score": "scoring",
     "search_views": "diagnosis",
     "threshold_for": "selective",
+    "verify_decider": "onnx_export",
     "view_step": "views",
     "write_report": "report",
 }
@@ -138,10 +142,12 @@ __all__ = [
     "create_run",
     "diagnose_views",
     "evaluate",
+    "export_onnx",
     "fit_method",
     "fit_schedule",
     "fit_temperature",
     "load_classifier",
+    "load_decider",
     "load_policy",
     "metrics",
     "open_run",
@@ -149,6 +155,7 @@ __all__ = [
     "score",
     "search_views",
     "threshold_for",
+    "verify_decider",
     "view_step",
     "write_report",
 ]

@@ -323,7 +323,8 @@ def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
 
 def test_every_command_has_an_example(here: Here) -> None:
     listed = here("--help").out
-    for command in ("demo", "evaluate", "calibrate", "score", "monitor", "report", "compare", "info", "search", "list"):
+    commands = ("demo", "evaluate", "calibrate", "score", "export", "verify", "monitor", "report", "compare", "info")
+    for command in (*commands, "search", "list"):
         assert command in listed
         assert f"Example: secondlook {command}" in here(command, "--help").out
     for command in ("show", "candidates"):

@@ -27,6 +27,7 @@ PYTHON_ONLY = {
     "labels": "for images and predictions in memory; reachable sentences are in PHRASES",
     "logits": "for predictions in memory",
     "members": "for predictions in memory",
+    "onnx": "an argument of `view_step`, for steps that are written in Python",
     "p": "options of a method",
     "preprocessing": "the repr of a classifier",
     "probabilities": "for predictions in memory",

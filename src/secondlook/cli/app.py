@@ -23,6 +23,7 @@ from secondlook.cli import (
     demo,
     evaluate,
     exit_at_once,
+    export,
     info,
     interrupt,
     listing,
@@ -32,6 +33,7 @@ from secondlook.cli import (
     search,
     serve,
     token,
+    verify,
     views,
 )
 from secondlook.cli.messages import list_flags, name_options
@@ -49,6 +51,8 @@ app.command("check")(check.check)
 app.command("evaluate")(evaluate.evaluate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("score")(score.score)
+app.command("export")(export.export)
+app.command("verify")(verify.verify)
 app.command("monitor")(monitor.monitor)
 app.command("serve")(serve.serve)
 app.command("report")(report.report)

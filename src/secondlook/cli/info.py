@@ -1,4 +1,4 @@
-"""`secondlook info`: what a run, a policy or a model is, and how it came about."""
+"""`secondlook info`: what a run, a policy, an exported file or a model is, and how it came about."""
 
 import json
 from collections.abc import Mapping
@@ -22,11 +22,15 @@ Facts = Mapping[str, object]
 
 def info(
     what: Annotated[
-        str, typer.Argument(metavar="RUN|POLICY|MODEL", help="Run folder, policy file, or model such as onnx:FILE.")
+        str,
+        typer.Argument(
+            metavar="RUN|POLICY|DECIDER|MODEL",
+            help="Run folder, policy file, file that export wrote, or model such as onnx:FILE.",
+        ),
     ],
     as_json: options.Json = False,
 ) -> None:
-    """Describe a run, a policy or a model.
+    """Describe a run, a policy, an exported file or a model.
 
     Example: secondlook info policy.json
     """
@@ -47,14 +51,14 @@ def info(
 
 
 def describe(what: str) -> Facts:
-    """Return facts by name about a run folder, a policy file or a model."""
+    """Return facts by name about a run folder, a policy file, an exported file or a model."""
     path = Path(what)
     if path.is_dir():
         return _describe_run(path)
     if path.is_file() and path.suffix == ".json":
-        return _describe_policy(path)
+        return _describe_policy_file(path)
     if path.is_file() and path.suffix == ".onnx":
-        return _describe_model(f"onnx:{what}")
+        return _describe_onnx_file(path)
     if ":" in what:
         return _describe_model(what)
     raise SecondLookError(
@@ -105,17 +109,21 @@ INTACT: Mapping[bool | None, str] = {
 }
 
 
-def _describe_policy(path: Path) -> Facts:
-    from secondlook.classifiers import Preprocessing
-    from secondlook.evaluation import describe_prediction
+def _describe_policy_file(path: Path) -> Facts:
     from secondlook.selective import Policy
 
-    policy = Policy.load(path)
+    return _describe_policy(Policy.load(path), path)
+
+
+def _describe_policy(policy: "Policy", path: Path) -> Facts:
+    from secondlook.classifiers import Preprocessing
+    from secondlook.evaluation import describe_prediction
+
     calibration = policy.rule.calibration
     images = policy.calibration.data if policy.calibration else ""
     return {
         "what": "policy",
-        "file": INTACT[Policy.is_intact(path)],
+        "file": INTACT[policy.is_intact(path)],
         "rule": policy.rule.describe_threshold(),
         **_describe_tables(policy),
         "options": [f"{name} = {value}" for name, value in policy.options.items()],
@@ -134,6 +142,38 @@ def _describe_policy(path: Path) -> Facts:
         "created": policy.made,
         "secondlook": policy.secondlook,
     }
+
+
+def _describe_onnx_file(path: Path) -> Facts:
+    from secondlook.classifiers import read_onnx_metadata
+    from secondlook.selective import POLICY_METADATA
+
+    if POLICY_METADATA not in read_onnx_metadata(path, str(path)):
+        return _describe_model(f"onnx:{path}")
+    return _describe_decider(path)
+
+
+def _describe_decider(path: Path) -> Facts:
+    """Return all facts about the policy of an exported file, and how the file is used."""
+    from secondlook.classifiers import read_onnx_opset
+    from secondlook.scoring import INPUT_NAME, list_outputs, load_decider
+
+    decider = load_decider(path, device="cpu")
+    record = decider.record
+    looks = "one look after another, until the decision is clear" if record.adaptive else "all views of every image"
+    facts = {
+        **_describe_policy(decider.policy, path),
+        "what": "decider: a classifier, its views and the decision in one ONNX file",
+        "input": f"{INPUT_NAME}: {record.describe_input()}",
+        "outputs": ", ".join(list_outputs(decider.policy)),
+        "pixels": "0 to 255" if record.pixels == "uint8" else "0 to 1",
+        "classes of the output": record.classes,
+        "computes": looks,
+        "opset": read_onnx_opset(path, str(path)),
+        "size": f"{path.stat().st_size:,} bytes",
+        "exported by": f"secondlook {record.secondlook}",
+    }
+    return facts if record.mismatch is None else {**facts, "guarantee": f"none, since {record.mismatch}"}
 
 
 def _describe_tables(policy: "Policy") -> Facts:

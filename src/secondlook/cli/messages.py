@@ -46,6 +46,9 @@ PHRASES = {
     "make one first with 'secondlook token add'": (
         "make one first with: secondlook token add NAME --role admin --data-dir DIR"
     ),
+    "open it with load_decider": "pass it to: secondlook score --decider FILE",
+    "export_onnx(policy, out)": "secondlook export",
+    "export the policy with image_shape= for them": "export the policy with --image-shape for them",
     "save it with torch.save(module.state_dict(), FILE)": "save its state dict",
 }
 """Sentences that name Python calls, or arguments without an option, and what they say on the command line."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secondlook.cli import options
+from secondlook.errors import DecisionError
 
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
 
 
 def score(
-    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")],
     data: options.Data,
     out: Annotated[
         str,
@@ -25,6 +25,13 @@ def score(
             "parts.",
         ),
     ],
+    policy: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")
+    ] = None,
+    decider: Annotated[
+        Path | None,
+        typer.Option("--decider", metavar="FILE.onnx", help="ONNX file that export wrote, instead of a policy."),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,15 +88,17 @@ def score(
 
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
+    from secondlook.scoring import load_decider
     from secondlook.scoring import score as score_images
 
+    _check_decider(policy, decider, engine)
     options.require_partner({"--header-from-env": header_from_env}, "--model", model)
     options.require_partner({"--link": link}, "--rejected", rejected)
     options.require_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
     specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()]
     with options.open_engine(engine, address, workers, cpus_per_worker, gpus_per_worker, part_size) as opened:
         summary = score_images(
-            policy,
+            load_decider(decider, device=device) if decider is not None else policy or "",
             data,
             out,
             classifier=specs or None,
@@ -103,7 +112,7 @@ def score(
             export_all=export_all,
             image_prefix=image_prefix,
             batch_size=batch_size or "auto",
-            device=device,
+            device=device if decider is None else "auto",
             progress=not (quiet or no_progress),
             allow_mismatch=allow_mismatch,
             overwrite=overwrite,
@@ -116,6 +125,14 @@ def score(
         typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
     elif not quiet:
         typer.echo(str(summary))
+
+
+def _check_decider(policy: Path | None, decider: Path | None, engine: str) -> None:
+    if (policy is None) == (decider is None):
+        given = "neither --policy nor --decider is" if policy is None else "both --policy and --decider are"
+        raise DecisionError(f"{given} given; pass one of them.")
+    if decider is not None and engine != "local":
+        raise DecisionError("--engine ray does not go with --decider; score with --policy, or omit --engine.")
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:

@@ -1,0 +1,192 @@
+"""`secondlook export` and what its files are good for: `info`, `score --decider`, `monitor`, `calibrate --reviewed`."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pyarrow.parquet as pq
+import pytest
+
+import secondlook as sl
+from tests.cli.conftest import calibrate, create_digits_run
+
+Here = Callable[..., Any]
+VIEWS = "identity shift:1,0 shift:-1,0 gamma:0.9"
+EXPORT = ("export", "--policy", "policy.json", "--out", "decide.onnx")
+SCORE = ("score", "--decider", "decide.onnx", "--data", "folder:new", "--no-progress")
+
+
+@pytest.fixture(scope="module")
+def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 400 digits with views that round no pixels."""
+    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", VIEWS)
+
+
+@pytest.fixture
+def exported(here: Here, run: Path) -> Here:
+    """A folder with a policy and the file that it was exported to."""
+    calibrate(here, "--risk", "0.1", "--delta", "0.1", "--quiet")
+    done = here(*EXPORT, "--quiet")
+    assert (done.code, done.out) == (0, ""), done.err
+    return here
+
+
+def test_export_tells_what_it_wrote(exported: Here) -> None:
+    told = exported("export", "--policy", "policy.json", "--out", "other.onnx")
+    assert told.code == 0
+    assert "other.onnx" in told.out
+    facts = exported("export", "--policy", "policy.json", "--out", "other.onnx", "--force", "--json").json
+    assert facts["path"] == "other.onnx"
+    assert facts["size"] == Path("other.onnx").stat().st_size
+    assert facts["image_shape"] == [16, 16, 3]
+    assert facts["pixels"] == "uint8"
+    assert Path("other.onnx").read_bytes() == Path("decide.onnx").read_bytes()
+    real = exported("export", "--policy", "policy.json", "--out", "real.onnx", "--pixels", "float32", "--json")
+    assert real.json["pixels"] == "float32"
+    onnx.checker.check_model("decide.onnx", full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--force"),
+        (("--out", "decide.json"), "decide.json"),
+        (("--image-shape", "16,16"), "--image-shape '16,16'"),
+        (("--image-shape", "16,16,x"), "16,16,x"),
+        (("--force", "--image-shape", "17,17,3"), "17"),
+        (("--force", "--policy", "absent.json"), "absent.json"),
+        (("--force", "--model", "onnx:other.onnx"), "--allow-mismatch"),
+    ],
+)
+def test_errors_are_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
+    model = onnx.load("model.onnx")
+    model.doc_string = "another one"
+    onnx.save(model, "other.onnx")
+    before = Path("decide.onnx").read_bytes()
+    done = exported(*EXPORT, *words)
+    assert done.code == 2
+    assert told in done.err
+    assert Path("decide.onnx").read_bytes() == before
+
+
+def test_another_classifier_loses_the_guarantee(exported: Here) -> None:
+    model = onnx.load("model.onnx")
+    model.doc_string = "another one"
+    onnx.save(model, "other.onnx")
+    words = ("--force", "--model", "onnx:other.onnx", "--allow-mismatch", "--json")
+    assert exported(*EXPORT, *words).json["guarantee_text"].startswith("none, since")
+    assert exported("info", "decide.onnx", "--json").json["guarantee"].startswith("none, since")
+    assert exported(*SCORE, "--out", "scores.csv", "--json").json["guarantee"] is None
+
+
+def test_info_tells_all_about_the_file(exported: Here) -> None:
+    policy, file = (exported("info", name, "--json").json for name in ("policy.json", "decide.onnx"))
+    assert file["what"] == "decider: a classifier, its views and the decision in one ONNX file"
+    assert {**policy, "what": ""} == {**{name: file[name] for name in policy}, "what": ""}
+    assert "uint8 [batch, 16, 16, 3]" in file["input"]
+    assert file["outputs"] == "label, confidence, accept, probabilities, looks, view_outputs"
+    assert file["opset"] >= 18
+    assert file["size"] == f"{Path('decide.onnx').stat().st_size:,} bytes"
+    assert "all views" in file["computes"]
+    assert "10 % errors" in exported("info", "decide.onnx").out
+    assert exported("info", "model.onnx", "--json").json["what"] == "classifier"
+
+
+def test_info_about_an_adaptive_file(here: Here, run: Path) -> None:
+    calibrate(here, "--coverage", "0.8", "--adaptive", "--quiet")
+    assert here(*EXPORT, "--quiet").code == 0
+    told = here("info", "decide.onnx", "--json").json
+    assert "until the decision is clear" in told["computes"]
+    assert told["schedule"] == here("info", "policy.json", "--json").json["schedule"]
+    scored = here(*SCORE, "--out", "scores.parquet", "--json").json
+    assert 1 < scored["mean_looks"] < scored["views"]
+    assert "forward passes" in here(*SCORE, "--out", "other.parquet").out
+
+
+def test_score_is_that_of_the_policy(exported: Here) -> None:
+    shared = ("--data", "folder:new", "--per-view", "--audit", "0.2", "--seed", "3", "--no-progress", "--json")
+    mine = exported("score", "--policy", "policy.json", *shared, "--out", "mine.parquet", "--rejected", "a")
+    theirs = exported("score", "--decider", "decide.onnx", *shared, "--out", "theirs.parquet", "--rejected", "b")
+    assert theirs.code == 0, theirs.err
+    own = ("out", "rejected_folder")
+    assert {**theirs.json, **dict.fromkeys(own)} == {**mine.json, **dict.fromkeys(own)}
+    tables = [pq.read_table(f"{name}.parquet").to_pylist() for name in ("mine", "theirs")]
+    for expected, row in zip(*tables, strict=True):
+        assert [row[name] for name in ("id", "label", "accept", "looks")] == [
+            expected[name] for name in ("id", "label", "accept", "looks")
+        ]
+        assert row["confidence"] == pytest.approx(expected["confidence"], abs=1e-5)
+    assert sorted(path.name for path in Path("a").rglob("*")) == sorted(path.name for path in Path("b").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("score", "--data", "folder:new", "--out", "s.csv"), "--policy"),
+        ((*SCORE, "--policy", "policy.json", "--out", "s.csv"), "both --policy and --decider"),
+        ((*SCORE, "--model", "onnx:model.onnx", "--out", "s.csv"), "--model"),
+        ((*SCORE, "--allow-mismatch", "--out", "s.csv"), "--allow-mismatch"),
+        ((*SCORE, "--engine", "ray", "--out", "s.csv"), "--engine"),
+        (("score", "--decider", "model.onnx", "--data", "folder:new", "--out", "s.csv"), "secondlook export"),
+        (("score", "--decider", "policy.json", "--data", "folder:new", "--out", "s.csv"), "secondlook export"),
+        (("score", "--decider", "absent.onnx", "--data", "folder:new", "--out", "s.csv"), "absent.onnx"),
+        (("score", "--decider", "decide.onnx", "--data", "npz:photo.npz", "--out", "s.csv"), "--image-shape"),
+        (("serve", "--policy", "decide.onnx", "--data-dir", "service"), "score --decider"),
+    ],
+)
+def test_wrong_use_of_a_file_is_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
+    import numpy as np
+
+    np.savez("photo.npz", images=np.zeros((2, 40, 60, 3), dtype=np.uint8))
+    done = exported(*words)
+    assert done.code == 2
+    assert told in done.err
+    assert "=" not in done.err.replace("'", "").split("[")[0], done.err
+    assert not Path("s.csv").exists()
+
+
+def test_scores_are_monitored_and_recalibrated_with_the_file_as_policy(exported: Here) -> None:
+    Path("scores").mkdir()
+    out = ("--data", "folder:val", "--out", "scores/day.parquet", "--audit", "1", "--no-progress")
+    assert exported("score", "--decider", "decide.onnx", *out).code == 0
+    rows = pq.read_table("scores/day.parquet").to_pylist()
+    with Path("labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "label"], *([row["id"], row["id"].split("/")[0]] for row in rows)])
+    words = ("--scores", "scores/*.parquet", "--reviewed", "labels.csv")
+    for policy in ("decide.onnx", "policy.json"):
+        done = exported("monitor", "--policy", policy, *words, "--out", f"monitor-{policy}", "--shuffle", "--json")
+        assert done.code == 0, done.err
+        assert "<title>" in Path(f"monitor-{policy}/monitor.html").read_text("utf-8")
+    first, second = (
+        json.loads(Path(f"monitor-{name}/monitor.json").read_text()) for name in ("decide.onnx", "policy.json")
+    )
+    assert first == second
+    done = exported("calibrate", "--policy", "decide.onnx", *words, "--out", "fresh.json", "--risk", "0.2")
+    assert done.code == 0, done.err
+    assert sl.Policy.load("fresh.json").certified
+
+
+def test_a_changed_file_is_told_once(exported: Here) -> None:
+    model = onnx.load("decide.onnx")
+    (entry,) = (one for one in model.metadata_props if one.key == "secondlook.policy")
+    content = json.loads(entry.value)
+    entry.value = json.dumps({**content, "made": "never"})
+    onnx.save(model, "changed.onnx")
+    done = exported("info", "changed.onnx", "--json")
+    assert done.err.count("warning:") == 1
+    assert "changed after it was written" in done.json["file"]
+    assert done.json["guarantee"].startswith("none")
+
+
+def test_settings_files_and_a_moved_model(exported: Here) -> None:
+    Path("settings.toml").write_text('[export]\npolicy = "policy.json"\nout = "settings.onnx"\npixels = "float32"\n')
+    assert exported("export", "--config", "settings.toml", "--json").json["pixels"] == "float32"
+    Path("elsewhere").mkdir()
+    shutil.copy("decide.onnx", "elsewhere")
+    Path("model.onnx").unlink()
+    done = exported("score", "--decider", "elsewhere/decide.onnx", "--data", "folder:new", "--out", "s.csv", "--json")
+    assert done.json["images"] == 40

@@ -1,0 +1,93 @@
+"""`secondlook verify`: exit codes, tables and JSON of the comparison of an exported file with the library."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import secondlook as sl
+from tests.cli.conftest import calibrate, create_digits_run
+
+Here = Callable[..., Any]
+VERIFY = ("verify", "decide.onnx", "--policy", "policy.json", "--data", "folder:val", "--no-progress")
+
+
+@pytest.fixture(scope="module")
+def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 400 digits."""
+    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", "identity shift:1,0 shift:-1,0")
+
+
+@pytest.fixture
+def exported(here: Here, run: Path) -> Here:
+    """A folder with a policy, and the file that it was exported to."""
+    calibrate(here, "--coverage", "0.7", "--quiet")
+    assert here("export", "--policy", "policy.json", "--out", "decide.onnx", "--quiet").code == 0
+    return here
+
+
+def write_changed_model() -> None:
+    """Write the model with slightly other weights."""
+    model = onnx.load("model.onnx")
+    for one in model.graph.initializer:
+        if numpy_helper.to_array(one).ndim >= 2:
+            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one) * np.float32(1.1), one.name))
+    onnx.save(model, "changed.onnx")
+
+
+def test_the_file_passes(exported: Here) -> None:
+    done = exported(*VERIFY)
+    assert done.code == 0, done.err
+    assert "400 images compared" in done.out
+    assert "passed" in done.out
+    told = exported(*VERIFY, "--limit", "50", "--tolerance", "1e-5", "--json").json
+    assert (told["images"], told["passed"], told["differing"]) == (50, True, [])
+    expected = sl.verify_decider("decide.onnx", "policy.json", "folder:val", limit=50, tolerance=1e-5, progress=False)
+    assert told == json.loads(json.dumps(expected.to_dict()))
+    assert exported(*VERIFY, "--quiet").out == ""
+
+
+def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
+    write_changed_model()
+    export = ("export", "--policy", "policy.json", "--out", "decide.onnx", "--force")
+    assert exported(*export, "--model", "onnx:changed.onnx", "--allow-mismatch").code == 0
+    done = exported(*VERIFY)
+    assert done.code == 3
+    assert "failed" in done.out
+    told = exported(*VERIFY, "--json")
+    assert told.code == 3
+    assert told.json["passed"] is False
+    assert told.json["differing_decisions"] > 0
+    assert told.json["differing"][0]["id"] in done.out
+    assert exported(*VERIFY, "--tolerance", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--policy", "absent.json"), "absent.json"),
+        (("--policy", "other.json"), "checksum"),
+        (("--data", "folder:absent"), "absent"),
+        (("--model", "onnx:changed.onnx"), "changed.onnx"),
+    ],
+)
+def test_errors_are_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
+    write_changed_model()
+    calibrate(exported, "--coverage", "0.6", "--out", "other.json", "--quiet")
+    done = exported(*VERIFY, *words)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_the_model_may_be_elsewhere(exported: Here) -> None:
+    Path("model.onnx").rename("moved.onnx")
+    missing = exported(*VERIFY)
+    assert missing.code == 2
+    assert "--model" in missing.err
+    done = exported(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")
+    assert done.code == 0, done.err
