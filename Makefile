@@ -6,7 +6,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 TEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 
-.PHONY: demo demo-serve test test-browser check lint types wheel bench stress reproduce docs clean
+.PHONY: demo demo-serve demo-browser test test-browser check lint types wheel bench stress reproduce docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
@@ -16,10 +16,22 @@ DEMO_SERVE_OPTIONS ?=
 demo-serve: $(VENV)/ready-serve
 	$(BIN)/secondlook demo --serve $(DEMO_SERVE_OPTIONS)
 
+# The demo's policy as one ONNX file, in a page that runs it in the browser; needs npm. DEMO_BROWSER_PORT=8081 for another port.
+DEMO_BROWSER_PORT ?= 8080
+demo-browser: $(VENV)/ready-export
+	test -e demo/policy.json || $(BIN)/secondlook demo --quiet
+	$(BIN)/secondlook export --policy demo/policy.json --out examples/browser/decide.onnx --force --quiet
+	cd examples/browser && npm ci --no-audit --no-fund
+	mkdir -p demo/pictures
+	$(BIN)/python -c 'import numpy; from PIL import Image; [Image.fromarray(digit[:, :, 0]).save(f"demo/pictures/{number}.png") \
+		for number, digit in enumerate(numpy.load("demo/new.npz")["images"][:40])]'
+	@echo "Open http://127.0.0.1:$(DEMO_BROWSER_PORT)/ and drop digits of demo/pictures/ on it. Stop with Ctrl-C."
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory examples/browser $(DEMO_BROWSER_PORT)
+
 test: $(VENV)/ready-dev $(VENV)/ready-postgres
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
-# Tests the report in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
+# Tests all pages in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
 test-browser: $(VENV)/ready-browser
 	$(BIN)/pytest tests_browser
 
@@ -40,7 +52,7 @@ wheel: $(VENV)/ready
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
-	for name in views ranking metrics collect latency search guarantee peers gpu cluster monitoring_groups service; do \
+	for name in views ranking metrics collect latency search guarantee peers gpu cluster monitoring_groups service export; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	for name in simulated audits; do $(BIN)/python benchmarks/monitoring.py $$name || exit 1; done
 
@@ -67,6 +79,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/ready-serve: $(VENV)/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[serve]'
+	touch $@
+
+$(VENV)/ready-export: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[export]'
 	touch $@
 
 # Tests of the service use PostgreSQL where it can be found or installed, and are skipped elsewhere.

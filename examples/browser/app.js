@@ -1,0 +1,256 @@
+// The page: takes pictures, has them decided, and shows the decisions. Texts from files are set as text, never as HTML.
+
+import { Decider, DeciderError, startRuntime } from "./decider.js";
+import { PictureError, readPicture } from "./pictures.js";
+
+const DEFAULT_DECIDER = "decide.onnx";
+const MOST_LIKELY = 5;
+const SMALL = 128; // smaller pictures are enlarged in whole pixels
+
+const find = (id) => document.getElementById(id);
+const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
+const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+
+let runtime = null; // a promise of ONNX Runtime Web
+let decider = null;
+let queue = Promise.resolve(); // one thing after another
+let newest = 0; // number of the newest picture
+
+// --- Loading deciders ---
+
+async function fetchDecider(address) {
+  const response = await fetch(address).catch(() => null);
+  if (!response?.ok) {
+    throw new DeciderError(`There is no decider at “${address}”; write one with “secondlook export”, or use a file of yours.`);
+  }
+  const total = Number(response.headers.get("Content-Length"));
+  const parts = [];
+  let received = 0;
+  for (const reader = response.body.getReader(); ;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    received += value.length;
+    showStatus(`Loading the decider: ${megabytes(received)} …`, total ? received / total : null);
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+async function useDecider(name, readBytes) {
+  showProblem(null);
+  document.body.classList.add("busy");
+  showStatus("Loading the decider …", null);
+  try {
+    const bytes = await readBytes();
+    showStatus("Starting ONNX Runtime …", null);
+    runtime ??= startRuntime();
+    const loaded = await Decider.load(await runtime, bytes, name);
+    await decider?.release();
+    decider = loaded;
+    clearDecision();
+    showDecider();
+  } catch (error) {
+    showProblem(error);
+  }
+  showIdle();
+}
+
+// --- Deciding ---
+
+function decideAbout(file) {
+  const number = ++newest;
+  queue = queue.then(() => (number === newest ? decideNow(file) : null)); // only the newest picture matters
+}
+
+async function decideNow(file) {
+  showProblem(null);
+  document.body.classList.add("busy");
+  if (find("result").hidden) showStatus("Looking …", null);
+  try {
+    if (!decider) throw new DeciderError("There is no decider to decide about pictures; use a file that “secondlook export” wrote.");
+    const picture = await readPicture(file, decider.record.image_shape);
+    const decision = await decider.decide(picture);
+    showPicture(file, picture);
+    showDecision(decision);
+  } catch (error) {
+    showProblem(error);
+  }
+  showIdle();
+}
+
+// --- Showing ---
+
+function showProblem(error) {
+  const known = error instanceof DeciderError || error instanceof PictureError;
+  find("problem").textContent = !error || known ? error?.message ?? "" : `This did not work: ${error.message ?? error}`;
+  find("problem").hidden = !error;
+}
+
+/** Shows what is going on; share is that of the work that is done, null if it is not known, undefined if there is none. */
+function showStatus(text, share) {
+  find("status").hidden = false;
+  find("status-text").textContent = text;
+  find("progress").hidden = share === undefined;
+  if (share) find("progress").value = share;
+  else find("progress").removeAttribute("value");
+}
+
+function showIdle() {
+  document.body.classList.remove("busy");
+  for (const id of ["file", "choose", "shoot"]) find(id).disabled = decider === null;
+  showStatus(decider ? "Ready: drop, choose or paste a picture." : "No decider is loaded.");
+  find("status").hidden = !find("result").hidden;
+}
+
+function clearDecision() {
+  for (const id of ["result", "facts", "details", "picture", "seen", "note"]) find(id).hidden = true;
+  find("invitation").hidden = false;
+}
+
+function showDecider() {
+  const { policy, record, file } = decider;
+  const { guarantee, calibration } = policy;
+  const isKept = guarantee.certified && !record.mismatch;
+  const [title, text] = isKept
+    ? ["Guarantee: ", guarantee.text]
+    : ["Nothing is guaranteed", record.mismatch ? `: ${record.mismatch}` : " about accepted pictures"];
+  find("guarantee").replaceChildren(element("strong", title), `${text}.`);
+  find("guarantee").classList.toggle("warning", !isKept);
+  find("guarantee").hidden = false;
+  const [height, width, channels] = record.image_shape;
+  const facts = {
+    File: `${file.name}, ${megabytes(file.size)}`,
+    Classifier: policy.classifier.name,
+    Classes: record.classes,
+    Input: `${width ?? "any"} × ${height ?? "any"} pixels, ${channels === 1 ? "gray" : "color"}`,
+    Looks: record.adaptive ? `${policy.views.length} at most, fewer where the decision is clear` : policy.views.length,
+    Method: policy.method,
+    Calibration: calibration && `${calibration.images.toLocaleString("en")} labeled images, ${calibration.accepted.toLocaleString("en")} accepted`,
+    Made: policy.made,
+    Checksum: policy.checksum,
+  };
+  const rows = Object.entries(facts).filter(([, fact]) => fact).flatMap(([name, fact]) => [element("dt", name), element("dd", String(fact))]);
+  find("provenance").replaceChildren(...rows);
+  find("about").hidden = false;
+}
+
+function showPicture(file, { bitmap, note }) {
+  const picture = find("picture");
+  URL.revokeObjectURL(picture.src);
+  picture.src = URL.createObjectURL(file);
+  picture.alt = file.name;
+  picture.hidden = false;
+  picture.classList.toggle("pixelated", note === null && Math.max(bitmap.width, bitmap.height) <= SMALL);
+  find("invitation").hidden = true;
+  find("note").textContent = note ?? "";
+  find("note").hidden = find("seen").hidden = note === null;
+  const canvas = find("pixels");
+  [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
+  canvas.getContext("2d").drawImage(bitmap, 0, 0);
+}
+
+function showDecision(decision) {
+  const { accept, labels, confidence, threshold, looks, views, milliseconds } = decision;
+  find("decision").classList.toggle("accepted", accept);
+  setData("accept", accept, accept ? "ACCEPT" : "REVIEW");
+  find("mark").textContent = accept ? "✓" : "?";
+  setData("class", labels.join(" "), labels.map((label) => decider.nameClass(label)).join(" or "));
+  find("advice").textContent = accept ? "The prediction can be accepted." : "A person should check this picture.";
+  setData("confidence", confidence, formatNumber(confidence));
+  find("needed").textContent = threshold === null ? "never accepted with this class" : `needed ${formatNumber(threshold)}`;
+  showMeter(confidence, threshold);
+  setData("looks", looks, looks);
+  find("of-looks").textContent = looks < views.length ? `of ${views.length} were enough` : `of ${views.length}`;
+  find("time").textContent = milliseconds < 1000 ? `${Math.max(1, Math.round(milliseconds))} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
+  showLikely(decision);
+  showViews(decision);
+  for (const id of ["result", "facts", "details"]) find(id).hidden = false;
+}
+
+/** Shows confidence and threshold on a scale, if they are shares of one. */
+function showMeter(confidence, threshold) {
+  const isShare = (value) => value !== null && value >= 0 && value <= 1;
+  find("meter").hidden = !isShare(confidence);
+  find("level").style.setProperty("--share", confidence);
+  find("threshold").hidden = !isShare(threshold);
+  find("threshold").style.setProperty("--share", threshold);
+}
+
+function showLikely({ labels, probabilities }) {
+  const fromFirst = decider.policy.predict_from === "image" ? "; the prediction is that of the first look" : "";
+  find("average").textContent = `Mean over the looks${fromFirst}.`;
+  const order = Array.from(probabilities.keys()).sort((one, other) => probabilities[other] - probabilities[one]);
+  find("likely").replaceChildren(...order.slice(0, MOST_LIKELY).map((label) => {
+    const row = document.createElement("li");
+    row.append(element("span", decider.nameClass(label), "name"), element("span", percent(probabilities[label])));
+    row.classList.toggle("predicted", labels.includes(label));
+    row.style.setProperty("--share", probabilities[label]);
+    return row;
+  }));
+}
+
+function showViews({ label, looks, views }) {
+  const agreeing = views.filter((view) => view.label === label).length;
+  find("votes").textContent = `${agreeing} of ${looks} ${looks === 1 ? "look" : "looks"} predicted ${decider.nameClass(label)}.`;
+  find("views").replaceChildren(...views.map((view) => {
+    const tile = document.createElement("li");
+    const isTaken = view.label !== null;
+    tile.append(element("span", isTaken ? decider.nameClass(view.label) : "not needed", "name"));
+    if (isTaken) tile.append(element("span", percent(view.probability), "share"));
+    tile.append(element("small", view.text));
+    tile.className = isTaken ? (view.label === label ? "" : "differs") : "not-taken";
+    tile.title = view.text;
+    return tile;
+  }));
+}
+
+function element(tag, text, className = "") {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  made.className = className;
+  return made;
+}
+
+function setData(id, value, text) {
+  find(id).value = value;
+  find(id).textContent = text;
+}
+
+const formatNumber = (value) => (Math.abs(value) < 10 ? value.toFixed(4) : value.toPrecision(5));
+
+// --- What people do ---
+
+function loadDecider(file) {
+  queue = queue.then(() => useDecider(file.name, async () => new Uint8Array(await file.arrayBuffer())));
+}
+
+function take([file]) {
+  if (file?.name.endsWith(".onnx")) loadDecider(file);
+  else if (file) decideAbout(file);
+}
+
+for (const [id, use] of [["file", decideAbout], ["camera", decideAbout], ["decider", loadDecider]]) {
+  find(id).addEventListener("change", ({ target }) => {
+    if (target.files.length) use(target.files[0]);
+    target.value = ""; // so that the same file can be chosen again
+  });
+}
+for (const [button, input] of [["choose", "file"], ["shoot", "camera"], ["replace", "decider"]]) {
+  find(button).addEventListener("click", () => find(input).click());
+}
+document.addEventListener("paste", (event) => take(event.clipboardData.files));
+document.addEventListener("dragover", (event) => {
+  event.preventDefault();
+  document.body.classList.add("dragging");
+});
+document.addEventListener("dragleave", (event) => {
+  if (!event.relatedTarget) document.body.classList.remove("dragging");
+});
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  document.body.classList.remove("dragging");
+  take(event.dataTransfer.files);
+});
+
+const address = new URLSearchParams(location.search).get("model") ?? DEFAULT_DECIDER;
+queue = queue.then(() => useDecider(address, () => fetchDecider(address)));

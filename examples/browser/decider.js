@@ -1,0 +1,109 @@
+// A decider: an ONNX file that `secondlook export` wrote, run by ONNX Runtime Web in a worker of its own.
+
+import { readMetadata } from "./metadata.js";
+
+const RUNTIME = "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
+const KNOWN_VERSION = 1;
+
+/** A file that is not a decider, or that cannot be run. */
+export class DeciderError extends Error {}
+
+/** Starts ONNX Runtime Web. */
+export async function startRuntime() {
+  const ort = await import(RUNTIME).catch(() => {
+    throw new DeciderError("ONNX Runtime Web is missing; run “npm install” in the folder of this page, and reload it.");
+  });
+  ort.env.wasm.proxy = true; // computes in a worker, so that the page responds meanwhile
+  if (!self.crossOriginIsolated) ort.env.wasm.numThreads = 1; // threads share memory, which only isolated pages may
+  return ort;
+}
+
+export class Decider {
+  /** Loads a decider from the bytes of its file. */
+  static async load(ort, bytes, name) {
+    const metadata = readMetadata(bytes);
+    if (!metadata?.has("secondlook.policy") || !metadata.has("secondlook.export")) {
+      throw new DeciderError(`“${name}” is not a decider: it contains no policy; write one with “secondlook export”.`);
+    }
+    const record = JSON.parse(metadata.get("secondlook.export"));
+    if (record.version !== KNOWN_VERSION) {
+      throw new DeciderError(`“${name}” was written by another version of secondlook (${record.secondlook}); export it again.`);
+    }
+    const size = bytes.length;
+    const session = await ort.InferenceSession.create(bytes).catch((error) => {
+      throw new DeciderError(`ONNX Runtime Web cannot run “${name}”: ${error.message}.`);
+    });
+    return new Decider(ort, session, JSON.parse(metadata.get("secondlook.policy")), record, { name, size });
+  }
+
+  constructor(ort, session, policy, record, file) {
+    Object.assign(this, { ort, session, policy, record, file });
+  }
+
+  /** Decides about a picture (see pictures.js). */
+  async decide({ pixels, width, height, channels }) {
+    const isFloat = this.record.pixels === "float32";
+    const values = isFloat ? Float32Array.from(pixels, (value) => value / 255) : pixels;
+    const images = new this.ort.Tensor(this.record.pixels, values, [1, height, width, channels]);
+    const start = performance.now();
+    const outputs = await this.session.run({ images });
+    const milliseconds = performance.now() - start;
+    const label = Number(outputs.label.data[0]);
+    return {
+      label,
+      labels: outputs.labels ? Array.from(outputs.labels.data, Number) : [label],
+      confidence: outputs.confidence.data[0],
+      accept: Boolean(outputs.accept.data[0]),
+      threshold: this.findThreshold(label),
+      probabilities: outputs.probabilities.data,
+      looks: Number(outputs.looks.data[0]),
+      views: this.readViews(outputs.view_outputs),
+      milliseconds,
+    };
+  }
+
+  release() {
+    return this.session.release();
+  }
+
+  nameClass(label) {
+    return this.policy.class_names?.[label] ?? `class ${label}`;
+  }
+
+  /** Returns the smallest confidence that is accepted with a predicted class; null where none is. */
+  findThreshold(label) {
+    return this.policy.classes ? this.policy.classes.thresholds[label] : this.policy.threshold;
+  }
+
+  /** Returns the prediction of every look as { text, label, probability }, with null for looks that were not taken. */
+  readViews({ data, dims }) {
+    const [, nViews, nOutputs] = dims;
+    return Array.from({ length: nViews }, (_, view) => {
+      const outputs = data.subarray(view * nOutputs, (view + 1) * nOutputs);
+      const text = this.policy.views[view];
+      if (Number.isNaN(outputs[0])) return { text, label: null, probability: null };
+      const probabilities = this.averageMembers(outputs);
+      const label = probabilities.indexOf(Math.max(...probabilities));
+      return { text, label, probability: probabilities[label] };
+    });
+  }
+
+  /** Returns the mean over the members of their probabilities. [members * classes] -> [classes] */
+  averageMembers(outputs) {
+    const { members, classes, outputs: kinds } = this.record;
+    const mean = new Array(classes).fill(0);
+    for (let member = 0; member < members; member++) {
+      const own = Array.from(outputs.subarray(member * classes, (member + 1) * classes));
+      const probabilities = kinds[member] === "logits" ? softmax(own) : own;
+      probabilities.forEach((probability, label) => { mean[label] += probability / members; });
+    }
+    return mean;
+  }
+}
+
+function softmax(logits) {
+  const largest = Math.max(...logits);
+  const powers = logits.map((logit) => Math.exp(logit - largest));
+  const total = powers.reduce((sum, power) => sum + power, 0);
+  return powers.map((power) => power / total);
+}
