@@ -1,0 +1,395 @@
+"""An exported file beside the library: whether both decide alike, how long it runs, and how large it is.
+
+python benchmarks/export.py                                         # the sizes of the stored results
+python benchmarks/export.py --images 400 --photographs 120 --rounds 10
+
+Needs ../shared/cifar10 (test.npz and the ONNX models), and about ten minutes on two cores. Policies for ResNets on
+CIFAR-10 are certified on every second image, with all looks and adaptively; those for photographs accept half of them.
+The photographs are cut-outs of the two sample photographs of scikit-learn, which the policy resizes to 224 pixels for
+a ResNet that averages blocks of 7 x 7 pixels first.
+
+The run time, also that for a ResNet-50 with random weights, is compared with that of the classifier as an ONNX file on
+inputs that are ready: the same number of views, resized and normalized. Both alternate, and the median ratio is kept.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isqrt
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from measurement import (
+    CIFAR10,
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    PACKAGES,
+    Row,
+    create_parser,
+    load_cifar10_classifier,
+    make_row,
+    print_table,
+    time_rounds,
+    write_results,
+)
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.onnx_export import Verification, export_onnx, verify_decider
+from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
+from secondlook.onnx_export.networks import make_networks
+from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
+from secondlook.onnx_export.view_graph import add_view
+from secondlook.predictions import Predictions, collect
+from secondlook.selective import Policy, Rule, certify, threshold_for
+from secondlook.sources import open_source
+from secondlook.views import Frame, ViewSet, apply_views
+
+MODELS = ("resnet20.onnx", "resnet56.onnx")
+METHOD, RISK, DELTA = "mean", 0.02, 0.001
+PHOTOGRAPHS_MODEL = "resnet56.onnx"
+POOLING = 7
+"""The side of the blocks of pixels that the classifier of photographs averages: 224 pixels become 32."""
+COVERAGE = 0.5
+"""Fraction of the photographs that are accepted, which have no labels."""
+MIN_TUNING = 100
+"""Images that a schedule is fitted to at least, and a quarter of all if there are more."""
+TIMED_SIZE = (320, 427)
+"""Height and width of the photographs whose run time is measured."""
+CHUNK = 20
+"""Images whose views are compared at once."""
+SLOW_ROUNDS = 10
+"""Rounds of timing of a network that takes more than a second."""
+MAX_RATIO, MAX_ADDED = 1.02, 50_000
+MAX_DISTANCE = 1e-4
+"""Largest distance to the threshold, or to a limit of a look, at which a decision may differ."""
+ALL_LOOKS, ADAPTIVE = "all looks", "adaptive"
+EXPORT_PACKAGES = (*PACKAGES, "onnx", "pillow")
+
+
+def main() -> None:
+    """Measure, print the table and write it."""
+    parser = create_parser(__doc__)
+    parser.add_argument("--images", type=int, default=10_000, help="images of CIFAR-10 (default: %(default)s)")
+    parser.add_argument("--photographs", type=int, default=200, help="number of photographs (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of timing for one image (default: %(default)s)")
+    options = parser.parse_args()
+    if not CIFAR10.is_dir():
+        print(f"skipped: {CIFAR10} does not exist")
+        return
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in MODELS:
+            rows += measure(make_cifar10_case(CIFAR10 / name, options.images), Path(folder), options.rounds)
+        photographs = make_photographs_case(options.photographs, Path(folder))
+        rows += measure(photographs, Path(folder), options.rounds)
+        if options.rounds >= SLOW_ROUNDS:
+            rows += time_resnet50(photographs, Path(folder))
+    write_results(options.out / "export.csv", rows, EXPORT_PACKAGES)
+    print_table(rows, "An exported file")
+
+
+# --- Classifiers, images and policies ---
+
+
+@dataclass(frozen=True)
+class Case:
+    """A classifier with images, and rules that are to be exported."""
+
+    name: str
+    model: Path
+    classifier: Classifier
+    views: ViewSet
+    images: Sequence[Array]
+    """uint8 [H, W, 3] each"""
+    rules: dict[str, Rule]
+    batches: tuple[int, ...]
+    """Batch sizes whose run time is measured."""
+    max_difference: float
+    """Largest difference of the confidence that is aimed for."""
+
+
+def make_cifar10_case(model: Path, n_images: int) -> Case:
+    """Return a classifier of CIFAR-10 with rules that are certified on every second image."""
+    source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=n_images)
+    images = [source.read(index) for index in range(len(source))]
+    assert source.labels is not None, "the images have labels"
+    classifier, views = load_cifar10_classifier(model), ViewSet("cifar10")
+    preds = collect(classifier, images[::2], views, labels=source.labels[::2], progress=False)
+    return Case(model.stem, model, classifier, views, images, choose_rules(preds), (1, 8, 32), max_difference=1e-5)
+
+
+def choose_rules(preds: Predictions) -> dict[str, Rule]:
+    """Return a rule for all looks, and an adaptive one."""
+    return {ALL_LOOKS: choose_rule(preds, adaptive=False), ADAPTIVE: choose_rule(preds, adaptive=True)}
+
+
+def choose_rule(preds: Predictions, *, adaptive: bool) -> Rule:
+    """Certify a rule; without labels, or if they are too few, choose one that accepts half of the images."""
+    looking: dict[str, Any] = {"adaptive": adaptive}
+    if adaptive:
+        looking["tuning"] = np.arange(max(MIN_TUNING, preds.n_images // 4))
+    if preds.has_labels:
+        rule = certify(preds, METHOD, risk=RISK, delta=DELTA, **looking)
+        if rule.certified:
+            return rule
+    return threshold_for(preds, METHOD, coverage=COVERAGE, **looking)
+
+
+def make_photographs_case(n_images: int, folder: Path) -> Case:
+    """Return a classifier of photographs at 224 pixels with rules that accept half of them."""
+    model = folder / f"pooled_{PHOTOGRAPHS_MODEL}"
+    write_pooled_model(CIFAR10 / PHOTOGRAPHS_MODEL, model)
+    classifier = load_classifier(
+        f"onnx:{model}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD, resize=256, crop=224
+    )
+    images, views = cut_photographs(n_images, seed=0), ViewSet("imagenet")
+    rules = choose_rules(collect(classifier, images, views, progress=False))
+    return Case("photographs", model, classifier, views, images, rules, (1, 4), max_difference=1e-3)
+
+
+def write_pooled_model(source: Path, target: Path) -> None:
+    """Write a classifier that takes images of seven times the side, and averages blocks of pixels first."""
+    import onnx
+    from onnx import helper
+
+    model = onnx.load(str(source))
+    (images,) = model.graph.input
+    name, sides = images.name, images.type.tensor_type.shape.dim[2:]
+    for side in sides:
+        side.dim_value *= POOLING
+    images.name = "photographs"
+    block = [POOLING, POOLING]
+    node = helper.make_node("AveragePool", ["photographs"], [name], kernel_shape=block, strides=block)
+    model.graph.node.insert(0, node)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, str(target))
+
+
+def cut_photographs(n_images: int, seed: int) -> list[Array]:
+    """Return random cut-outs of two photographs, of many sizes. uint8 [H, W, 3] each"""
+    from sklearn.datasets import load_sample_images
+
+    photographs = load_sample_images().images
+    generator = np.random.default_rng(seed)
+    images = []
+    for number in range(n_images):
+        whole = photographs[number % len(photographs)]
+        height, width = (int(side * generator.uniform(0.2, 1)) for side in whole.shape[:2])
+        top, left = generator.integers(0, np.subtract(whole.shape[:2], (height, width)) + 1)
+        images.append(np.ascontiguousarray(whole[top : top + height, left : left + width]))
+    return images
+
+
+# --- Measuring ---
+
+
+def measure(case: Case, folder: Path, rounds: int) -> Iterator[Row]:
+    """Export the policies of a classifier, and yield all rows about them."""
+    yield from compare_fit(case)
+    yield from compare_views(case)
+    files = {}
+    for name, rule in case.rules.items():
+        policy = Policy.from_rule(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
+        summary = export_onnx(policy, folder / f"{case.name} {name}.onnx", classifier=case.classifier)
+        files[name] = summary.path
+        verified = verify_decider(
+            summary.path,
+            policy,
+            case.images,
+            classifier=case.classifier,
+            tolerance=case.max_difference,
+            device="cpu",
+            progress=False,
+        )
+        yield from describe_verification(f"{case.name}, {name}", verified)
+        yield make_value(f"{case.name}, {name}", "bytes more than the classifier", summary.added, f"<= {MAX_ADDED}")
+    for batch in case.batches:
+        yield from time_file(case, files[ALL_LOOKS], batch, max(3, rounds // isqrt(batch)))
+    for batch in (case.batches[0], case.batches[-1]):
+        yield from time_adaptive(case, files, batch, rounds)
+
+
+def make_value(what: str, measure: str, value: float, target: str = "") -> Row:
+    """Return a row with a count, or with a value of five significant digits: some are tiny."""
+    kept = value if isinstance(value, int) else float(f"{value:.5g}")
+    return {**make_row(what, measure, value, target), "value": kept}
+
+
+# --- Whether file and library compute the same ---
+
+
+@dataclass
+class PixelDifference:
+    """How many pixels differ, and by how many gray levels at most."""
+
+    pixels: int = 0
+    differing: int = 0
+    largest: int = 0
+
+    def add(self, found: Array, expected: Array) -> None:
+        """Count the pixels of some more images. uint8, of the same shape"""
+        difference = np.abs(found.astype(np.int16) - expected)
+        self.pixels += difference.size
+        self.differing += int(np.count_nonzero(difference))
+        self.largest = max(self.largest, int(difference.max()))
+
+    def describe(self, what: str, target: str = "") -> Iterator[Row]:
+        """Yield the rows."""
+        yield make_value(what, "pixels", self.pixels)
+        yield make_value(what, "differing pixels", self.differing, target)
+        yield make_value(what, "largest difference in gray levels", self.largest, target)
+
+
+def compare_fit(case: Case) -> Iterator[Row]:
+    """Compare images that are resized and cropped in ONNX with those of the library, unless they have their size."""
+    preprocessing = case.classifier.preprocessing
+    if all(preprocessing.keeps(image.shape) for image in case.images):
+        return
+    shape = find_image_shape(preprocessing, None)
+    sizes = (shape.given, [shape.fitted])
+    session = build_session(lambda graph, images: [add_fit(graph, images, preprocessing, shape)], *sizes)
+    difference = PixelDifference()
+    for image in case.images:
+        (found,) = session.run(None, {"images": image[None]})
+        difference.add(found, preprocessing.fit(image[None]))
+    yield from difference.describe(f"{case.name}: resized")
+
+
+def compare_views(case: Case) -> Iterator[Row]:
+    """Compare all views, made in ONNX, with those of the library."""
+    images = case.classifier.preprocessing.fit(case.images)
+    shape = images.shape[1:]
+    frame = Frame(*shape)
+    session = build_session(
+        lambda graph, tensor: [add_view(graph, tensor, view, frame) for view in case.views],
+        shape,
+        [shape] * len(case.views),
+    )
+    difference = PixelDifference()
+    for start in range(0, len(images), CHUNK):
+        chunk = images[start : start + CHUNK]
+        found = np.stack(session.run(None, {"images": chunk}), axis=1)
+        difference.add(found, apply_views(chunk, case.views))
+    is_copy = all("rotate" not in text and "zoom" not in text for text in case.views.texts)
+    yield from difference.describe(f"{case.name}: {len(case.views)} views", "0" if is_copy else "")
+
+
+def build_session(
+    add: Callable[[Graph, Tensor], Sequence[Tensor]],
+    given: Sequence[int | None],
+    results: Sequence[Sequence[int]],
+) -> Any:
+    """Return a session of a graph from uint8 images to other images, one output for each of the shapes."""
+    from onnx import helper
+
+    graph = Graph(LOWEST_OPSET)
+    made = add(graph, graph.tensor("images", np.uint8))
+    outputs = [graph.rename(tensor, f"output{number}") for number, tensor in enumerate(made)]
+    built = graph.build(
+        "images",
+        [describe_value("images", np.uint8, ["batch", *given])],
+        [describe_value(one.name, np.uint8, ["batch", *shape]) for one, shape in zip(outputs, results, strict=True)],
+    )
+    opset = helper.make_opsetid("", LOWEST_OPSET)
+    return open_session(helper.make_model(built, opset_imports=[opset], ir_version=9).SerializeToString())
+
+
+def describe_verification(what: str, verified: Verification) -> Iterator[Row]:
+    """Yield how far a file decides as the library does, and each image about which it decides otherwise."""
+    yield make_value(what, "images", verified.images)
+    yield make_value(what, "differing classes", verified.differing_labels, "0")
+    yield make_value(what, "differing decisions", verified.differing_decisions, "0")
+    yield make_value(what, "differing looks", verified.differing_looks)
+    largest = verified.largest_difference
+    yield make_value(what, "largest difference of the confidence", largest, f"<= {verified.tolerance:g}")
+    for image in verified.differing:
+        measure = f"distance of image {image.id} from where its {image.cause} changes"
+        yield make_value(what, measure, image.distance, f"<= {MAX_DISTANCE:g}")
+
+
+# --- Run time ---
+
+
+def open_session(model: str | bytes) -> Any:
+    """Open an ONNX file, or its content, on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # Otherwise the threads of one session would go on spinning while the next one runs.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def time_file(case: Case, file: Path, batch: int, rounds: int) -> Iterator[Row]:
+    """Compare a file with the forwards alone, which get the same views ready-made."""
+    images = select_images(case, batch)
+    preprocessing = case.classifier.preprocessing
+    views = apply_views(preprocessing.fit(images), case.views)
+    inputs = preprocessing.normalize(views.reshape(-1, *views.shape[2:]))
+    jobs = (prepare_run(open_session(str(case.model)), inputs), prepare_run(open_session(str(file)), images))
+    time_rounds(*jobs, rounds=2)
+    bare, decided = time_rounds(*jobs, rounds=rounds)
+    what = f"{case.name}, batch of {batch}"
+    ratio = median(one / other for one, other in zip(decided, bare, strict=True))
+    more = median(one - other for one, other in zip(decided, bare, strict=True))
+    yield make_value(what, "milliseconds of the forwards alone", 1000 * median(bare))
+    yield make_value(what, "milliseconds of the file", 1000 * median(decided))
+    yield make_value(what, "milliseconds more per image", 1000 * more / batch)
+    yield make_value(what, "ratio of run time", ratio, f"<= {MAX_RATIO}")
+
+
+def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
+    """Compare the run time for a network of the usual size at 224 pixels; its weights do not matter."""
+    import onnx
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    preprocessing = photographs.classifier.preprocessing
+    module = ResNetForImageClassification(ResNetConfig())  # type: ignore[no-untyped-call]
+    classifier = load_classifier(module, output="logits", preprocessing=preprocessing)
+    policy = Policy.from_rule(Rule(0.5), classifier=classifier, views=photographs.views.texts)
+    file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier).path
+    (network,) = make_networks([classifier], find_image_shape(preprocessing, None).fitted)
+    onnx.save(network.model, str(folder / "network.onnx"))
+    case = replace(photographs, name="resnet50", model=folder / "network.onnx", classifier=classifier)
+    yield from time_file(case, file, 1, SLOW_ROUNDS)
+
+
+def time_adaptive(case: Case, files: dict[str, Path], batch: int, n_images: int) -> Iterator[Row]:
+    """Compare the adaptive file with that of all looks, on batches of several images each, in alternation."""
+    full, adaptive = (open_session(str(files[name])) for name in (ALL_LOOKS, ADAPTIVE))
+    n_batches = max(2, n_images // batch)
+    images = select_images(case, n_batches * batch)
+    seconds, looks = [], []
+    for start in range(0, len(images), batch):
+        jobs = [prepare_run(session, images[start : start + batch]) for session in (full, adaptive)]
+        seconds.append([one for (one,) in time_rounds(*jobs, rounds=1)])
+        looks.append(adaptive.run(["looks"], {"images": images[start : start + batch]})[0])
+    mean_full, mean_adaptive = np.mean(seconds[1:], axis=0)  # the first batch is slow
+    what = f"{case.name}, adaptive, batch of {batch}"
+    yield make_value(what, "mean looks", float(np.mean(looks)))
+    yield make_value(what, "times as fast as all looks", mean_full / mean_adaptive)
+
+
+def select_images(case: Case, n_images: int) -> Array:
+    """Return images of one size, as often as needed. uint8 [n, H, W, 3]"""
+    sizes = {image.shape for image in case.images}
+    if len(sizes) == 1:
+        return np.stack([case.images[number % len(case.images)] for number in range(n_images)])
+    from PIL import Image
+
+    height, width = TIMED_SIZE
+    images = [case.images[number % len(case.images)] for number in range(n_images)]
+    return np.stack([np.asarray(Image.fromarray(image).resize((width, height))) for image in images])
+
+
+def prepare_run(session: Any, inputs: Array) -> Callable[[], object]:
+    """Return a run of a session."""
+    return partial(session.run, None, {session.get_inputs()[0].name: inputs})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The benchmark of exported files, on few images, and that it would find differences."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from export import (
+    ADAPTIVE,
+    ALL_LOOKS,
+    POOLING,
+    Case,
+    PixelDifference,
+    compare_fit,
+    compare_views,
+    cut_photographs,
+    describe_verification,
+    make_cifar10_case,
+    measure,
+    select_images,
+    write_pooled_model,
+)
+from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, Row
+from secondlook.arrays import Array
+from secondlook.classifiers import load_classifier
+from secondlook.onnx_export import DifferingImage, Verification
+from secondlook.onnx_export.verification_result import ComparedDecision
+from secondlook.views import ViewSet
+
+needs_cifar10 = pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs ../shared/cifar10")
+
+
+def by_measure(rows: Iterable[Row], what: str) -> dict[str, float]:
+    return {str(row["measure"]): float(str(row["value"])) for row in rows if row["what"] == what}
+
+
+@needs_cifar10
+def test_a_file_decides_as_the_library_does_and_is_timed(tmp_path: Path) -> None:
+    case = replace(make_cifar10_case(CIFAR10 / "resnet20.onnx", 220), batches=(1, 4))
+    rows = list(measure(case, tmp_path, rounds=3))
+    assert all(math.isfinite(float(str(row["value"]))) for row in rows)
+    pixels = by_measure(rows, "resnet20: 13 views")
+    assert pixels == {
+        "pixels": 220 * 13 * 32 * 32 * 3,
+        "differing pixels": 0,
+        "largest difference in gray levels": 0,
+    }
+    for name in (ALL_LOOKS, ADAPTIVE):
+        found = by_measure(rows, f"resnet20, {name}")
+        assert found["images"] == 220
+        assert found["differing classes"] == found["differing decisions"] == 0
+        assert found["largest difference of the confidence"] <= 1e-5
+        assert 0 < found["bytes more than the classifier"] <= 50_000
+    for batch in case.batches:
+        times = by_measure(rows, f"resnet20, batch of {batch}")
+        assert times["milliseconds of the file"] > 0
+        assert times["ratio of run time"] > 0
+    assert 1 <= by_measure(rows, "resnet20, adaptive, batch of 4")["mean looks"] < 13
+
+
+@needs_cifar10
+def test_the_classifier_of_photographs_averages_blocks_of_pixels(tmp_path: Path) -> None:
+    source, pooled = CIFAR10 / "resnet20.onnx", tmp_path / "pooled.onnx"
+    write_pooled_model(source, pooled)
+    inputs = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)
+    large = inputs.repeat(POOLING, axis=2).repeat(POOLING, axis=3)
+    np.testing.assert_allclose(run_model(pooled, large), run_model(source, inputs), atol=1e-4)
+
+
+def run_model(path: Path, inputs: Array) -> Array:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: inputs})[0])
+
+
+@needs_cifar10
+def test_resized_pixels_and_views_of_photographs_differ_by_a_gray_level_at_most(tmp_path: Path) -> None:
+    write_pooled_model(CIFAR10 / "resnet20.onnx", tmp_path / "pooled.onnx")
+    classifier = load_classifier(
+        f"onnx:{tmp_path / 'pooled.onnx'}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD, resize=256, crop=224
+    )
+    case = Case(
+        name="photographs",
+        model=tmp_path / "pooled.onnx",
+        classifier=classifier,
+        views=ViewSet("identity gamma:0.8 rotate:4 zoom:1.1"),
+        images=cut_photographs(4, seed=1),
+        rules={},
+        batches=(),
+        max_difference=1e-3,
+    )
+    for rows, what, count in (
+        (compare_fit(case), "photographs: resized", 4),
+        (compare_views(case), "photographs: 4 views", 16),
+    ):
+        found = by_measure(rows, what)
+        assert found["pixels"] == count * 224 * 224 * 3
+        assert found["differing pixels"] <= 0.02 * found["pixels"]
+        assert found["largest difference in gray levels"] <= 1
+    assert select_images(case, 6).shape == (6, 320, 427, 3)
+
+
+def test_photographs_have_many_sizes_and_depend_on_the_seed() -> None:
+    first, again, other = (cut_photographs(10, seed=seed) for seed in (0, 0, 1))
+    assert len({image.shape for image in first}) == 10
+    assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
+    assert {image.shape for image in first} != {image.shape for image in other}
+
+
+def test_differing_pixels_are_counted() -> None:
+    difference = PixelDifference()
+    expected = np.full((1, 2, 2, 3), 255, dtype=np.uint8)
+    difference.add(expected, expected)
+    difference.add(np.where(np.arange(12).reshape(expected.shape) < 2, 0, expected).astype(np.uint8), expected)
+    assert (difference.pixels, difference.differing, difference.largest) == (24, 2, 255)
+
+
+def test_images_with_another_decision_are_listed_with_their_distance() -> None:
+    library, file = ComparedDecision(3, 0.9, True, 2), ComparedDecision(3, 0.8, False, 2)
+    differing = (DifferingImage("image-7", library, file, 0.25, "decision", 0.25),)
+    verified = Verification(Path("decide.onnx"), 10, 0, 1e-5, 0, 1, 0, 0.1, 0.01, 1, differing)
+    rows = list(describe_verification("what", verified))
+    found = by_measure(rows, "what")
+    assert found["differing decisions"] == 1
+    assert [value for name, value in found.items() if "image-7" in name] == [0.25]
