@@ -5,6 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,10 +110,20 @@ EXPORTED = [
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    """Parse a file once. CPython before 3.11.8 rarely fails at it where a garbage collection comes in between."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        return ast.parse(text)
+    except SystemError:
+        return ast.parse(text)
+
+
 def imports_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Return every import of a file, also inside functions: the module, and the names taken from it."""
     found: list[tuple[str, tuple[str, ...]]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             found += [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -172,7 +183,7 @@ def test_public_class_and_function_names_are_defined_once() -> None:
     for path in MODULES:
         if room_of(path) == "cli":  # commands are named like the functions that they call
             continue
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 defined.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: places for name, places in defined.items() if len(set(places)) > 1} == {}
@@ -220,7 +231,7 @@ def test_missing_extra_names_the_command_that_installs_it() -> None:
 def test_library_messages_name_no_command_line_options(path: Path) -> None:
     if room_of(path) == "cli":
         return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse(path)
     raised = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
     texts = [
         part.value
