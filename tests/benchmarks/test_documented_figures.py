@@ -1,4 +1,4 @@
-"""Every figure of the pages about benchmarks, scale, monitoring and the service, and of README.md, was measured."""
+"""Every figure of the pages about benchmarks, scale, monitoring, service and deployment, and of README.md is real."""
 
 import csv
 import re
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 SCALE = ROOT / "docs" / "scale.md"
 SERVICE = ROOT / "docs" / "service.md"
+DEPLOY = ROOT / "docs" / "deploy.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 NETWORKS = ("ResNet-50", "Wide-ResNet-16-2")
@@ -346,3 +347,12 @@ def test_figures_of_class_thresholds_are_the_measured_ones() -> None:
         for row in read_results("monitoring_groups.csv")
     ]
     assert read_table("What every class costs", ROOT / "docs" / "selective.md")[1:] == expected
+
+
+@pytest.mark.parametrize("heading", ["Equality", "Run time", "Adaptive files", "Size"])
+def test_figures_of_deployment_are_the_measured_ones(heading: str) -> None:
+    rows = read_results("export.csv")
+    measured = {(row["what"], row["measure"]): float(row["value"]) for row in rows}
+    for what, measure, text in read_table(heading, DEPLOY)[1:]:
+        assert is_rounded(text, measured[what, measure]), (what, measure, text)
+    assert all(row["date"] in DEPLOY.read_text(encoding="utf-8") for row in rows)
