@@ -343,9 +343,11 @@ def test_deciders_of_other_sites_are_not_loaded(browser: Browser, site: Site) ->
 
 def test_keyboard_and_screen_reader(browser: Browser, digits: Digits, digits_page: str) -> None:
     with open_example(browser, digits_page) as page:
+        page.bring_to_front()  # a page without focus takes no keys
         page.keyboard.press("Tab")
+        expect(page.locator("#choose")).to_be_focused()
         with page.expect_file_chooser() as chooser:
-            page.keyboard.press("Enter")
+            page.locator("#choose").press("Enter")
         chooser.value.set_files(FilePayload(name="digit.png", mimeType="image/png", buffer=digits.files[0]))
         read_decision(page, "digit.png")
         live = page.locator("[aria-live=polite]")
