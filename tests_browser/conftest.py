@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from secondlook.predictions import Predictions
 from secondlook.report import write_report
@@ -17,6 +17,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+expect.set_options(timeout=30_000)  # what is true sooner costs no time, and the machine may be busy
 METHODS = ("msr", "mean", "bootstrap", "bootstrap-lower")
 OPTIONS_METHOD = "entropy?on=views&temperature=1.5"
 CLASSES = ("cat", "dog", "bird", '<img src="x" onerror="alert(1)">')

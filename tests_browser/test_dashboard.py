@@ -33,9 +33,6 @@ TEXTS = (
     ".plot text",
     ".provenance dt",
 )
-ROUND = 8_000
-PLOTS = 15_000
-"""Milliseconds in which the page must have asked again, and have drawn its plots again."""
 
 
 @dataclass(frozen=True)
@@ -220,31 +217,31 @@ def test_page_is_up_to_date_by_itself(browser: Browser, early: Served) -> None:
         page.focus("#risk-plot")
         early.service.add(make_stream(800, first=90, audit=0.2))
         early.service.watcher.look()
-        expect(page.locator("#facts dd").nth(1)).to_contain_text("873", timeout=ROUND)
+        expect(page.locator("#facts dd").nth(1)).to_contain_text("873")
         expect(page.locator("#badge")).to_have_text("✓ No alarm")
-        expect(page.locator("#risk-reading")).to_contain_text("Images 501 to 873", timeout=PLOTS)
+        expect(page.locator("#risk-reading")).to_contain_text("Images 501 to 873")
         page.keyboard.press("Home")
         number, predicted = list_audits(early.service.database, [1])[0]
         early.service.reviews.label(number, predicted, REVIEWER)
         review_all(early.service, 0.0)
         early.service.watcher.look()
-        expect(page.locator("#facts dd").nth(3)).to_contain_text("0", timeout=ROUND)
-        expect(page.locator("#risk-caption")).to_contain_text("audits", timeout=PLOTS)
+        expect(page.locator("#facts dd").nth(3)).to_have_text(re.compile(r"^\s*0\b"))
+        expect(page.locator("#risk-caption")).to_contain_text("audits")
         assert page.evaluate("document.activeElement.id") == "risk-plot", "the focus stays"
         assert page.inner_text("#risk-reading").startswith("Images 1 to 500"), "and so does what is read"
         early.service.reviews.undo(number, REVIEWER)
         early.service.watcher.look()
-        expect(page.locator("#facts dd").nth(3)).to_contain_text("1", timeout=ROUND)
+        expect(page.locator("#facts dd").nth(3)).to_have_text(re.compile(r"^\s*1\b"))
 
 
 def test_page_says_that_the_service_is_gone_and_recovers(browser: Browser, early: Served) -> None:
     with open_page(browser, early.url, may_complain=True) as page:
         page.route("**/v1/status*", lambda route: route.abort())
-        expect(page.locator("#connection")).to_be_visible(timeout=ROUND)
+        expect(page.locator("#connection")).to_be_visible()
         assert "does not respond" in page.inner_text("#connection")
         assert read_facts(page)["Images decided"].startswith("89"), "what was known stays"
         page.unroute("**/v1/status*")
-        expect(page.locator("#connection")).to_be_hidden(timeout=ROUND)
+        expect(page.locator("#connection")).to_be_hidden()
 
 
 def test_problem_of_the_service_is_shown(browser: Browser, early: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +252,9 @@ def test_problem_of_the_service_is_shown(browser: Browser, early: Served, monkey
         with monkeypatch.context() as broken:
             broken.setattr(early.service, "refresh", fail)
             early.service.watcher.look()
-        expect(page.locator("#problem")).to_be_visible(timeout=ROUND)
+        expect(page.locator("#problem")).to_be_visible()
         early.service.watcher.look()
-        expect(page.locator("#problem")).to_be_hidden(timeout=ROUND)
+        expect(page.locator("#problem")).to_be_hidden()
 
 
 def test_plots_are_read_by_keyboard(browser: Browser, states: dict[str, Served]) -> None:
@@ -272,7 +269,7 @@ def test_plots_are_read_by_keyboard(browser: Browser, states: dict[str, Served])
         page.keyboard.press("Home")
         assert page.inner_text("#coverage-reading").startswith("Images 1 to 500:")
         page.locator("#activity-plot > svg").hover()
-        assert page.inner_text("#activity-reading")
+        expect(page.locator("#activity-reading")).not_to_be_empty()
 
 
 def test_everything_is_reached_by_tab_with_a_visible_focus(browser: Browser, states: dict[str, Served]) -> None:
@@ -310,7 +307,7 @@ def test_policy_is_changed_on_the_page(browser: Browser, tmp_path: Path) -> None
             page.set_input_files("#policy-file", tmp_path / "other.json")
             page.click("#policy-form button")
             expect(page.locator("#policy-result")).to_contain_text(other.checksum[:8])
-            expect(page.locator("#policy-rows tr")).to_have_count(2, timeout=ROUND)
+            expect(page.locator("#policy-rows tr")).to_have_count(2)
             assert service.live.deployment.policy.checksum == other.checksum
             assert page.locator("#change").get_attribute("open") is not None, "it stays as it is"
         token = service.tokens.add("Ada", "reviewer")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
 
 from secondlook.selective import Policy
 from secondlook.serving.database import open_database
@@ -62,11 +62,17 @@ class Reviewer:
 
     def look(self) -> ReviewItem:
         """Wait until an image is on the screen, and return it."""
-        wait_until(self.page, "document.querySelector('#work:not([hidden]) #picture img')?.naturalWidth > 0")
+        shown = "#work:not([hidden]) #stage:not(.changed) #picture img"
+        wait_until(self.page, f"document.querySelector('{shown}')?.naturalWidth > 0")
         address = self.page.get_attribute("#picture img", "src") or ""
         found = re.fullmatch(r"/v1/review/(\d+)/image", address)
         assert found, address
         return self.reviews.read(int(found[1]))
+
+    def look_after(self, before: ReviewItem) -> ReviewItem:
+        """Wait until another image is on the screen, and return it."""
+        wait_until(self.page, f"!document.querySelector('#picture img')?.src.endsWith('/{before.number}/image')")
+        return self.look()
 
     def press(self, key: str) -> None:
         """Press Enter or a digit, and remember which class that is."""
@@ -78,7 +84,8 @@ class Reviewer:
     def wait_until_ahead(self, count: int) -> None:
         """Wait until so many images without a label have arrived, the one on the screen among them."""
         given = json.dumps([f"/v1/review/{number}/image" for number in self.given])
-        arrived = "performance.getEntriesByType('resource').filter((one) => one.responseStatus === 200)"
+        is_complete = "one.responseStatus === 200 && one.decodedBodySize > 0"
+        arrived = f"performance.getEntriesByType('resource').filter((one) => {is_complete})"
         images = f"{arrived}.map((one) => new URL(one.name).pathname).filter((path) => path.endsWith('/image'))"
         wait_until(self.page, f"new Set({images}.filter((path) => !{given}.includes(path))).size >= {count}")
 
@@ -93,7 +100,7 @@ class Reviewer:
 
 def wait_until(page: Page, condition: str) -> None:
     """Wait for a condition in the page; what waits inside of it would need `eval`, which the page forbids."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(10)
@@ -115,8 +122,16 @@ def open_page(
     page.on("console", lambda message: faults.append(message.text))
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else faults.append(request.url))
+    in_work: set[Request] = set()
+    page.on("request", lambda request: in_work.add(request))
+    page.on("requestfinished", lambda request: in_work.discard(request))
+    page.on("requestfailed", lambda request: in_work.discard(request))
+    page.add_init_script("performance.setResourceTimingBufferSize(100000)")
     page.goto(f"{url}/review")
     yield page
+    deadline = time.monotonic() + 5
+    while in_work and time.monotonic() < deadline:  # the server shall not lease images to a page that is gone
+        page.wait_for_timeout(10)
     page.close()
     if context is None:
         own.close()
@@ -286,11 +301,14 @@ def test_two_reviewers_at_once_share_the_queue(browser: Browser, queue: tuple[st
         anna, ben = Reviewer(one, service.reviews), Reviewer(other, service.reviews)
         for place in range(total - 8):
             (anna if place % 3 else ben).press(str(place % 9 + 1))
-        while any(page.locator("#work").is_visible() for page in (one, other)):
+        deadline = time.monotonic() + 60
+        while len(anna.given) + len(ben.given) < total:
+            assert time.monotonic() < deadline, "some images are never shown"
             for reviewer in (anna, ben):
                 if reviewer.page.locator("#work").is_visible():
                     reviewer.press("Enter")
                     reviewer.wait_until_saved()
+            one.wait_for_timeout(20)
         assert not set(anna.given) & set(ben.given)
         assert len(anna.given) + len(ben.given) == total
         assert len(ben.given) > total / 4
@@ -300,7 +318,7 @@ def test_two_reviewers_at_once_share_the_queue(browser: Browser, queue: tuple[st
         ben.page.keyboard.press("u")
         assert ben.look().number == ben.order[-1]
         ben.wait_until_saved()
-        expect(one.locator("#empty-title")).to_have_text("Others have the rest", timeout=10_000)
+        expect(one.locator("#empty-title")).to_have_text("Others have the rest")
 
 
 def test_new_images_appear_by_themselves(browser: Browser, digits: Digits, tmp_path: Path) -> None:
@@ -314,19 +332,23 @@ def test_new_images_appear_by_themselves(browser: Browser, digits: Digits, tmp_p
         anna.check()
 
 
+def give_to_another(service: Service, number: int) -> None:
+    """Lease an image to somebody else, as if nothing was heard of its reviewer for long."""
+    import sqlalchemy as sa
+
+    from secondlook.serving.schema import reviews
+
+    change = {"lease_owner": "ben", "lease_until": time.time() + 60}
+    with service.database.write() as connection:
+        connection.execute(sa.update(reviews).where(reviews.c.number == number).values(**change))
+
+
 def test_lease_that_was_lost_is_told_and_the_other_label_kept(browser: Browser, queue: tuple[str, Service]) -> None:
     url, service = queue
     with open_page(browser, url, allowed=("status of 409",)) as page:
         anna = Reviewer(page, service.reviews)
         lost = anna.look()
-        import sqlalchemy as sa
-
-        from secondlook.serving.schema import reviews
-
-        with service.database.write() as connection:  # as if nothing was heard for long
-            row = reviews.c.number == lost.number
-            change = {"lease_owner": "ben", "lease_until": time.time() + 60}
-            connection.execute(sa.update(reviews).where(row).values(**change))
+        give_to_another(service, lost.number)
         page.keyboard.press("2")
         expect(page.locator("#notice-text")).to_contain_text("was not saved")
         expect(page.locator("#notice-text")).to_contain_text("another reviewer")
@@ -335,6 +357,58 @@ def test_lease_that_was_lost_is_told_and_the_other_label_kept(browser: Browser, 
         anna.check()
         page.click("#notice-close")
         expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_page_of_a_proxy_in_the_place_of_a_response_saves_nothing(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+    with open_page(browser, url, context=context) as page:
+        anna = Reviewer(page, service.reviews)
+        context.route("**/label", lambda route: route.fulfill(status=200, content_type="text/html", body="<p>Log in"))
+        anna.press("2")
+        expect(page.locator("#saving")).to_have_text("1 not saved yet")
+        assert read_labels(service.reviews) == {}
+        context.unroute("**/label")
+        anna.wait_until_saved()
+        anna.check()
+    context.close()
+
+
+def test_key_is_not_taken_for_an_image_that_has_just_replaced_another(
+    browser: Browser, queue: tuple[str, Service]
+) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        lost = anna.look()
+        give_to_another(service, lost.number)
+        # The key comes in the moment in which the page hears of it.
+        page.evaluate("""() => new MutationObserver((_, observer) => {
+          observer.disconnect();
+          document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "2", code: "Digit2", bubbles: true }));
+        }).observe(document.querySelector("#picture"), { childList: true })""")
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        following = anna.look_after(lost)
+        expect(page.locator("#notice-text")).to_contain_text("another reviewer")
+        anna.wait_until_saved()
+        assert read_labels(service.reviews) == {}
+        assert anna.look().number == following.number
+        anna.press("2")
+        anna.wait_until_saved()
+        anna.check()
+
+
+def test_views_are_loaded_again_after_a_failure(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+    context.route("**/views/*", lambda route: route.abort(), times=12)
+    with open_page(browser, url, context=context, allowed=("Failed to load",)) as page:
+        anna = Reviewer(page, service.reviews)
+        while all(view.label == item.decision.label for item in [anna.look()] for view in item.views):
+            anna.press("Enter")
+        loaded = "(tiles => tiles.length > 0 && tiles.every((one) => one.naturalWidth === 16 && !one.hidden))"
+        wait_until(page, f"{loaded}([...document.querySelectorAll('.tile img')])")
+    context.close()
 
 
 def test_killed_server_loses_and_doubles_nothing(browser: Browser, digits: Digits, tmp_path: Path) -> None:
@@ -347,7 +421,7 @@ def test_killed_server_loses_and_doubles_nothing(browser: Browser, digits: Digit
             for round_ in range(2):
                 for key in ("Enter", "2"):
                     anna.press(key)
-                anna.wait_until_ahead(5)  # without the server, only these can be shown
+                anna.wait_until_ahead(7)  # all that are leased: without the server, only these can be shown
                 anna.press("3")
                 server.kill()  # perhaps with labels on their way
                 for key in ("4", "Enter"):
@@ -400,14 +474,15 @@ def test_label_whose_response_is_lost_is_sent_again_and_counts_once(
         anna.look()
         lost: list[str] = []
 
-        def lose_response(route: object) -> None:
-            route.fetch()  # type: ignore[attr-defined]
-            lost.append(route.request.url)  # type: ignore[attr-defined]
-            route.abort()  # type: ignore[attr-defined]
+        def lose_response(route: Route) -> None:
+            route.fetch()
+            lost.append(route.request.url)
+            route.abort()
 
         context.route(re.compile("/(label|undo|skip)$"), lose_response, times=3)
         anna.press("2")
         anna.press("3")
+        anna.look()
         page.keyboard.press("s")
         page.keyboard.press("u")
         anna.press("4")
@@ -416,7 +491,9 @@ def test_label_whose_response_is_lost_is_sent_again_and_counts_once(
         anna.check()
         context.route(re.compile("/label$"), lose_response, times=1)
         anna.press("5")
+        deadline = time.monotonic() + 60
         while len(lost) < 4:
+            assert time.monotonic() < deadline, "the label is never sent"
             page.wait_for_timeout(10)
         page.keyboard.press("u")
         anna.wait_until_saved()
@@ -546,15 +623,15 @@ def test_phone_has_everything_at_the_thumb(browser: Browser, queue: tuple[str, S
         assert image is not None
         assert image["width"] > 200
         page.tap("#confirm")
-        second = anna.look()
+        second = anna.look_after(first)
         page.tap(".choice >> nth=2")
-        anna.look()
+        following = anna.look_after(second)
         page.tap("#undo")
-        assert anna.look().number == second.number
+        assert anna.look_after(following).number == second.number
         page.tap(".choice >> nth=1")
-        third = anna.look()
+        third = anna.look_after(second)
         page.tap("#skip")
-        assert anna.look().number != third.number
+        anna.look_after(third)
         anna.wait_until_saved()
         assert read_labels(service.reviews) == {
             first.number: first.decision.label,
@@ -692,4 +769,5 @@ def test_images_that_are_not_stored_are_named(browser: Browser, digits: Digits, 
             page.keyboard.press("3")
             wait_until(page, "document.querySelector('#done b').textContent === '1'")
             expect(page.locator("#last")).to_have_text(f"Labeled {first.likely[2].label}.")
+            Reviewer(page, service.reviews).wait_until_saved()
             assert service.reviews.read(first.number).label == first.likely[2].label

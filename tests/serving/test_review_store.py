@@ -196,6 +196,9 @@ def test_sending_a_label_twice_changes_nothing(store: ReviewStore, database: Dat
     assert store.read(a) == first
     assert "'anna'" in check_fails("already_reviewed", store.label, a, 0, BEN)
     assert store.read(a) == first
+    check_fails("already_reviewed", store.label, a, 0, ANNA)
+    assert store.read(a) == first, "another tab of the same browser does not overwrite it"
+    store.undo(a, ANNA)
     store.label(a, 0, ANNA)
     assert store.read(a).label == 0, "one's own label can be corrected"
 
@@ -410,7 +413,7 @@ class Model:
         item = self.items[number]
         if item.label == label:
             return True
-        if self.refuses(number, owner):
+        if item.label is not None or self.refuses(number, owner):
             return False
         item.label, item.owner, item.until = label, owner, 0.0
         return True

@@ -15,6 +15,8 @@
   const TIMEOUT = 20000;
   const LONGEST_PAUSE = 4000;
   const EMPTY_PAUSE = 3000;
+  const CHANGED_PAUSE = 800; // keys are ignored for so long after an image was replaced that nobody decided about
+  const VIEW_ATTEMPTS = 6;
 
   const find = (id) => document.getElementById(id);
   const root = find("review"), stage = find("stage"), picture = find("picture"), query = find("query"), found = find("found");
@@ -38,6 +40,7 @@
     shownView: null, // position of the view that is shown large
     allViews: false,
     zoomed: false,
+    hasBegun: false, // the classes are known
     hasLoaded: false,
   };
   const pictures = new Map(); // number -> { image, status, views }
@@ -53,10 +56,11 @@
       body: JSON.stringify(body),
       signal: AbortSignal.timeout(TIMEOUT),
     });
-    const content = await response.json().catch(() => ({})); // a proxy may respond with a page
-    if (response.ok) return content;
-    const { code = "", message = `the server responds with status ${response.status}` } = content.error ?? {};
-    throw Object.assign(new Error(message), { status: response.status, code });
+    const content = await response.json().catch(() => null);
+    if (response.ok && content?.counts) return content;
+    const { code = "", message = `the server responds with status ${response.status}` } = content?.error ?? {};
+    // A proxy may respond with a page of its own, and with status 200: nothing was saved then.
+    throw Object.assign(new Error(message), { status: response.ok ? 502 : response.status, code });
   }
 
   // What an error means: "away", "logged out", "outdated", "moved", or null if the request itself is refused.
@@ -172,7 +176,7 @@
     store();
     const what = operation.kind === "label" ? `The label “${nameOf(operation.label)}” was not saved: ` : "";
     setMessage(`${what}${error.message}`);
-    if (state.current?.number === number) showNext();
+    if (state.current?.number === number) replaceCurrent();
   }
 
   // --- Images to review ---
@@ -230,9 +234,9 @@
     state.ahead.forEach(fetchPictures);
     forgetPictures();
     if (isLost) {
-      const isMoved = Date.now() < state.movedUntil; // it is reserved for the last login, and comes again
-      if (!isMoved) setMessage("The last image was given to another reviewer, since nothing was done for a while.");
-      showNext();
+      const isMoved = Date.now() < state.movedUntil;
+      if (!isMoved) setMessage("The last image was given to another reviewer, since nothing was done for a while, or labeled elsewhere.");
+      replaceCurrent(isMoved ? "The last image is reserved for your last login, and comes again." : "");
     } else if (!current) {
       showNext();
     }
@@ -251,6 +255,10 @@
     if (!item) return;
     if (!isVisible(item)) {
       say("The image is still loading.");
+      return;
+    }
+    if (stage.classList.contains("changed")) {
+      say("The image has changed.");
       return;
     }
     state.past.push({ number: item.number, kind, label, item });
@@ -281,7 +289,11 @@
   }
 
   function bringBack(item, entry = null) {
-    if (state.current?.number === item.number) return;
+    if (state.current?.number === item.number) {
+      say("Undone.");
+      renderActions();
+      return;
+    }
     state.ahead = state.ahead.filter((one) => one.number !== item.number);
     if (state.current) state.ahead.unshift(state.current);
     const was = entry?.kind === "label" ? ` It was labeled ${nameOf(entry.label)}.` : "";
@@ -291,6 +303,15 @@
 
   function showNext(done = "") {
     show(state.ahead.shift() ?? null, done);
+  }
+
+  // Shows another image although nobody decided about the last one; a key that is on its way is not meant for it.
+  let changedTimer = 0;
+  function replaceCurrent(reason = "") {
+    showNext(reason);
+    stage.classList.add("changed");
+    clearTimeout(changedTimer);
+    changedTimer = setTimeout(() => stage.classList.remove("changed"), CHANGED_PAUSE);
   }
 
   // --- Pictures ---
@@ -329,10 +350,13 @@
     if (!views.has(view.position)) {
       const image = new Image();
       image.alt = "";
+      let attempts = 0;
       image.onload = () => { image.classList.toggle("pixels", isSmall(image)); image.hidden = false; };
       image.onerror = () => {
         image.hidden = true;
-        if (state.trouble && pictures.has(item.number)) setTimeout(() => { image.src = address; }, LONGEST_PAUSE / 2);
+        attempts += 1;
+        const isWanted = pictures.get(item.number)?.views === views && (state.trouble || attempts < VIEW_ATTEMPTS);
+        if (isWanted) setTimeout(() => { image.src = address; }, Math.min(250 * 2 ** attempts, LONGEST_PAUSE));
       };
       const address = `/v1/review/${item.number}/views/${view.position}`;
       image.src = address;
@@ -772,7 +796,7 @@
   function comeBack() {
     lastActive = Date.now();
     wake();
-    refill();
+    if (state.hasBegun) refill();
   }
   for (const kind of ["keydown", "pointerdown"]) {
     document.addEventListener(kind, () => {
@@ -806,6 +830,7 @@
         await pause(1000);
       }
     }
+    state.hasBegun = true;
     refill();
   }
   begin();
