@@ -366,6 +366,18 @@ def test_relative_model_is_found_beside_the_policy(policy_folder: Path) -> None:
         resolve_classifier(loaded, None, allow_mismatch=False)  # a policy without a file
 
 
+@pytest.mark.parametrize("location", ["models/model.onnx", "/elsewhere/model.onnx"])
+def test_model_that_was_moved_with_its_policy_is_found_by_its_name(policy_folder: Path, location: str) -> None:
+    loaded = Policy.load(policy_folder / "policy.json")
+    name = loaded.classifier.name.replace("model.onnx", location)
+    loaded = loaded.model_copy(update={"classifier": loaded.classifier.model_copy(update={"name": name})})
+    found = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
+    assert found.classifier.name.startswith(f"onnx:{policy_folder / 'model.onnx'}")
+    (policy_folder / "model.onnx").write_bytes(NETWORK.read_bytes() + b"\x32\x01x")
+    with pytest.raises(DecisionError):
+        resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
+
+
 @pytest.mark.parametrize("content", [b"no model", NETWORK.read_bytes() + b"\x32\x01x", NETWORK.read_bytes()])
 def test_file_that_the_policy_was_made_for_is_found_by_its_digest(policy_folder: Path, content: bytes) -> None:
     Path("model.onnx").write_bytes(content)

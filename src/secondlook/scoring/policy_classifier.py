@@ -40,8 +40,8 @@ def resolve_classifier(
     """Load the given classifier, or that of the policy if None, and compare it with the policy.
 
     A spec inherits the options of the policy that it lacks, as far as they are harmless. A relative path in the policy
-    is looked up in the working directory and in `folder`, that of the policy file. A classifier that the policy was not
-    made for is an error unless `allow_mismatch` is set.
+    is looked up in the working directory and in `folder`, that of the policy file, and a file name in `folder`. A
+    classifier that the policy was not made for is an error unless `allow_mismatch` is set.
     """
     classifier = _load_from_policy(policy, folder) if given is None else _load_given(given, policy)
     if not allow_mismatch:
@@ -90,7 +90,8 @@ def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
 def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
     """Return the specs of a policy's models in the working directory, and in the folder of the policy, where they are.
 
-    Nothing is opened, and whatever is not a local file that is data is an error.
+    In that folder, a model is also found by its file name alone: both may be moved to another machine. Nothing is
+    opened, and whatever is not a local file that is data is an error.
     """
     try:
         specs = [_check_data_only(text) for text in name.split(MEMBER_SEPARATOR)]
@@ -98,17 +99,21 @@ def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
         raise DecisionError(
             f"cannot load the classifier of the policy: {str(error).rstrip('.')}; pass it as classifier=."
         ) from None
-    beside = [replace(spec, location=str((folder or Path()) / spec.path)) for spec in specs]
-    if [spec.path.absolute() for spec in specs] == [spec.path.absolute() for spec in beside]:
+    if folder is None:
         return [specs]
-    missing = [[spec for spec in place if not os.path.exists(spec.path)] for place in (specs, beside)]  # noqa: PTH110
-    if all(missing):
+    beside = [replace(spec, location=str(folder / spec.path)) for spec in specs]
+    by_name = [replace(spec, location=str(folder / spec.path.name)) for spec in specs]
+    places = {tuple(spec.path.absolute() for spec in place): place for place in (specs, beside, by_name)}
+    if len(places) == 1:
+        return [specs]
+    existing = [place for paths, place in places.items() if all(map(os.path.exists, paths))]
+    if not existing:
+        missing = next(spec for spec in specs if not os.path.exists(spec.path))  # noqa: PTH110
         raise DecisionError(
-            f"the model {missing[0][0].location!r} of the policy is neither in the working directory "
-            f"{str(Path.cwd())!r} nor beside the policy in {str(folder)!r}; copy it to one of them, or pass it as "
-            "classifier=."
+            f"the model {missing.location!r} of the policy is neither in the working directory {str(Path.cwd())!r} nor "
+            f"beside the policy in {str(folder)!r}; copy it to one of them, or pass it as classifier=."
         )
-    return [place for place, absent in zip((specs, beside), missing, strict=True) if not absent]
+    return existing
 
 
 def _load_models(models: Sequence[DescribedModel]) -> Classifier:
