@@ -24,11 +24,11 @@ class DeciderRuntime(MLModel):  # type: ignore[misc]
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         """Decide about images; returns the requested outputs, by default all."""
-        images = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
         names = [tensor.name for tensor in payload.outputs or self.outputs]
         try:
+            images = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
             arrays = await asyncio.to_thread(self.session.run, names, images)
-        except Exception as error:  # such as images of a wrong size, which are the client's mistake
+        except Exception as error:  # such as images of a wrong size, or fewer values than the shape has
             raise InferenceError(f"the images cannot be decided: {error}") from error
         datatypes = {tensor.name: tensor.datatype for tensor in self.outputs}
         outputs = [  # NumpyCodec would make [n, 1] out of [n]

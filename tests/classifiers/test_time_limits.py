@@ -52,6 +52,20 @@ def test_one_thread_watches_all_calls() -> None:
     assert count() == before + 1
 
 
+def test_a_thread_that_cannot_be_started_is_started_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, stopped = TimeLimits(), threading.Event()
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError), limits.limit(0.01, lambda: None):
+            pass
+    with limits.limit(0.01, stopped.set):
+        assert stopped.wait(20)
+
+
 @pytest.mark.posix
 def test_limits_hold_in_a_forked_process() -> None:
     with TIME_LIMITS.limit(60, lambda: None):

@@ -59,6 +59,9 @@ def test_export_tells_what_it_wrote(exported: Here) -> None:
         (("--image-shape", "16,16,x"), "16,16,x"),
         (("--force", "--image-shape", "17,17,3"), "17"),
         (("--force", "--policy", "absent.json"), "absent.json"),
+        (("--force", "--out", "model.onnx"), "model.onnx"),
+        (("--force", "--policy", "decide.onnx"), "decide.onnx"),
+        (("--out", "absent/decide.onnx"), "absent"),
         (("--force", "--model", "onnx:other.onnx"), "--allow-mismatch"),
     ],
 )

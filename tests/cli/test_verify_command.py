@@ -11,6 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import secondlook as sl
+from secondlook.onnx_export import DEFAULT_DIFFERENCE
 from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
@@ -65,6 +66,10 @@ def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
     assert told.json["differing_decisions"] > 0
     assert told.json["differing"][0]["id"] in done.out
     assert exported(*VERIFY, "--tolerance", "1").code == 0
+
+
+def test_help_tells_the_default_tolerance(here: Here) -> None:
+    assert f"[default: ({DEFAULT_DIFFERENCE:g})]" in " ".join(here("verify", "--help").out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

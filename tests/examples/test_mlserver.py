@@ -158,6 +158,22 @@ def test_images_of_another_size_are_the_mistake_of_the_client(server: str) -> No
     assert "Got: 8 Expected: 16" in reply.json["error"]
 
 
+MALFORMED: dict[str, dict[str, Any]] = {
+    "too few values": {"data": [0] * 100},
+    "texts as pixels": {"data": ["a"] * 256},
+    "bytes": {"datatype": "BYTES", "data": ["a"]},
+    "another name": {"name": "pictures"},
+}
+
+
+@pytest.mark.parametrize("changes", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_tensors_are_the_mistake_of_the_client(server: str, changes: dict[str, Any]) -> None:
+    tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 16, 16, 1], "data": [0] * 256, **changes}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    reply = send(f"{server}/v2/models/decide/infer", body, Content_Type="application/json")
+    assert 400 <= reply.status < 500, reply.body
+
+
 def test_requirements_are_those_of_the_tests() -> None:
     required, installed = ((path.read_text().splitlines()[1:]) for path in (EXAMPLE / "requirements.txt", VERSIONS))
     assert set(required) <= set(installed)

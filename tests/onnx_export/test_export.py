@@ -1,6 +1,7 @@
 """Exported files against the library: the same decisions from the same images."""
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.errors import DecisionError, ExportError
-from secondlook.onnx_export import export_onnx
+from secondlook.onnx_export import export, export_onnx
+from secondlook.onnx_export.networks import make_networks
 from secondlook.predictions import Predictions
-from secondlook.scoring import load_decider, load_policy
+from secondlook.scoring import OnnxDecider, load_decider, load_policy
 from secondlook.selective import Policy, Rule, certify, fit_schedule
+from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
 from tests.onnx_export.conftest import N_CLASSES, make_images, make_policy, write_network
 
@@ -118,7 +121,11 @@ def test_threshold_of_each_class_is_used(classifier: Classifier, tmp_path: Path)
     rule = certify(labeled, "mean", risk=0.2, delta=0.1, groups="class")
     assert len({group.threshold for group in rule.groups}) > 1
     policy, _ = make_policy(classifier, images[:1], rule)
-    found = run_file(export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path, images)
+    path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
+    graph = onnx.load(path).graph
+    used = {name for node in graph.node for name in node.input}
+    assert used >= {tensor.name for tensor in graph.initializer}, "ONNX Runtime warns of those that are not used"
+    found = run_file(path, images)
     looked = rule.look(preds)
     clear = np.abs(looked.confidence - np.array([group.threshold for group in rule.groups])[looked.predicted]) > 1e-3
     np.testing.assert_array_equal(found["accept"][clear], rule.accept_images(preds, looked.confidence)[clear])
@@ -249,6 +256,141 @@ def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_pat
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=other, allow_mismatch=True)
     assert "none, since" in summary.guarantee_text
     assert load_decider(summary.path).record.mismatch
+
+
+def test_file_with_another_classifier_names_it_and_states_no_guarantee(classifier: Classifier, tmp_path: Path) -> None:
+    _, preds = make_policy(classifier, make_images(600), Rule(0.5))
+    labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
+    policy, _ = make_policy(classifier, make_images(1), certify(labeled, "mean", risk=0.2, delta=0.1))
+    assert policy.certified
+    own = onnx.load(export_onnx(policy, tmp_path / "own.onnx", classifier=classifier).path).doc_string
+    assert "network.onnx" in own
+    assert policy.guarantee_text in own
+    write_network(tmp_path / "inside.onnx", seed=5)
+    other = load_classifier(f"onnx:{tmp_path / 'inside.onnx'}?mean=.5&std=.25")
+    path = export_onnx(policy, tmp_path / "other.onnx", classifier=other, allow_mismatch=True).path
+    stated = onnx.load(path).doc_string
+    assert "prediction of inside.onnx" in stated
+    assert "none, since" in stated
+    assert policy.guarantee_text not in stated
+    assert str(tmp_path) not in own + stated, "the folders of whoever exports are nobody's business"
+
+
+@pytest.mark.parametrize("is_adaptive", [False, True])
+def test_file_for_1000_classes_grows_little_beside_their_names(tmp_path: Path, is_adaptive: bool) -> None:
+    n_classes, generator, views = 1000, np.random.default_rng(0), ViewSet("imagenet")
+    file = write_pooling_network(tmp_path / "network.onnx", n_classes)
+    classifier = load_classifier(f"onnx:{file}?resize=256&crop=224&mean=.485,.456,.406&std=.229,.224,.225")
+    logits = generator.normal(0, 2, (100, len(views), n_classes)).astype(np.float32)
+    logits[:, :, 0] += generator.uniform(4, 14, (100, 1))
+    rule = fit_adaptive_rule(Predictions(logits=logits, views=views), "mean")
+    rule = rule if is_adaptive else replace(rule, schedule=None)
+    names = tuple(f"class {number} of an ordinary data set" for number in range(n_classes))
+    policy = Policy.from_rule(rule, classifier=classifier, views=rule.list_views(views.texts), class_names=names)
+    summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+    without_names = summary.added - len(json.dumps(names))
+    assert 0 < without_names < (40_000 if is_adaptive else 25_000)
+
+
+def write_pooling_network(path: Path, n_classes: int) -> Path:
+    """Write a network that classifies by the mean color of images of 224 x 224 pixels."""
+    matrix = np.random.default_rng(0).normal(size=(3, n_classes)).astype(np.float32)
+    nodes = [
+        onnx.helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
+        onnx.helper.make_node("Flatten", ["pooled"], ["features"]),
+        onnx.helper.make_node("MatMul", ["features", "matrix"], ["logits"]),
+    ]
+    sizes: dict[str, list[int | str]] = {"images": ["batch", 3, 224, 224], "logits": ["batch", n_classes]}
+    described = [onnx.helper.make_tensor_value_info(name, 1, size) for name, size in sizes.items()]
+    weights = [onnx.numpy_helper.from_array(matrix, "matrix")]
+    graph = onnx.helper.make_graph(nodes, "network", described[:1], described[1:], weights)
+    opset = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def write_standardizing_network(path: Path) -> Path:
+    """Write a network that subtracts the mean of each image and divides by its standard deviation."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 18]>
+        network (float[batch, 3, 16, 16] images) => (float[batch, 2] logits)
+        <int64[1] axis = {1}, int64[1] start = {100}, int64[1] end = {102}> {
+            pixels = Flatten (images)
+            mean = ReduceMean (pixels, axis)
+            centered = Sub (pixels, mean)
+            squares = Mul (centered, centered)
+            variance = ReduceMean (squares, axis)
+            deviation = Sqrt (variance)
+            standardized = Div (centered, deviation)
+            logits = Slice (standardized, start, end, axis)
+        }""")
+    onnx.save(model, path)
+    return path
+
+
+def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> None:
+    """A black image has no standard deviation, so that the outputs for it are not numbers."""
+    classifier = load_classifier(f"onnx:{write_standardizing_network(tmp_path / 'network.onnx')}", output="logits")
+    images = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 3), dtype=np.uint8)
+    policy, preds = make_policy(classifier, images, Rule(0.5), "identity hflip")
+    summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+    np.testing.assert_array_equal(run_file(summary.path, images)["label"], preds.predicted())
+
+
+def test_file_that_fails_is_not_written(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+
+    def fail(self: OnnxDecider, images: Array) -> Any:
+        assert len(images) > 1, "a batch is tried"
+        raise DecisionError(f"decider {str(self.path)!r} failed; pass other images.")
+
+    monkeypatch.setattr(OnnxDecider, "_run", fail)
+    with pytest.raises(ExportError, match=r"decide\.onnx") as caught:
+        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+    assert tempfile.gettempdir() not in str(caught.value).replace(str(tmp_path), "")
+    assert not (tmp_path / "decide.onnx").exists()
+
+
+def test_model_that_onnx_does_not_take_is_one_sentence(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+
+    def fail(_model: object, **_options: object) -> None:
+        raise onnx.checker.ValidationError("a fault\nwith details")
+
+    networks = make_networks([classifier], (16, 16, 3))
+    monkeypatch.setattr(export, "make_networks", lambda *_: networks)
+    monkeypatch.setattr(onnx.checker, "check_model", fail)
+    with pytest.raises(ExportError, match="a fault") as caught:
+        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", ["network.onnx", "link.onnx", "weights.onnx", "policy.onnx"])
+def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: Path, kept: str) -> None:
+    onnx.save(
+        onnx.load(network_file), network_file, save_as_external_data=True, location="weights.onnx", size_threshold=0
+    )
+    (tmp_path / "link.onnx").symlink_to(network_file)
+    classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25")
+    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    export_onnx(policy, tmp_path / "policy.onnx", classifier=classifier)
+    before = (tmp_path / kept).read_bytes()
+    with pytest.raises(ExportError, match=kept):
+        export_onnx(tmp_path / "policy.onnx", tmp_path / kept, classifier=classifier, overwrite=True)
+    assert (tmp_path / kept).read_bytes() == before
+
+
+def test_missing_folder_is_found_before_anything_is_converted(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    monkeypatch.setattr(export, "make_networks", lambda *_: pytest.fail("a network is converted"))
+    with pytest.raises(ExportError, match="absent"):
+        export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
 
 
 def test_method_without_an_onnx_form_is_refused(classifier: Classifier, tmp_path: Path) -> None:

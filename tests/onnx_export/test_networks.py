@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import Classifier, Preprocessing, RemoteClassifier, load_classifier
+from secondlook.classifiers import Classifier, OnnxClassifier, Preprocessing, RemoteClassifier, load_classifier
 from secondlook.errors import ClassifierError, ExportError, MissingExtraError
-from secondlook.onnx_export import conversion
+from secondlook.onnx_export import conversion, networks
 from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor, describe_value
 from secondlook.onnx_export.networks import RESERVED_NAMES, Network, embed_network, make_networks
 
@@ -184,8 +184,9 @@ def test_a_newer_opset_is_kept(tmp_path: Path) -> None:
     assert _get_opset(network) == 21
 
 
-def test_an_opset_that_cannot_be_converted_is_rejected(tmp_path: Path) -> None:
+def test_an_opset_that_cannot_be_converted_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN.replace("18", "17")))
+    monkeypatch.setattr(OnnxClassifier, "is_unchanged", lambda self: True)
     write_model(tmp_path / "m.onnx", PLAIN.replace("18", "9").replace("Relu", "ThresholdedRelu"))
     with pytest.raises(ExportError, match=r"m\.onnx.* 9 .* 18"):
         make_network(classifier)
@@ -327,6 +328,31 @@ def test_a_file_that_was_replaced_is_rejected(tmp_path: Path) -> None:
         make_network(classifier)
 
 
+def test_a_file_that_was_replaced_by_a_similar_one_is_rejected(tmp_path: Path) -> None:
+    """The outputs are the same within all tolerances, but the policy is for another file."""
+    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
+    write_model(tmp_path / "m.onnx", PLAIN, lambda model: setattr(model, "doc_string", "another one"))
+    with pytest.raises(ExportError, match=r"m\.onnx"):
+        make_network(classifier)
+
+
+@pytest.mark.parametrize(("output", "is_accepted"), [("logits", True), ("probabilities", False)])
+def test_probabilities_are_compared_more_closely_than_logits(
+    output: Any, is_accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 1,000 classes has a probability of about 0.001, which a difference of 0.0005 changes a lot."""
+    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
+    expected = np.full((networks.CHECKED_IMAGES, 1000), 1e-3, np.float32)
+    monkeypatch.setattr(classifier, "output", output)
+    monkeypatch.setattr(type(classifier), "__call__", lambda *_: expected)
+    monkeypatch.setattr(networks, "_run", lambda *_: expected + np.float32(5e-4))
+    if is_accepted:
+        assert make_network(classifier).n_classes == 1000
+    else:
+        with pytest.raises(ExportError, match=r"m\.onnx"):
+            make_network(classifier)
+
+
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
 @pytest.mark.parametrize("name", ["cifar10/resnet20.onnx", "cifar10-jpeg/wrn16-2-seed0.onnx"])
 def test_real_networks_have_the_outputs_of_their_classifiers(name: str) -> None:
@@ -352,6 +378,47 @@ def test_members_get_the_same_opset_and_names_of_their_own(tmp_path: Path) -> No
     inputs = [make_inputs(*pair, IMAGES) for pair in zip(networks, members, strict=True)]
     for found, member in zip(run_embedded(networks, inputs), members, strict=True):
         np.testing.assert_allclose(found, member(IMAGES), atol=1e-5)
+
+
+def test_members_with_branches_in_branches_keep_their_own_tensors(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "positive = Relu (features)",
+        """
+        positive = If (yes) <
+            then_branch = then () => (kept) {
+                kept = If (yes) <
+                    then_branch = inner_then () => (deep) { scaled = Mul (features, two) deep = Relu (scaled) },
+                    else_branch = inner_else () => (deep_too) { deep_too = Neg (features) }
+                >
+            },
+            else_branch = other () => (negated) { negated = Neg (features) }
+        >""",
+    )
+    arrays = [{"yes": np.array(True), "two": np.array(number, np.float32)} for number in (1, 2)]
+    members = [load_onnx(write_branching(tmp_path / f"{each['two']:g}.onnx", text, each)) for each in arrays]
+    made = make_networks(members, SHAPE)
+    inputs = [make_inputs(*pair, IMAGES) for pair in zip(made, members, strict=True)]
+    first, second = run_embedded(made, inputs)
+    np.testing.assert_allclose(first, members[0](IMAGES), atol=1e-5)
+    np.testing.assert_allclose(second, members[1](IMAGES), atol=1e-5)
+    assert np.abs(first - second).max() > 0.01
+
+
+def write_branching(file: Path, text: str, arrays: dict[str, Array]) -> Path:
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    return write_model(file, text, lambda model: model.graph.initializer.extend(tensors))
+
+
+def test_members_that_are_too_large_together_are_rejected_before_any_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [load_onnx(write_model(tmp_path / f"{number}.onnx", PLAIN)) for number in range(3)]
+    size = (tmp_path / "0.onnx").stat().st_size
+    monkeypatch.setattr(conversion, "MAX_BYTES", 2 * size)
+    assert len(make_networks(members[:2], SHAPE)) == 2
+    monkeypatch.setattr(conversion, "_load_file", lambda _: pytest.fail("a file is read"))
+    with pytest.raises(ExportError, match="3 members"):
+        make_networks(members, SHAPE)
 
 
 def test_members_with_different_versions_of_other_operators_are_rejected(tmp_path: Path) -> None:
@@ -404,7 +471,16 @@ def test_a_module_has_the_outputs_of_its_classifier(capfd: pytest.CaptureFixture
     content = network.model.SerializeToString()
     assert network.size == len(content)
     assert b".py" not in content
+    assert not network.model.graph.metadata_props, "descriptions of torch, larger than all that is added"
     assert capfd.readouterr() == ("", "")
+
+
+def test_too_large_a_module_is_rejected_before_it_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = load_classifier(make_module(), output="logits", name="mine")
+    monkeypatch.setattr(conversion, "MAX_BYTES", 1000)
+    monkeypatch.setattr(type(classifier), "copy_for_export", lambda _: pytest.fail("the module is copied"))
+    with pytest.raises(ExportError, match="'mine'"):
+        make_network(classifier)
 
 
 def test_a_module_with_probabilities_and_channels_last() -> None:

@@ -318,6 +318,11 @@ def test_shapes_are_those_of_the_preprocessing_or_of_the_images(
         ({}, (32, 32), "(32, 32)"),
         ({}, (32, 32, 4), "4"),
         ({}, (0, 32, 3), "(0, 32, 3)"),
+        ({}, (16.0, 16, 3), "16.0"),
+        ({"size": 16, "channels": 3}, (16.0, 16, 3), "16.0"),
+        ({}, 16, "16"),
+        ({}, ("16", 16, 3), "'16'"),
+        ({}, (True, 16, 3), "True"),
     ],
 )
 def test_shapes_that_are_unknown_or_contradict_are_errors(options: Any, image_shape: Any, offending: str) -> None:

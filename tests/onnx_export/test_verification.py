@@ -146,6 +146,55 @@ def test_the_distance_of_looks_is_that_from_the_next_limit(
         assert image.distance == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["image", "adaptive"])
+def test_probabilities_that_differ_fail(classifier: Classifier, tmp_path: Path, kind: str) -> None:
+    policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
+    file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
+    same = verify_decider(file, policy, IMAGES, classifier=classifier, tolerance=1e-5)
+    assert same.passed
+    assert same.largest_probability_difference < 1e-5
+    change_probabilities(file, 1.01)
+    result = verify_decider(file, policy, IMAGES, classifier=classifier)
+    assert result.largest_difference < 1e-5
+    assert 0.005 < result.largest_probability_difference < 0.0101
+    assert not result.passed
+    assert "probability" in result.verdict
+    assert verify_decider(file, policy, IMAGES, classifier=classifier, tolerance=0.0101).passed
+
+
+def change_probabilities(file: Path, factor: float) -> None:
+    """Multiply the probabilities of a file, and nothing else."""
+    model = onnx.load(file)
+    (node,) = (node for node in model.graph.node if list(node.output) == ["probabilities"])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(factor, np.float32), "factor"))
+    node.op_type = "Mul"
+    node.input.append("factor")
+    onnx.save(model, file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "views", "interpolates"),
+    [
+        ("", VIEWS, False),
+        ("", "identity shift:0.5,0", True),
+        ("", "identity rotate:5", True),
+        ("&resize=16,16", "identity hflip", True),
+        ("&resize=16,16&interpolation=nearest", "identity hflip", False),
+    ],
+)
+def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
+    network_file: Path, tmp_path: Path, settings: str, views: str, interpolates: bool
+) -> None:
+    classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25{settings}")
+    policy, _ = make_policy(classifier, IMAGES, Rule(0.7), views)
+    file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
+    result = verify_decider(file, policy, IMAGES[:20], classifier=classifier, tolerance=0)
+    assert not result.passed
+    assert ("rounding" in result.verdict) == interpolates
+    assert "rounding" not in replace(result, largest_difference=0.1).verdict, "which is too much for rounding"
+    assert "rounding" not in replace(result, tolerance=1).verdict, "the file passes"
+
+
 def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_path: Path) -> None:
     policies = [make_policy(classifier, IMAGES[:5], Rule(threshold), VIEWS)[0] for threshold in (0.61, 0.62)]
     export_onnx(policies[0], tmp_path / "d.onnx", classifier=classifier)

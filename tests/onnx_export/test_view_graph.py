@@ -1,6 +1,7 @@
 """Views as ONNX operators against the CPU engine."""
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -107,3 +108,26 @@ def test_onnx_form_that_returns_no_tensor_is_refused() -> None:
 
     with pytest.raises(ExportError, match="float"):
         apply_in_graph(make_images(0, (1, 4, 4, 3)), "invert")
+
+
+FAULTY_FORMS: dict[str, Callable[[Graph, Tensor], object]] = {
+    "unknown operator": lambda graph, images: graph.op("Nothing", images),
+    "unknown attribute": lambda graph, images: graph.op("Floor", images, strength=3),
+    "attribute without a form in ONNX": lambda graph, images: graph.op("Floor", images, strength=object()),
+    "one channel": lambda graph, images: graph.op("ReduceMean", images, np.array([3]), keepdims=1),
+    "too few axes": lambda graph, images: graph.op("ReduceMean", images, np.array([3]), keepdims=0),
+    "another size": lambda graph, images: graph.op("Slice", images, np.array([0]), np.array([2]), np.array([1])),
+    "fails": lambda _graph, _images: 1 / 0,
+}
+
+
+@pytest.mark.usefixtures("temporary_registry")
+@pytest.mark.parametrize("fault", FAULTY_FORMS)
+def test_faulty_onnx_form_names_the_view(fault: str) -> None:
+    @view_step("broken", onnx=FAULTY_FORMS[fault])
+    def keep(images: Array) -> Array:
+        return images
+
+    with pytest.raises(ExportError, match="hflip\\+broken") as caught:
+        apply_in_graph(make_images(0, (1, 4, 4, 3)), "hflip+broken")
+    assert "\n" not in str(caught.value)

@@ -1,8 +1,11 @@
 """Exported files in the library: the decisions of the file, and no harm from files that are damaged or hostile."""
 
 import json
+import math
 import os
+import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble, load_classifier, read_onnx_metadata, read_onnx_opset
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.onnx_export import export_onnx
-from secondlook.scoring import EXPORT_METADATA, load_decider, load_policy
+from secondlook.scoring import EXPORT_METADATA, OnnxDecider, load_decider, load_policy
+from secondlook.scoring.export_record import MAX_VIEWS
 from secondlook.selective import POLICY_METADATA, Policy, PolicyWarning, Rule, fit_schedule
 from tests.classifiers.test_damaged_files import N_FILES, damage
 from tests.onnx_export.conftest import make_images, make_policy, write_network
@@ -260,6 +265,15 @@ def cast_to_float(source: str) -> dict[str, Any]:
     return {"confidence": helper.make_node("Cast", [source], ["confidence"], to=TensorProto.FLOAT)}
 
 
+def cast_probabilities(source: str) -> dict[str, Any]:
+    """Replace the probabilities, but not the outputs of looks."""
+    return {
+        "plain": helper.make_node("Cast", ["both"], ["plain"], to=TensorProto.FLOAT),
+        "view_outputs": helper.make_node("Unsqueeze", ["plain", "last_axis"], ["view_outputs"]),
+        "probabilities": helper.make_node("Cast", [source], ["probabilities"], to=TensorProto.FLOAT),
+    }
+
+
 LYING: dict[str, dict[str, Any]] = {
     "accepts everything": {"nodes": {"accept": helper.make_node("GreaterOrEqual", ["exact", "dark"], ["accept"])}},
     "rejects everything": {"nodes": {"accept": helper.make_node("Greater", ["exact", "white"], ["accept"])}},
@@ -272,6 +286,9 @@ LYING: dict[str, dict[str, Any]] = {
     "outputs that are not numbers": {
         "nodes": {"probabilities": helper.make_node("Cast", ["not_numbers"], ["probabilities"], to=TensorProto.FLOAT)}
     },
+    "probabilities that are not numbers": {"nodes": cast_probabilities("not_numbers")},
+    "infinite probabilities": {"nodes": cast_probabilities("infinite_numbers")},
+    "negative probabilities": {"nodes": cast_probabilities("negative")},
     "one row for all images": {"nodes": {"looks": helper.make_node("Identity", ["single"], ["looks"])}},
     "another number of classes": {"record": {"classes": 3}},
     "no such memory": {"nodes": {"bright": helper.make_node("ConstantOfShape", ["huge"], ["bright"])}},
@@ -289,6 +306,9 @@ def test_invalid_results_are_an_error(tmp_path: Path, fault: str) -> None:
         "infinite": helper.make_node("Div", ["one", "zero"], ["infinite"]),
         "column": helper.make_node("Unsqueeze", ["not_a_number", "last_axis"], ["column"]),
         "not_numbers": helper.make_node("Add", ["both", "column"], ["not_numbers"]),
+        "infinite_column": helper.make_node("Unsqueeze", ["infinite", "last_axis"], ["infinite_column"]),
+        "infinite_numbers": helper.make_node("Add", ["both", "infinite_column"], ["infinite_numbers"]),
+        "negative": helper.make_node("Neg", ["both"], ["negative"]),
     }
     nodes = {**steps, **settings.get("nodes", {})}
     file = write_decider(tmp_path / "d.onnx", nodes=nodes, constants=constants, record=settings.get("record"))
@@ -305,8 +325,85 @@ def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx", nodes=nodes, constants={"yes": np.array(True)})
     with pytest.raises(DecisionError, match=r"0\.3 seconds"):
         load_decider(file, timeout=0.3).decide(IMAGES[0])
-    with pytest.raises(DecisionError, match="timeout=0"):
-        load_decider(file, timeout=0)
+    for timeout in (0, math.nan):
+        with pytest.raises(DecisionError, match=f"timeout={timeout:g}"):
+            load_decider(file, timeout=timeout)
+
+
+def test_loading_ends_at_the_timeout(tmp_path: Path) -> None:
+    """ONNX Runtime computes what is constant while it loads a file, here products of large matrices."""
+    side, products = 700, 60
+    names = [f"product{number}" for number in range(products)]
+    nodes = {
+        "product0": helper.make_node("ConstantOfShape", ["sides"], ["product0"]),
+        **{name: helper.make_node("MatMul", [before, before], [name]) for before, name in pairwise(names)},
+        "largest": helper.make_node("ReduceMax", [names[-1]], ["largest"], keepdims=0),
+        "exact_largest": helper.make_node("Cast", ["largest"], ["exact_largest"], to=TensorProto.DOUBLE),
+        "dark": helper.make_node("Sub", ["exact_largest", "bright"], ["dark"]),
+    }
+    file = write_decider(tmp_path / "d.onnx", nodes=nodes, constants={"sides": np.array([side, side])})
+    with pytest.raises(DecisionError, match=r"d\.onnx.*0\.01 seconds"):
+        load_decider(file, timeout=0.01)
+
+
+def test_views_are_read_in_time_and_limited_in_number(tmp_path: Path) -> None:
+    names = ("identity", *(f"shift:{number},1" for number in range(MAX_VIEWS)))
+    policy = make_bright_policy()
+
+    def write(count: int) -> Path:
+        content = {**policy.model_dump(exclude={"checksum", "version"}), "views": names[:count]}
+        return write_decider(tmp_path / "d.onnx", Policy.model_validate(content))
+
+    started = time.process_time()
+    load_decider(write(MAX_VIEWS))
+    assert time.process_time() - started < 2, "sets of the first 1, 2, 3 ... views would take 10 seconds"
+    with pytest.raises(DecisionError, match=r"1,001 views"):
+        load_decider(write(MAX_VIEWS + 1))
+
+
+def test_preprocessing_that_is_not_valid_is_an_error(tmp_path: Path) -> None:
+    policy = make_bright_policy()
+    for settings in ({"resize": -1}, {"unknown": 1}, {"mean": {"red": 1}}, {"crop": [[1]]}):
+        content = policy.model_dump(exclude={"checksum", "version"})
+        content["classifier"] = {**content["classifier"], "preprocessing": settings}
+        file = write_decider(tmp_path / "d.onnx", Policy.model_validate(content))
+        with pytest.raises(DecisionError) as error:
+            load_decider(file)
+        assert len(str(error.value)) < 1000
+
+
+@pytest.fixture
+def resizing(tmp_path: Path) -> OnnxDecider:
+    """A file that resizes the shorter side to 64 pixels and crops."""
+    classifier = load_classifier(f"onnx:{write_network(tmp_path / 'n.onnx')}?resize=64&crop=16")
+    policy = Policy.from_rule(Rule(0.7), classifier=classifier, views=("identity", "hflip"))
+    export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
+    return load_decider(tmp_path / "d.onnx")
+
+
+def test_images_that_would_become_huge_are_refused(resizing: OnnxDecider) -> None:
+    strip = np.zeros((1, 60_000, 3), np.uint8)
+    with pytest.raises(DecisionError, match=r"1 x 60000.*64 x 3840000"):
+        resizing.decide_images(strip[None])
+    with pytest.raises(DecisionError, match=r"image 1 .*60000"):
+        resizing.decide_list([make_images(1, 20)[0], strip.transpose(1, 0, 2)])
+    assert resizing.describe_misfit((10, 10_000, 3)) is None
+    assert resizing.describe_misfit((9000, 9000, 3)) is None, "a large image becomes smaller"
+
+
+def test_batches_are_chosen_by_what_the_classifier_gets(resizing: OnnxDecider, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run = OnnxDecider._run
+
+    def count(self: OnnxDecider, images: Array) -> Any:
+        sizes.append(len(images))
+        return run(self, images)
+
+    monkeypatch.setattr(OnnxDecider, "_run", count)
+    for side in (16, 900):  # by their own size, batches of these would be 8 / 2 views
+        sizes.clear()
+        resizing.decide_images(np.zeros((20, side, side, 3), np.uint8))
+        assert sizes == [20]
 
 
 @pytest.mark.parametrize("location", ["../outside.bin", "/etc/hostname", "missing.bin"])

@@ -18,9 +18,9 @@ from secondlook.classifiers.http_client import HttpClient, HttpResponse
 from secondlook.classifiers.inference_protocol import HEADER_LENGTH, MAX_JSON_VALUES
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
 from secondlook.classifiers.onnx_file import find_external_data, read_onnx_metadata, read_onnx_opset
-from secondlook.classifiers.onnx_model import DEFAULT_TIMEOUT, OnnxClassifier
-from secondlook.classifiers.onnx_session import OnnxSessions, limit_session
-from secondlook.classifiers.preprocessing import LUMINANCE_WEIGHTS, Preprocessing, as_pixels
+from secondlook.classifiers.onnx_model import OnnxClassifier
+from secondlook.classifiers.onnx_session import DEFAULT_TIMEOUT, OnnxSessions, limit_session
+from secondlook.classifiers.preprocessing import LUMINANCE_WEIGHTS, MAX_RESIZED_PIXELS, Preprocessing, as_pixels
 from secondlook.classifiers.remote import RemoteClassifier
 from secondlook.classifiers.sklearn_model import SklearnClassifier
 from secondlook.classifiers.threads import limit_threads
@@ -31,6 +31,7 @@ __all__ = [
     "HEADER_LENGTH",
     "LUMINANCE_WEIGHTS",
     "MAX_JSON_VALUES",
+    "MAX_RESIZED_PIXELS",
     "MODELS",
     "Classifier",
     "Ensemble",

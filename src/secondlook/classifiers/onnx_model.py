@@ -17,7 +17,13 @@ from secondlook.classifiers.classifier import (
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import ModelInput, check_single_input, choose_output_name, run_in_batches
 from secondlook.classifiers.onnx_file import find_external_data
-from secondlook.classifiers.onnx_session import OnnxSessions, SessionRun, list_session_gpus, sees_gpus
+from secondlook.classifiers.onnx_session import (
+    DEFAULT_TIMEOUT,
+    OnnxSessions,
+    SessionRun,
+    list_session_gpus,
+    sees_gpus,
+)
 from secondlook.classifiers.preprocessing import InputType
 from secondlook.errors import ClassifierError
 
@@ -31,9 +37,6 @@ INPUT_TYPES: dict[str, InputType] = {
 }
 OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
 """Names of model outputs that declare their kind."""
-
-DEFAULT_TIMEOUT = 600.0
-"""Seconds that one batch may take; a model can contain an endless loop."""
 
 
 class PlacedSession(NamedTuple):
@@ -62,6 +65,7 @@ class OnnxClassifier(Classifier):
         timeout: float,
     ) -> None:
         self._sessions = sessions
+        self._files_digest = digest_files(files)
         session = sessions.open() if providers is None else sessions.open(providers)
         self.model_input = _describe_input(session, options.spec)
         output = _select_output(session, output_name, options.spec)
@@ -72,7 +76,7 @@ class OnnxClassifier(Classifier):
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(
-                digest_files(files),
+                self._files_digest,
                 output_name=output.name if has_several_outputs else None,
             ),
             output=options.output or OUTPUTS_BY_NAME.get(output.name) or options.require_output(),
@@ -88,6 +92,11 @@ class OnnxClassifier(Classifier):
     def file(self) -> Path:
         """The file that the model was loaded from."""
         return self._sessions.file
+
+    def is_unchanged(self) -> bool:
+        """Whether the file, and those with external data, are still those that the model was loaded from."""
+        files = [self.file, *find_external_data(self.file, self.name)]
+        return digest_files(files) == self._files_digest
 
     @property
     def session(self) -> Any:
@@ -182,16 +191,16 @@ def open_onnx(
     threads
         Threads per operator; by default all cores.
     timeout
-        Seconds that one batch may take.
+        Seconds that loading, or one batch, may take.
     """
-    if timeout <= 0:
+    if not timeout > 0:  # nor is NaN
         raise ClassifierError(f"timeout={timeout:g} of {options.spec!r} must be positive.")
     file = find_model_file(location, options.spec)
     # ONNX Runtime opens external data, so their paths are checked before.
     files = [file, *find_external_data(file, options.spec)]
     names = [providers] if isinstance(providers, str) else providers
     with reject_failures(f"ONNX Runtime cannot open {options.spec!r}", "check or re-export the file."):
-        return OnnxClassifier(OnnxSessions(file, threads), files, options, output_name, names, timeout)
+        return OnnxClassifier(OnnxSessions(file, threads, timeout), files, options, output_name, names, timeout)
 
 
 def _describe_input(session: Any, spec: str) -> ModelInput:

@@ -1,6 +1,7 @@
 """Sessions of ONNX Runtime: on the CPU, with given providers or on GPUs, and how they are called."""
 
 import importlib.util
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from secondlook.classifiers.device import DeviceModel
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that loading, or one batch, may take; a model can contain an endless loop."""
+
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
@@ -37,6 +41,8 @@ class OnnxSessions:
     file: Path
     threads: int | None = None
     """Threads per operator on the CPU; None for all cores, or as many as the process is limited to."""
+    timeout: float = DEFAULT_TIMEOUT
+    """Seconds that loading may take."""
 
     def open(self, providers: Sequence[str] = (CPU_PROVIDER,)) -> Any:
         """Return a session with providers in order of preference."""
@@ -63,6 +69,8 @@ class OnnxSessions:
         try:
             # By default, ONNX Runtime prints an error, and uses the CPU.
             session = self._create([cuda, CPU_PROVIDER], options, enable_fallback=0)
+        except ClassifierError:
+            raise
         except Exception as error:
             raise ClassifierError(
                 f"device={device!r} cannot be used by ONNX Runtime: {shorten_reason(error)}; pass another device, or "
@@ -90,7 +98,34 @@ class OnnxSessions:
     def _create(self, providers: Sequence[Any], options: Any, **settings: Any) -> Any:
         import onnxruntime
 
-        return onnxruntime.InferenceSession(str(self.file), options, providers=providers, **settings)
+        with self._limit_loading(options):
+            return onnxruntime.InferenceSession(str(self.file), options, providers=providers, **settings)
+
+    @contextmanager
+    def _limit_loading(self, options: Any) -> Iterator[None]:
+        """Stop a session that takes too long to load: ONNX Runtime computes what is constant while it loads.
+
+        It looks for the flag between two passes over the graph only, and older versions have none.
+        """
+        if not hasattr(options, "set_load_cancellation_flag"):
+            yield
+            return
+        stopped = threading.Event()
+
+        def stop() -> None:
+            stopped.set()
+            options.set_load_cancellation_flag(True)
+
+        try:
+            with TIME_LIMITS.limit(self.timeout, stop):
+                yield
+        except Exception as error:
+            if not stopped.is_set():
+                raise
+            raise ClassifierError(
+                f"loading {str(self.file)!r} was stopped after {self.timeout:g} seconds; if the model is only large, "
+                "pass a larger timeout=."
+            ) from error
 
 
 def _check_providers(names: Sequence[str]) -> None:

@@ -30,12 +30,13 @@ class TimeLimits:
         call = object()
         deadline = time.monotonic() + seconds
         with self._changed:
-            self._calls[call] = (deadline, stop)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, daemon=True, name="secondlook-time-limits")
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, daemon=True, name="secondlook-time-limits")
+                thread.start()  # which can fail, and waits for the lock
+                self._thread = thread
             elif deadline < self._wakes_at:
                 self._changed.notify()
+            self._calls[call] = (deadline, stop)
         try:
             yield
         finally:

@@ -23,8 +23,11 @@ def verify(
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest difference of a confidence that is taken for rounding.")
-    ] = 1e-3,
+        float | None,
+        typer.Option(
+            min=0, help="Largest difference of a confidence that is taken for rounding.", show_default="0.001"
+        ),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -45,14 +48,14 @@ def verify(
 
     Example: secondlook verify decide.onnx --policy policy.json --data folder:val/
     """
-    from secondlook.onnx_export import verify_decider
+    from secondlook.onnx_export import DEFAULT_DIFFERENCE, verify_decider
 
     result = verify_decider(
         file,
         policy,
         data,
         classifier=model or None,
-        tolerance=tolerance,
+        tolerance=DEFAULT_DIFFERENCE if tolerance is None else tolerance,
         limit=limit,
         batch_size=batch_size or "auto",
         device=device,

@@ -2,6 +2,6 @@
 
 from secondlook.onnx_export.export import ExportSummary, export_onnx
 from secondlook.onnx_export.verification import verify_decider
-from secondlook.onnx_export.verification_result import DifferingImage, Verification
+from secondlook.onnx_export.verification_result import DEFAULT_DIFFERENCE, DifferingImage, Verification
 
-__all__ = ["DifferingImage", "ExportSummary", "Verification", "export_onnx", "verify_decider"]
+__all__ = ["DEFAULT_DIFFERENCE", "DifferingImage", "ExportSummary", "Verification", "export_onnx", "verify_decider"]

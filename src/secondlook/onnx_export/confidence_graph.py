@@ -88,7 +88,8 @@ class LookOutputs:
     def mask(self) -> Tensor:
         """1 for predicted classes and 0 for all others. float64 [n, classes]"""
         columns = self.graph.op("Unsqueeze", self.classes, as_int64([2]))
-        numbers = np.arange(self.n_classes, dtype=np.int64).reshape(1, 1, -1)
+        # An operator instead of a constant, which would take 8 bytes for each class.
+        numbers = self.graph.op("Range", *(self.graph.constant(one, np.int64) for one in (0, self.n_classes, 1)))
         hits = self.graph.op("Equal", columns, numbers).cast(np.float64)
         return self.graph.op("ReduceMax", hits, as_int64([1]), keepdims=0)
 

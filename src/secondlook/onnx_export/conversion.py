@@ -60,9 +60,24 @@ def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
     )
 
 
+def check_sizes(members: Sequence[Classifier]) -> None:
+    """Raise if the members are too large for one file, each or together, before any of them is converted."""
+    sizes = [_compute_size(member) for member in members]
+    for size, member in zip(sizes, members, strict=True):
+        _check_size(size, f"classifier {member.name!r} has")
+    _check_size(sum(sizes), f"the {len(members)} members of the ensemble have together")
+
+
+def _compute_size(classifier: Classifier) -> int:
+    """Return the bytes of the weights as far as they are known before the conversion."""
+    if isinstance(classifier, TorchClassifier):
+        return sum(weight.nbytes for weight in _list_weights(classifier.module))
+    return compute_file_size(classifier) if isinstance(classifier, OnnxClassifier) else 0
+
+
 def compute_file_size(classifier: OnnxClassifier) -> int:
     """Return the bytes of a model's file, and of those with its external data."""
-    return sum(file.stat().st_size for file in _list_files(classifier))
+    return sum(file.stat().st_size for file in list_model_files(classifier))
 
 
 def iterate_graphs(graph: "onnx.GraphProto") -> "Iterator[onnx.GraphProto]":
@@ -100,13 +115,17 @@ def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
     import onnx
 
     _check_batch_size(classifier.model_input.batch_size, classifier.name)
-    _check_size(compute_file_size(classifier), classifier.name)
-    files = _list_files(classifier)
+    files = list_model_files(classifier)
     with describe_failures(f"cannot read classifier {classifier.name!r}", "check or re-export the file."):
         model = onnx.load(classifier.file, load_external_data=False)
         for tensor in _iterate_tensors(model):
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 _load_external_data(tensor, files)
+    if not classifier.is_unchanged():
+        raise ExportError(
+            f"the file of classifier {classifier.name!r} was changed after it was loaded; load it again, so that it is "
+            "compared with the policy."
+        )
     # The output in use comes last.
     outputs = sorted(model.graph.output, key=lambda output: output.name == classifier.output_name)
     model.graph.ClearField("output")
@@ -114,7 +133,7 @@ def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
     return model
 
 
-def _list_files(classifier: OnnxClassifier) -> list[Path]:
+def list_model_files(classifier: OnnxClassifier) -> list[Path]:
     """Return the file of a model, and those with its external data, whose paths are checked again."""
     return [classifier.file, *find_external_data(classifier.file, classifier.name)]
 
@@ -156,11 +175,11 @@ def _check_batch_size(batch_size: int | None, name: str) -> None:
         )
 
 
-def _check_size(size: int, name: str) -> None:
+def _check_size(size: int, what: str) -> None:
     if size > MAX_BYTES:
         raise ExportError(
-            f"classifier {name!r} has {size / 1e9:.1f} GB of weights, but an ONNX file has at most "
-            f"{MAX_BYTES / 1e9:.1f} GB; use a smaller classifier."
+            f"{what} {size / 1e9:.1f} GB of weights, but an ONNX file has at most {MAX_BYTES / 1e9:.1f} GB; use a "
+            "smaller classifier."
         )
 
 
@@ -216,12 +235,16 @@ def _convert_torchscript(module: "torch.nn.Module", example: "torch.Tensor") -> 
     return onnx.load_model_from_string(written.getvalue())
 
 
+def _list_weights(module: "torch.nn.Module") -> "list[torch.Tensor]":
+    import torch
+
+    return [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
+
+
 def _check_weights(module: "torch.nn.Module", name: str) -> None:
     import torch
 
-    weights = [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
-    _check_size(sum(weight.nbytes for weight in weights), name)
-    for weight in weights:
+    for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise ExportError(
                 f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32; load "

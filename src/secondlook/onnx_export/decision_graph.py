@@ -100,10 +100,11 @@ def _decide(
     view_outputs: Tensor,
 ) -> DecisionOutputs:
     label = graph.op("Gather", classes, graph.constant(0, np.int64), axis=1)
-    threshold = graph.constant(rule.threshold, np.float64)
     if rule.groups:
         thresholds = graph.constant([group.threshold for group in rule.groups], np.float64)
         threshold = graph.op("Gather", thresholds, label)
+    else:
+        threshold = graph.constant(rule.threshold, np.float64)
     return DecisionOutputs(
         label,
         confidence.cast(np.float32),
@@ -168,15 +169,15 @@ class _Round:
         self.images = graph.use(images)
         self.plan = plan
         self.schedule = schedule
-        self.place = graph.tensor(graph.make_name("round"), np.int64)
+        self.place = graph.tensor(graph.make_name(), np.int64)
         """Number of the round, from 0."""
-        self.condition = graph.tensor(graph.make_name("condition"), np.bool_)
-        self.open = graph.tensor(graph.make_name("open"), np.int64)
+        self.condition = graph.tensor(graph.make_name(), np.bool_)
+        self.open = graph.tensor(graph.make_name(), np.int64)
         """Positions of the images to look at. int64 [m]"""
-        self.outputs = graph.tensor(graph.make_name("outputs"), np.float32)
+        self.outputs = graph.tensor(graph.make_name(), np.float32)
         """Outputs of all looks so far, NaN where there was none. float32 [N, L, members * classes]"""
-        self.confidence = graph.tensor(graph.make_name("confidence"), np.float64)
-        self.looks = graph.tensor(graph.make_name("looks"), np.int64)
+        self.confidence = graph.tensor(graph.make_name(), np.float64)
+        self.looks = graph.tensor(graph.make_name(), np.int64)
 
     def build(self) -> "onnx.GraphProto":
         """Return the body."""

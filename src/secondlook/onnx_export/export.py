@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from secondlook import __version__
-from secondlook.errors import ExportError
+from secondlook.classifiers import Classifier, OnnxClassifier
+from secondlook.errors import DecisionError, ExportError
 from secondlook.files import write_bytes_atomically
 from secondlook.imports import import_extra
 from secondlook.onnx_export.confidence_graph import check_method
+from secondlook.onnx_export.conversion import describe_failures, list_model_files
 from secondlook.onnx_export.decision_graph import DecisionOutputs, DecisionPlan, add_decision
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, describe_value
 from secondlook.onnx_export.networks import Network, make_networks
@@ -28,10 +30,15 @@ from secondlook.scoring import (
     open_policy_classifier,
 )
 from secondlook.selective import POLICY_METADATA, Policy, check_threshold_transfers
+from secondlook.specs import short_name
 from secondlook.views import Frame, ViewSet
 
 if TYPE_CHECKING:
     import onnx
+
+
+CHECKED_IMAGES = 2
+"""Random images that a file decides about before it is written: more than one, since a batch can be fixed to that."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +119,18 @@ def export_onnx(
     check_method(loaded.rule)
     resolved = open_policy_classifier(policy, loaded, classifier, allow_mismatch=allow_mismatch).on_device("cpu")
     members = resolved.classifier.members or (resolved.classifier,)
+    _check_inputs_are_kept(path, policy, members)
     shape = find_image_shape(resolved.classifier.preprocessing, image_shape)
     networks = make_networks(members, shape.fitted)
     views = ViewSet(list(loaded.views))
     plan = DecisionPlan(loaded.rule, views, Frame(*shape.fitted), tuple(members), tuple(networks))
     record = _make_record(plan, shape, pixels, resolved)
-    model = _make_model(loaded, plan, shape, record)
-    content: bytes = model.SerializeToString()
-    _check_content(content, shape)
+    with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
+        content: bytes = _make_model(loaded, plan, shape, record, resolved.classifier.name).SerializeToString()
+    _check_content(content, shape, path)
     write_bytes_atomically(path, content)
     added = len(content) - sum(network.size for network in networks)
-    guarantee = loaded.guarantee_text if resolved.mismatch is None else f"none, since {resolved.mismatch}"
+    guarantee = _describe_guarantee(loaded, record)
     return ExportSummary(
         path, len(content), added, _find_opset(networks), shape.given, pixels, record.adaptive, len(views), guarantee
     )
@@ -133,8 +141,22 @@ def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
         raise ExportError(f"pixels={pixels!r} is unknown; expected 'uint8' or 'float32'.")
     if path.suffix != ".onnx":
         raise ExportError(f"the file {str(path)!r} does not end in .onnx; choose a name such as 'decide.onnx'.")
+    if not path.parent.is_dir():
+        raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
     if path.exists() and not overwrite:
         raise ExportError(f"the file {str(path)!r} exists; pass overwrite=True to replace it, or choose another name.")
+
+
+def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
+    """Raise if the file would replace one that it is made from."""
+    used = {
+        file: "the classifier" for one in members if isinstance(one, OnnxClassifier) for file in list_model_files(one)
+    }
+    if isinstance(policy, str | Path):
+        used[Path(policy)] = "the policy"
+    for file, what in used.items():
+        if path.exists() and path.samefile(file):
+            raise ExportError(f"the file {str(path)!r} would replace {what} that it is made from; choose another name.")
 
 
 def _make_record(
@@ -158,7 +180,10 @@ def _find_opset(networks: Sequence[Network]) -> int:
     return max(LOWEST_OPSET, int(found))
 
 
-def _make_model(policy: Policy, plan: DecisionPlan, shape: ImageShape, record: ExportRecord) -> "onnx.ModelProto":
+def _make_model(
+    policy: Policy, plan: DecisionPlan, shape: ImageShape, record: ExportRecord, name: str
+) -> "onnx.ModelProto":
+    """Return the model, which is checked; `name` is that of its classifier."""
     from onnx import checker, helper
 
     graph = Graph(_find_opset(plan.networks))
@@ -177,7 +202,7 @@ def _make_model(policy: Policy, plan: DecisionPlan, shape: ImageShape, record: E
         ir_version=max(network.model.ir_version for network in plan.networks),
         producer_name="secondlook",
         producer_version=__version__,
-        doc_string=_describe(policy, plan),
+        doc_string=_describe(policy, plan, record, name),
     )
     helper.set_model_props(
         model, {POLICY_METADATA: policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
@@ -204,8 +229,15 @@ def _name_outputs(
     return [describe_value(name, tensor.dtype, ["batch", *shapes[name]]) for name, tensor in named.items()]
 
 
-def _describe(policy: Policy, plan: DecisionPlan) -> str:
-    """Return what the file is, for those who look into it."""
+def _describe_guarantee(policy: Policy, record: ExportRecord) -> str:
+    return policy.guarantee_text if record.mismatch is None else f"none, since {record.mismatch}"
+
+
+def _describe(policy: Policy, plan: DecisionPlan, record: ExportRecord, name: str) -> str:
+    """Return what the file is, for those who look into it; without the folders of whoever exported it."""
+    guarantee = _describe_guarantee(policy, record)
+    for full in (policy.classifier.name, name):
+        guarantee = guarantee.replace(repr(full), repr(short_name(full)))
     looks = f"All {len(plan.views)} views of every image are classified."
     if plan.rule.schedule is not None:
         looks = (
@@ -213,15 +245,23 @@ def _describe(policy: Policy, plan: DecisionPlan) -> str:
             "that are decided are not looked at again."
         )
     return (
-        f"Decides whether to accept the prediction of {policy.classifier.name}. {looks} "
-        f"{policy.rule.describe_threshold()}. Guarantee: {policy.guarantee_text}."
+        f"Decides whether to accept the prediction of {short_name(name)}. {looks} "
+        f"{policy.rule.describe_threshold()}. Guarantee: {guarantee}."
     )
 
 
-def _check_content(content: bytes, shape: ImageShape) -> None:
-    """Run the file on a black image: what ONNX Runtime does not take is an error before anything is written."""
+def _check_content(content: bytes, shape: ImageShape, path: Path) -> None:
+    """Run the file on random images: what ONNX Runtime does not take is an error before anything is written."""
     sizes = [size or default for size, default in zip(shape.given, (64, 64, 3), strict=True)]
+    images = np.random.default_rng(0).integers(0, 256, (CHECKED_IMAGES, *sizes), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "decide.onnx"
         file.write_bytes(content)
-        load_decider(file, device="cpu").decide_images(np.zeros((1, *sizes), dtype=np.uint8))
+        try:
+            load_decider(file, device="cpu").decide_images(images, batch_size=CHECKED_IMAGES)
+        except DecisionError as error:
+            reason = (str(error).rpartition("; ")[0] or str(error)).replace(repr(str(file)), repr(str(path)))
+            raise ExportError(
+                f"{str(path)!r} is not written, since it fails on random images: {reason}; check the classifier, and "
+                "the ONNX forms of your own steps."
+            ) from error

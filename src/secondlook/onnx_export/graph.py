@@ -104,6 +104,8 @@ class Tensor:
 class Graph:
     """Nodes and constants of a graph; names are unique, also in the graphs inside of it.
 
+    Constants of inner graphs belong to the outermost one, where all of them see it, so that each is stored once.
+
     Attributes
     ----------
     opset
@@ -119,8 +121,8 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self._constants: dict[tuple[object, ...], Tensor] = {}
-        self._known: dict[str, list[Tensor]] = {}
-        """Results of operators by their text, so that the same one is not added twice."""
+        self._known: dict[tuple[bytes, int], list[Tensor]] = {}
+        """Results by operator and their number, so that the same one is not added twice."""
         self._numbers: Iterator[int] = count() if outer is None else outer._numbers
 
     def make_inner(self) -> "Graph":
@@ -139,10 +141,12 @@ class Graph:
         """Return a constant; equal ones are stored once."""
         from onnx import numpy_helper
 
+        if self.outer is not None:
+            return self.use(self.outer.constant(value, dtype))
         array = np.asarray(value, dtype=dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            name = self.make_name("constant")
+            name = self.make_name()
             self.initializers.append(numpy_helper.from_array(array, name))
             self._constants[key] = Tensor(self, name, array.dtype)
         return self._constants[key]
@@ -174,17 +178,17 @@ class Graph:
         from onnx import helper
 
         first = next((one for one in inputs if isinstance(one, Tensor)), None)
-        names = [self._name_input(one, first) for one in inputs]
-        key = f"{kind} {names} {sorted(attributes.items(), key=lambda item: item[0])}"
-        if key in self._known:
+        node = helper.make_node(kind, [self._name_input(one, first) for one in inputs], [], **attributes)
+        # The weights of a network can be in an inner graph, which is too large for a key.
+        key = None if _has_inner_graph(node) else (node.SerializeToString(deterministic=True), len(dtypes))
+        if key is not None and key in self._known:
             return self._known[key]
-        results = []
-        for dtype in dtypes:
-            implied = _RESULT_TYPES.get(kind, first.dtype if first is not None else np.float32)
-            results.append(Tensor(self, self.make_name(kind), np.dtype(implied if dtype is None else dtype)))
-        outputs = [result.name for result in results]
-        self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
-        self._known[key] = results
+        implied = _RESULT_TYPES.get(kind, first.dtype if first is not None else np.float32)
+        results = [self.tensor(self.make_name(), implied if dtype is None else dtype) for dtype in dtypes]
+        node.output.extend(result.name for result in results)
+        self.nodes.append(node)
+        if key is not None:
+            self._known[key] = results
         return results
 
     def rename(self, tensor: Tensor, name: str) -> Tensor:
@@ -194,9 +198,9 @@ class Graph:
         self.nodes.append(helper.make_node("Identity", [tensor.name], [name]))
         return Tensor(self, name, tensor.dtype)
 
-    def make_name(self, kind: str) -> str:
+    def make_name(self) -> str:
         """Return a name that no other tensor has."""
-        return f"{PREFIX}{kind}_{next(self._numbers)}"
+        return f"{PREFIX}{next(self._numbers):x}"
 
     def build(
         self, name: str, inputs: "Sequence[onnx.ValueInfoProto]", outputs: "Sequence[onnx.ValueInfoProto]"
@@ -215,6 +219,10 @@ class Graph:
         if array.dtype.kind == "f" or (array.ndim == 0 and array.dtype.kind != "b"):
             array = array.astype(np.float32 if first is None else first.dtype)
         return self.constant(array).name
+
+
+def _has_inner_graph(node: "onnx.NodeProto") -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def describe_value(

@@ -1,16 +1,17 @@
 """`Network`: a classifier as an ONNX model that is simplified and checked, and can be embedded in a graph."""
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, Output
 from secondlook.classifiers import Classifier, OnnxClassifier, SklearnClassifier
 from secondlook.errors import ExportError
 from secondlook.imports import import_extra
 from secondlook.onnx_export.conversion import (
+    check_sizes,
     compute_file_size,
     describe_failures,
     iterate_graphs,
@@ -32,8 +33,10 @@ LOWEST_IR_VERSION = 8
 CHECKED_IMAGES = 3
 """Random images on which a network is compared with its classifier: more than torch was shown, and not 1."""
 
-TOLERANCE = 1e-3
-"""Largest difference between the outputs of a network and of its classifier, relative above 1."""
+RELATIVE_TOLERANCE = 1e-3
+"""Largest difference between the outputs of a network and of its classifier, relative to these."""
+TOLERANCES: dict[Output, float] = {"logits": 1e-3, "probabilities": 1e-5}
+"""The same absolutely: most probabilities of many classes are so small that a larger one would allow any of them."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, in
         Height, width and channels at input size.
     """
     import_extra("onnx", feature="export to ONNX", extra="export")
+    check_sizes(members)
     # Not pixels: thresholds of trees are pixels as well, and a rounding error would decide on which side these are.
     images = np.random.default_rng(0).random((CHECKED_IMAGES, *image_shape), dtype=np.float32)
     models = [_simplify(load_or_convert(member, images), member.name) for member in members]
@@ -103,14 +107,25 @@ def embed_network(graph: Graph, network: Network, inputs: Tensor, prefix: str = 
         Put before the names of its tensors to tell the members of an ensemble apart; by default they keep their names,
         so that the file stays small.
     """
-    from onnx import compose
-
-    model = compose.add_prefix(network.model, prefix) if prefix else network.model
-    (model_input,), (output,) = model.graph.input, model.graph.output
-    graph.rename(inputs.cast(_get_dtype(model_input)), model_input.name)
-    graph.nodes.extend(model.graph.node)
-    graph.initializers.extend(model.graph.initializer)
+    embedded = _add_prefix(network.model.graph, prefix) if prefix else network.model.graph
+    (network_input,), (output,) = embedded.input, embedded.output
+    graph.rename(inputs.cast(_get_dtype(network_input)), network_input.name)
+    graph.nodes.extend(embedded.node)
+    graph.initializers.extend(embedded.initializer)
     return graph.tensor(output.name, _get_dtype(output)).cast(np.float32)
+
+
+def _add_prefix(graph: "onnx.GraphProto", prefix: str) -> "onnx.GraphProto":
+    """Return a copy with a prefix before all names. `onnx.compose` misses those in branches of branches."""
+    from onnx import GraphProto
+
+    copied = GraphProto()
+    copied.CopyFrom(graph)
+    _rename_tensors(copied, lambda name: f"{prefix}{name}")
+    for each in iterate_graphs(copied):
+        for node in each.node:
+            node.name = f"{prefix}{node.name}" if node.name else ""
+    return copied
 
 
 def _get_dtype(value: "onnx.ValueInfoProto") -> "np.dtype[Any]":
@@ -133,14 +148,14 @@ def _simplify(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
             # Functions of another opset are converted, for which the types of all tensors must be known.
             model = inliner.inline_local_functions(shape_inference.infer_shapes(model), convert_version=True)
     graph = model.graph
-    if graph.sparse_initializer:
+    if any(each.sparse_initializer for each in iterate_graphs(graph)):
         raise ExportError(f"classifier {name!r} has sparse weights, which are not supported; save them as dense ones.")
     weights = {tensor.name for tensor in graph.initializer}
     _keep(graph.input, [value.name not in weights for value in graph.input])
     del graph.output[:-1]
     _remove_unused(graph)
     _remove_descriptions(graph)
-    _rename_tensors(graph, name)
+    _rename_tensors(graph, lambda tensor: _choose_name(tensor, name))
     _set_versions(model)
     return model
 
@@ -169,22 +184,24 @@ def _remove_descriptions(graph: "onnx.GraphProto") -> None:
     """Remove shapes, which may be those of one batch size, and stack traces with the paths of someone's machine."""
     for each in iterate_graphs(graph):
         each.ClearField("value_info")
-        for item in (*each.node, *each.initializer):
+        for item in (each, *each.node, *each.initializer):
             item.ClearField("doc_string")
             item.ClearField("metadata_props")
 
 
-def _rename_tensors(graph: "onnx.GraphProto", classifier: str) -> None:
-    """Rename the tensors that are called like an input or output of the exported file."""
+def _rename_tensors(graph: "onnx.GraphProto", choose_name: Callable[[str], str]) -> None:
+    """Rename all tensors of a graph, and of those inside of it."""
     for each in iterate_graphs(graph):
         for value in (*each.input, *each.output, *each.initializer):
-            value.name = _choose_name(value.name, classifier)
+            value.name = choose_name(value.name)
         for node in each.node:
-            node.input[:] = [_choose_name(name, classifier) for name in node.input]
-            node.output[:] = [_choose_name(name, classifier) for name in node.output]
+            for names in (node.input, node.output):
+                # An empty one stands for an optional input or output that is not used.
+                names[:] = [name and choose_name(name) for name in names]
 
 
 def _choose_name(name: str, classifier: str) -> str:
+    """Return another name for a tensor that is called like an input or output of the exported file."""
     if name.startswith(PREFIX):
         raise ExportError(
             f"classifier {classifier!r} has a tensor {name!r}, so it is itself an exported policy; pass the classifier "
@@ -250,7 +267,8 @@ def _check_outputs(network: Network, classifier: Classifier, images: Array, expe
     problem = f"classifier {classifier.name!r} fails in ONNX Runtime on a batch of {len(images)} images"
     with describe_failures(problem, "check that its batch axis is dynamic, and export it again."):
         found = _run(network, classifier.preprocessing.normalize(images))
-    if found.shape != expected.shape or not np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
+    atol = TOLERANCES[classifier.output]
+    if found.shape != expected.shape or not np.allclose(found, expected, rtol=RELATIVE_TOLERANCE, atol=atol):
         raise ExportError(
             f"classifier {classifier.name!r} has other outputs as an ONNX model than by itself, so its conversion to "
             "ONNX is not faithful; convert it yourself, and calibrate a policy for 'onnx:FILE'."

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, is_whole_number
 from secondlook.classifiers import LUMINANCE_WEIGHTS, Preprocessing
 from secondlook.errors import ClassifierError, ExportError
 from secondlook.onnx_export.graph import Graph, Tensor, as_int64
@@ -45,6 +45,7 @@ def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | 
         Height, width and channels of the images; needed for what the preprocessing leaves open: the size if it neither
         crops nor resizes to a height and width, and the channels if its settings are the same for each.
     """
+    _check_image_shape(image_shape)
     fitted = _find_fitted_shape(preprocessing) if image_shape is None else _fit_shape(preprocessing, image_shape)
     height, width = fitted[:2] if image_shape is None else image_shape[:2]
     is_any_size = preprocessing.fitted_size is not None or (image_shape is None and preprocessing.resize is not None)
@@ -64,13 +65,19 @@ def _find_fitted_shape(preprocessing: Preprocessing) -> tuple[int, int, int]:
     return *size, channels
 
 
+def _check_image_shape(image_shape: object) -> None:
+    if image_shape is None:
+        return
+    sizes = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
+    if not (len(sizes) == 3 and all(is_whole_number(size) and size > 0 for size in sizes) and sizes[2] in (1, 3)):
+        raise ExportError(
+            f"image_shape={image_shape!r} is not the shape of images; expected whole numbers (height, width, channels) "
+            "with 1 or 3 channels."
+        )
+
+
 def _fit_shape(preprocessing: Preprocessing, image_shape: Sequence[int]) -> tuple[int, int, int]:
     """Return the shape after `Preprocessing.fit` of images of one shape. -> height, width, channels"""
-    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[2] not in (1, 3):
-        raise ExportError(
-            f"image_shape={tuple(image_shape)} is not the shape of images; expected (height, width, channels) with 1 "
-            "or 3 channels."
-        )
     try:
         height, width, channels = preprocessing.fit(np.zeros((1, *image_shape), dtype=np.uint8)).shape[1:]
     except ClassifierError as error:

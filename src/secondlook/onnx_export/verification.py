@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import is_number, is_whole_number
+from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError
-from secondlook.onnx_export.verification_result import Cause, ComparedDecision, DifferingImage, Verification
+from secondlook.onnx_export.verification_result import (
+    DEFAULT_DIFFERENCE,
+    Cause,
+    ComparedDecision,
+    DifferingImage,
+    Verification,
+)
 from secondlook.predictions import BatchSize, Predictions, chunk_rows, find_first_image, read_ahead
 from secondlook.progress import progress_bar
 from secondlook.scoring import (
@@ -24,9 +31,7 @@ from secondlook.scoring import (
 )
 from secondlook.selective import Policy, Rule
 from secondlook.sources import Batch, OnError, Source, open_source, spread_images
-
-DEFAULT_DIFFERENCE = 1e-3
-"""Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
+from secondlook.views import Blur, Filter, Frame, View, Warp, plan_operations
 
 BLOCK_IMAGES = 128
 """Largest number of images that are compared together."""
@@ -50,10 +55,10 @@ def verify_decider(
 ) -> Verification:
     """Compare what an exported file and the library decide about images.
 
-    It passes if no confidence differs by more than `tolerance`, and every image with another class, decision or number
-    of looks is within `tolerance` of a tie of classes, of the threshold, or of a limit of its schedule. A file that
-    takes float32 does not round the pixels of views, as the library does for uint8 images, so that such files are to be
-    compared on float32 images.
+    It passes if no confidence or probability differs by more than `tolerance`, and every image with another class,
+    decision or number of looks is within `tolerance` of a tie of classes, of the threshold, or of a limit of its
+    schedule. A file that takes float32 does not round the pixels of views, as the library does for uint8 images, so
+    that such files are to be compared on float32 images.
 
     Parameters
     ----------
@@ -66,7 +71,7 @@ def verify_decider(
     classifier
         The classifier of the policy, if it cannot be loaded from the spec in the policy.
     tolerance
-        Largest difference of a confidence.
+        Largest difference of a confidence, and of a probability.
     limit
         Number of images to compare, spread over the data; all by default.
     batch_size
@@ -90,7 +95,7 @@ def verify_decider(
     library = Decider(loaded, resolved.on_device(device))
     source = open_source(data, on_error=on_error).without_labels()
     source = source if limit is None else spread_images(source, limit)
-    comparison = _Comparison(library.rule, tolerance)
+    comparison = _Comparison(library.rule, tolerance, _interpolates(loaded))
     with (
         progress_bar("comparing", len(source), "images", enabled=progress) as advance,
         closing(_read_blocks(source)) as batches,
@@ -108,6 +113,16 @@ def _check_arguments(tolerance: object, limit: object) -> None:
         raise DecisionError(f"tolerance={tolerance!r}; expected a number from 0 up, such as {DEFAULT_DIFFERENCE:g}.")
     if limit is not None and not (is_whole_number(limit) and limit > 0):
         raise DecisionError(f"limit={limit!r}; expected a number of images, at least 1.")
+
+
+def _interpolates(policy: Policy) -> bool:
+    """Whether images or views are made of pixels that are computed in between, which each engine rounds by itself."""
+    preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
+    if preprocessing.resize is not None and preprocessing.interpolation != "nearest":
+        return True
+    frame = Frame(*(preprocessing.input_size or (64, 64)), 3)
+    operations = (one for view in policy.views for one in plan_operations(View.parse(view), frame))
+    return any(isinstance(one, Warp | Blur | Filter) for one in operations)
 
 
 def _read_blocks(source: Source) -> Generator[Batch, None, None]:
@@ -132,23 +147,27 @@ class _Comparison:
 
     rule: Rule
     tolerance: float
+    interpolates: bool
     images: int = 0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("labels", "decisions", "looks"), 0))
     compared: int = 0
     total: float = 0.0
     largest: float = 0.0
+    largest_probability: float = 0.0
     unexplained: int = 0
     differing: list[DifferingImage] = field(default_factory=list)
 
     def add(self, preds: Predictions, decided: FileDecisions) -> None:
         """Add images that the library looked at in all views of `preds`, and what the file decided about them."""
         confidence = compute_confidence(self.rule, preds)
+        probabilities = np.concatenate([block.mean(axis=1) for _, block in preds.blocks()])
         library = FileDecisions(
             preds.predicted(self.rule.predict_from, self.rule.top_k),
             confidence,
             self.rule.accept_images(preds, confidence),
             np.full(len(preds), preds.n_views),
             decided.view_outputs,
+            probabilities,
         )
         labels = (library.labels != decided.labels).reshape(len(preds), -1).any(axis=1)
         looks, decisions = library.looks != decided.looks, library.accept != decided.accept
@@ -157,6 +176,8 @@ class _Comparison:
         self.compared += len(differences)
         self.total += float(differences.sum())
         self.largest = max(self.largest, float(differences.max(initial=0.0)))
+        differences = np.abs(probabilities - decided.probabilities)[~looks]
+        self.largest_probability = max(self.largest_probability, float(differences.max(initial=0.0)))
         for name, differs in {"labels": labels, "decisions": decisions, "looks": looks}.items():
             self.counts[name] += int(differs.sum())
         for position in np.flatnonzero(labels | looks | decisions).tolist():
@@ -207,6 +228,8 @@ class _Comparison:
             differing_looks=self.counts["looks"],
             largest_difference=self.largest,
             mean_difference=self.total / max(1, self.compared),
+            largest_probability_difference=self.largest_probability,
             unexplained=self.unexplained,
+            interpolates=self.interpolates,
             differing=tuple(self._list_differing()),
         )

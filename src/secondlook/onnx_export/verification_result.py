@@ -8,6 +8,12 @@ from typing import Literal, NamedTuple
 from secondlook.scoring import FileDecisions
 from secondlook.tables import TextTable, format_html
 
+DEFAULT_DIFFERENCE = 1e-3
+"""Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
+
+ROUNDING_DIFFERENCE = 5e-3
+"""Differences up to this one can come from rounded pixels alone; in adaptive files single looks count most."""
+
 MAX_LISTED = 20
 """Differing images that are printed: the ones that are hardest to explain."""
 
@@ -88,11 +94,16 @@ class Verification:
     """Number of differing images that are further than `tolerance` from where the result changes."""
     differing: tuple[DifferingImage, ...]
     """The images that differ, those with the largest distance first; at most 1,000 of them."""
+    largest_probability_difference: float = 0.0
+    """Largest difference of the probability of any class, among images with the same number of looks."""
+    interpolates: bool = False
+    """Whether the policy resizes images, or has views that compute pixels in between."""
 
     @property
     def passed(self) -> bool:
         """Whether the file decides as the library does, but for rounding."""
-        return self.largest_difference <= self.tolerance and self.unexplained == 0
+        largest = max(self.largest_difference, self.largest_probability_difference)
+        return largest <= self.tolerance and self.unexplained == 0
 
     @property
     def verdict(self) -> str:
@@ -100,11 +111,25 @@ class Verification:
         if self.passed:
             return "passed: the file decides as the library does"
         if self.unexplained:
-            return (
-                f"failed: {self.unexplained:,} images differ that are further than {self.tolerance:g} from where the "
-                "result changes"
+            fault = (
+                f"{self.unexplained:,} images differ that are further than {self.tolerance:g} from where the result "
+                "changes"
             )
-        return f"failed: a confidence differs by more than {self.tolerance:g}"
+        else:
+            what = "confidence" if self.largest_difference > self.tolerance else "probability"
+            fault = f"a {what} differs by more than {self.tolerance:g}"
+        return f"failed: {fault}{self._explain_rounding()}"
+
+    def _explain_rounding(self) -> str:
+        """Return that rounded pixels may be the cause, where they can be."""
+        distances = [image.distance for image in self.differing]
+        largest = max(self.largest_difference, self.largest_probability_difference, *distances)
+        if not self.interpolates or largest > ROUNDING_DIFFERENCE:
+            return ""
+        return (
+            f"; the policy resizes images or computes pixels in between, whose rounding causes differences up to about "
+            f"{ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
@@ -127,6 +152,7 @@ class Verification:
                 f"{self.differing_labels:,} classes and {self.differing_looks:,} numbers of looks differ",
                 f"confidence: differs by at most {self.largest_difference:.3g}, by {self.mean_difference:.3g} on "
                 f"average (tolerance {self.tolerance:g})",
+                f"probabilities: differ by at most {self.largest_probability_difference:.3g}",
                 self.verdict,
             ]
         )

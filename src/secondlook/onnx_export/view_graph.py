@@ -4,12 +4,13 @@ Copies and the tones of uint8 images are equal to those of the CPU engine; pixel
 at most 1/255.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from secondlook.errors import ExportError
-from secondlook.onnx_export.graph import Graph, Tensor, as_int64
+from secondlook.onnx_export.conversion import describe_failures
+from secondlook.onnx_export.graph import Graph, Tensor, as_int64, describe_value
 from secondlook.views import (
     Axis,
     Blur,
@@ -60,7 +61,7 @@ def _add(graph: Graph, images: Tensor, view: View, operation: Operation, frame: 
         case Blur():
             return _add_blur(graph, images, operation, frame)
         case Filter():
-            return _add_filter(graph, images, view, operation)
+            return _add_filter(graph, images, view, operation, frame)
 
 
 def _add_rounding(graph: Graph, values: Tensor) -> Tensor:
@@ -194,16 +195,44 @@ def _add_blur(graph: Graph, images: Tensor, blur: Blur, frame: Frame) -> Tensor:
     return graph.op("Clip", graph.op("Transpose", planes, perm=[0, 2, 3, 1]), 0.0, 1.0)
 
 
-def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter) -> Tensor:
+def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter, frame: Frame) -> Tensor:
     if operation.onnx_form is None:
         raise ExportError(
             f"a step of view {str(view)!r} has no ONNX form; state it with view_step(..., onnx=...), or use a policy "
             "without this view."
         )
-    result = operation.onnx_form(graph, images)
+    what = f"the ONNX form of a step of view {str(view)!r}"
+    with describe_failures(f"{what} is not valid", "correct the function that view_step(..., onnx=...) got."):
+        _check_form(operation.onnx_form, graph.opset, frame, what)
+        return _call_form(operation.onnx_form, graph, images, what)
+
+
+Form = Callable[[Graph, Tensor], object]
+"""The ONNX form of a user's step."""
+
+
+def _call_form(form: Form, graph: Graph, images: Tensor, what: str) -> Tensor:
+    result = form(graph, images)
     if not isinstance(result, Tensor):
         raise ExportError(
-            f"the ONNX form of a step of view {str(view)!r} returned {type(result).__name__}; expected a tensor of the "
-            "graph, such as graph.op('Floor', images)."
+            f"{what} returned {type(result).__name__}; expected a tensor of the graph, such as "
+            "graph.op('Floor', images)."
         )
     return graph.op("Clip", result.cast(np.float32), 0.0, 1.0)
+
+
+def _check_form(form: Form, opset: int, frame: Frame, what: str) -> None:
+    """Build a graph of a user's form alone, so that its faults are not taken for those of the whole."""
+    from onnx import checker, helper, shape_inference
+
+    graph = Graph(opset)
+    result = _call_form(form, graph, graph.tensor("images", np.float32), what)
+    expected = [frame.height, frame.width, frame.channels]
+    described = describe_value("images", np.float32, ["batch", *expected])
+    built = graph.build("form", [described], [describe_value(result.name, np.float32, [None] * 4)])
+    model = helper.make_model(built, opset_imports=[helper.make_opsetid("", opset)])
+    checker.check_model(model)
+    inferred = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    sizes = [size.dim_value or None for size in inferred.graph.output[0].type.tensor_type.shape.dim[1:]]
+    if any(size not in (None, side) for size, side in zip(sizes, expected, strict=True)):
+        raise ExportError(f"{what} returned images of shape {sizes}; expected {expected}, the shape of its input.")

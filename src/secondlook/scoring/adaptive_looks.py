@@ -63,7 +63,6 @@ class AdaptiveLooks:
         self._rule, self._schedule = rule, rule.schedule
         self._ids = ids
         self._make_predictions = make_predictions
-        self._view_sets = list_view_sets(self._schedule.views)
         self._rounds: list[_Round] = []
         self._open: IntArray = np.arange(len(ids))
         self._taken: list[Float32Array] = []
@@ -78,7 +77,7 @@ class AdaptiveLooks:
     @property
     def view(self) -> View:
         """The view that they are to be looked at."""
-        return self._view_sets[len(self._rounds)].views[-1]
+        return take_first_views(self._schedule.views, len(self._rounds) + 1).views[-1]
 
     @property
     def n_decided(self) -> int:
@@ -135,7 +134,8 @@ class AdaptiveLooks:
         """Return the predictions of images for their first looks."""
         taken = [one.outputs[np.searchsorted(one.positions, positions)] for one in self._rounds[:looks]]
         outputs = np.stack(taken, axis=1)
-        return self._make_predictions(outputs, self._view_sets[looks - 1], [self._ids[index] for index in positions])
+        views = take_first_views(self._schedule.views, looks)
+        return self._make_predictions(outputs, views, [self._ids[index] for index in positions])
 
 
 def take_looks(looks: AdaptiveLooks, placed: Any, inference: Inference) -> Generator[None, None, None]:
@@ -175,7 +175,7 @@ def _iter_inputs(images: Any, positions: IntArray, view: View, inference: Infere
     return read_ahead(lambda: batches, _BATCHES_AHEAD)
 
 
-@lru_cache(maxsize=8)
-def list_view_sets(views: tuple[str, ...]) -> tuple[ViewSet, ...]:
-    """Return the first view, the first two views, and so on."""
-    return tuple(ViewSet(list(views[:looks])) for looks in range(1, len(views) + 1))
+@lru_cache(maxsize=1024)
+def take_first_views(views: tuple[str, ...], looks: int) -> ViewSet:
+    """Return the views of the first looks. All sets of hundreds of views would take seconds, so none is made ahead."""
+    return ViewSet(list(views[:looks]))

@@ -1,6 +1,5 @@
 """A scoring job with an exported file, which takes images as they are and decides about them by itself."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from secondlook.arrays import Array, round_down_to_power_of_two
-from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError
 from secondlook.predictions import (
     BatchSize,
@@ -23,11 +21,11 @@ from secondlook.predictions import (
 from secondlook.progress import Advance, progress_bar
 from secondlook.scoring.adaptive_looks import LookedGroup
 from secondlook.scoring.chunk_scorers import OnPredictions, RowWriter
-from secondlook.scoring.chunks import JobRecord, ScoreChunks
+from secondlook.scoring.chunks import ScoreChunks
 from secondlook.scoring.loaded_policy import choose_class_names
 from secondlook.scoring.onnx_decider import OnnxDecider
 from secondlook.scoring.rows import FileDecisions, RowOptions
-from secondlook.scoring.scoring_job import OUTPUT_BYTES, ScoringJob
+from secondlook.scoring.scoring_job import OUTPUT_BYTES, ScoringJob, make_job_record
 from secondlook.sources import Batch, Source
 
 MAX_CHUNK_ROWS, MIN_CHUNK_ROWS = 256, 16
@@ -54,21 +52,19 @@ class DeciderJob(ScoringJob):
         """Read one image, to find whether it fits the file, and how many fit in memory."""
         policy, n_classes = decider.policy, decider.record.classes
         id_, image = find_first_image(source)
-        _check_fits(decider, source, [id_], [image])
+        fault = decider.describe_misfit(image.shape)
+        if fault is not None:
+            raise DecisionError(f"the pixels of {_name_image(source, id_)} {fault}.")
         class_names = choose_class_names((policy.class_names, source.class_names), n_classes)
-        record = JobRecord(
-            policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
+        record = make_job_record(
+            policy,
+            source,
+            options,
+            class_names,
             classifier=decider.digest,
             output=policy.classifier.output,
             preprocessing=policy.classifier.preprocessing,
-            data=source.digest,
-            images=len(source),
             rows=part_size or _choose_chunk_rows(decider, image),
-            level=options.level,
-            seed=options.seed,
-            per_view=options.per_view,
-            class_names=class_names,
-            audit=options.audit,
         )
         known = (policy, decider.record.mismatch, source, options, class_names, n_classes, record)
         return cls(*known, decider, batch_size, max(source.threads, chunk_rows(image, MAX_CHUNK_ROWS)))
@@ -109,14 +105,21 @@ class DeciderJob(ScoringJob):
         """Return which images of a chunk were read, and what the file decided about them, if there are any."""
         indices, decided = [np.empty(0, dtype=np.int64)], []
         for batch in batches:
-            _check_fits(self.decider, self.source, batch.ids, batch.images)
-            decided.append(self.decider.decide_list(batch.images, batch_size=self.batch_size, advance=advance))
+            decided.append(self._decide_batch(batch, advance))
             indices.append(batch.indices)
         read = np.concatenate(indices)
         skipped = list_skipped(self.source, requested, read)
         advance(len(skipped))
         chunk = DecodedChunk(number, read, _NO_IMAGES, skipped)
         return chunk, FileDecisions.join(decided) if decided else None
+
+    def _decide_batch(self, batch: Batch, advance: Advance) -> FileDecisions:
+        return self.decider.decide_list(
+            batch.images,
+            batch_size=self.batch_size,
+            advance=advance,
+            name_image=lambda position: _name_image(self.source, batch.ids[position]),
+        )
 
     def _group(self, chunk: DecodedChunk, decided: FileDecisions | None) -> Iterable[LookedGroup]:
         if decided is None:
@@ -127,16 +130,11 @@ class DeciderJob(ScoringJob):
 
 def _choose_chunk_rows(decider: OnnxDecider, image: Array) -> int:
     """Return the number of images [H, W, C] per chunk, by the size of what the classifier gets and gives."""
-    preprocessing = Preprocessing.from_dict(decider.policy.classifier.preprocessing)
-    height, width = preprocessing.input_size or image.shape[:2]
+    height, width = decider.compute_input_size(image.shape)
     n_views, output_bytes = len(decider.policy.views), 4 * decider.record.members * decider.record.classes
     rows = min(PIXELS_PER_CHUNK // (height * width * n_views), OUTPUT_BYTES // (output_bytes * n_views))
     return max(MIN_CHUNK_ROWS, min(MAX_CHUNK_ROWS, round_down_to_power_of_two(rows)))
 
 
-def _check_fits(decider: OnnxDecider, source: Source, ids: Sequence[str], images: Sequence[Array]) -> None:
-    """Raise an error that names the first image that the file does not take."""
-    for id_, image in zip(ids, images, strict=True):
-        fault = decider.describe_misfit(image.shape)
-        if fault is not None:
-            raise DecisionError(f"the pixels of image {id_!r} of {source.spec!r} {fault}.")
+def _name_image(source: Source, id_: str) -> str:
+    return f"image {id_!r} of {source.spec!r}"

@@ -19,6 +19,9 @@ OUTPUT_NAMES = ("label", "confidence", "accept", "probabilities", "looks", "view
 TOP_K_OUTPUT = "labels"
 """Another output at the end, for top_k > 1."""
 
+MAX_VIEWS = 1000
+"""Views of a file; a file from elsewhere could name so many that they take minutes to read."""
+
 PixelType = Literal["uint8", "float32"]
 
 _TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)", "int64": "tensor(int64)", "bool": "tensor(bool)"}
@@ -78,6 +81,8 @@ def read_record(metadata: Mapping[str, str], policy: Policy, path: str) -> Expor
         record = ExportRecord.model_validate_json(metadata[EXPORT_METADATA])
     except ValidationError as error:
         raise invalid_file(path, f"{EXPORT_METADATA}: {describe_invalid(error)}") from None
+    if len(policy.views) > MAX_VIEWS:
+        raise invalid_file(path, f"it has {len(policy.views):,} views, more than {MAX_VIEWS:,}")
     if record.adaptive != (policy.schedule is not None):
         raise invalid_file(path, f"adaptive is {record.adaptive}, unlike its policy")
     if policy.classes is not None and len(policy.classes.thresholds) != record.classes:

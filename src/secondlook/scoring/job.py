@@ -1,6 +1,5 @@
 """`score`: decide about new images with a policy, resume after an interruption, and write the review queue."""
 
-import hashlib
 import os
 import uuid
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from secondlook.progress import progress_bar
 from secondlook.scoring.adaptive_looks import choose_chunk_rows
 from secondlook.scoring.chunk_scorers import ChunkScoring, OnPredictions, RowWriter
 from secondlook.scoring.chunk_worker import EngineUse, LoadScorer, compute_on_engine
-from secondlook.scoring.chunks import JobRecord, ScoreChunks
+from secondlook.scoring.chunks import ScoreChunks
 from secondlook.scoring.decider_job import DeciderJob
 from secondlook.scoring.destinations import Destination, parse_destination
 from secondlook.scoring.exports import ExportFile
@@ -36,7 +35,7 @@ from secondlook.scoring.onnx_decider import OnnxDecider, load_decider
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier
 from secondlook.scoring.review import ImageLocations, RejectedFolder
 from secondlook.scoring.rows import RowOptions, row_schema
-from secondlook.scoring.scoring_job import OUTPUT_BYTES, ScoringJob
+from secondlook.scoring.scoring_job import OUTPUT_BYTES, ScoringJob, make_job_record
 from secondlook.scoring.summary import ScoreSummary
 from secondlook.selective import Policy, check_threshold_transfers, has_onnx_suffix
 from secondlook.sources import OnError, Source, open_source
@@ -201,23 +200,17 @@ class ClassifierJob(ScoringJob):
         n_classes = n_outputs // len(classifier.members)
         candidates = (resolved.classifier.class_names, policy.class_names, source.class_names)
         class_names = choose_class_names(candidates, n_classes)
-        record = JobRecord(
-            policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
+        rows = min(_chunk_rows(policy, image, classifier), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views))))
+        record = make_job_record(
+            policy,
+            source,
+            options,
+            class_names,
             # Functions without a name cannot be told apart, so a job with one is never resumed.
             classifier=resolved.classifier.digest or f"unnamed {uuid.uuid4().hex}",
             output=resolved.classifier.output,
             preprocessing=resolved.classifier.preprocessing.to_dict(),
-            data=source.digest,
-            images=len(source),
-            rows=part_size
-            or min(
-                _chunk_rows(policy, image, classifier), max(16, OUTPUT_BYTES // (4 * n_outputs * len(policy.views)))
-            ),
-            level=options.level,
-            seed=options.seed,
-            per_view=options.per_view,
-            class_names=class_names,
-            audit=options.audit,
+            rows=part_size or rows,
         )
         known = (policy, resolved.mismatch, source, options, class_names, n_classes, record)
         return cls(*known, resolved, classifier, image, batch_size, device, engine)

@@ -1,6 +1,6 @@
 """`load_decider`: an exported ONNX file, which classifies and decides by itself, opened as safely as a classifier."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import (
-    Array,
-    Float32Array,
-    Float64Array,
-    default_ids,
-    describe_image_fault,
-)
+from secondlook.arrays import Array, Float32Array, Float64Array, default_ids, describe_image_fault
 from secondlook.classifiers import (
     DEFAULT_TIMEOUT,
+    MAX_RESIZED_PIXELS,
     OnnxSessions,
+    Preprocessing,
     as_pixels,
     check_device,
     digest_files,
@@ -30,13 +26,16 @@ from secondlook.classifiers import (
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.predictions import BatchSize, choose_batch_size
 from secondlook.progress import Advance, ignore_progress
-from secondlook.scoring.adaptive_looks import LookedGroup, list_view_sets
+from secondlook.scoring.adaptive_looks import LookedGroup, take_first_views
 from secondlook.scoring.export_record import INPUT_NAME, TOP_K_OUTPUT, ExportRecord, check_session, read_record
 from secondlook.scoring.loaded_policy import DEFAULT_LEVEL, ImageDecision, choose_class_names
 from secondlook.scoring.policy_classifier import split_members
 from secondlook.scoring.rows import FileDecisions, make_decisions
 from secondlook.selective import Policy, check_threshold_transfers, has_onnx_suffix
 from secondlook.sources import read_image
+
+_FIELDS = FileDecisions._fields[1:]
+"""Outputs beside the label, which are called as the fields are."""
 
 
 class OnnxDecider:
@@ -62,7 +61,7 @@ class OnnxDecider:
         self.rule = policy.rule if record.mismatch is None else replace(policy.rule, guarantee=None)
         self._session = session
         self._timeout = timeout
-        self._view_sets = list_view_sets(policy.views)
+        self._preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
 
     def decide(self, image: object, *, level: float = DEFAULT_LEVEL, seed: int = 0) -> ImageDecision:
         """Return the predicted class of one image, its confidence, and whether the prediction is accepted.
@@ -91,15 +90,14 @@ class OnnxDecider:
         Pixels become those that the file takes: uint8 is divided by 255, float32 is rounded. `advance` is called with
         the number of images just decided.
         """
-        fault = describe_image_fault(images)
-        if fault is None and len(images) == 0:
-            fault = "are none, expected at least one"
+        fault = _describe_stack_fault(images) or self.describe_misfit(images.shape[1:])
         if fault is not None:
             raise DecisionError(f"the images {fault}.")
-        fault = self.describe_misfit(images.shape[1:])
-        if fault is not None:
-            raise DecisionError(f"the images {fault}.")
-        size = self._choose_batch_size(batch_size, images[0])
+        return self._decide(images, batch_size, advance)
+
+    def _decide(self, images: Array, batch_size: BatchSize, advance: Advance) -> FileDecisions:
+        """Run the file on images that fit, batch by batch. [N, H, W, C]"""
+        size = self._choose_batch_size(batch_size, images.shape[1:])
         decided = []
         for start in range(0, len(images), size):
             decided.append(self._run(images[start : start + size]))
@@ -107,23 +105,54 @@ class OnnxDecider:
         return FileDecisions.join(decided)
 
     def decide_list(
-        self, images: Sequence[Array], *, batch_size: BatchSize = "auto", advance: Advance = ignore_progress
+        self,
+        images: Sequence[Array],
+        *,
+        batch_size: BatchSize = "auto",
+        advance: Advance = ignore_progress,
+        name_image: Callable[[int], str] = "image {}".format,
     ) -> FileDecisions:
-        """Return what the file decides about images [H, W, C] of any size that it takes; equal ones form batches."""
+        """Return what the file decides about images [H, W, C] of any size that it takes; equal ones form batches.
+
+        `name_image` returns what messages call the image at a position.
+        """
         groups = group_by_shape(images)
-        stacks = (np.stack([images[position] for position in group]) for group in groups)
-        decided = [self.decide_images(stack, batch_size=batch_size, advance=advance) for stack in stacks]
+        decided = []
+        for group in groups:
+            stack = np.stack([images[position] for position in group])
+            fault = _describe_stack_fault(stack) or self.describe_misfit(stack.shape[1:])
+            if fault is not None:
+                raise DecisionError(f"the pixels of {name_image(group[0])} {fault}.")
+            decided.append(self._decide(stack, batch_size, advance))
         return FileDecisions.join(decided).select(np.argsort(np.concatenate(groups)))
 
     def describe_misfit(self, shape: tuple[int, ...]) -> str | None:
         """Return how an image of this shape [H, W, C] is not one that the file takes; None where it is."""
         expected = self.record.image_shape
-        if all(size in (None, found) for size, found in zip(expected, shape, strict=True)):
-            return None
-        return (
-            f"have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} takes "
-            f"{self.record.describe_input()}; convert them, or export the policy with image_shape= for them"
-        )
+        if not all(size in (None, found) for size, found in zip(expected, shape, strict=True)):
+            return (
+                f"have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} takes "
+                f"{self.record.describe_input()}; convert them, or export the policy with image_shape= for them"
+            )
+        height, width = self._compute_resized_size(shape)
+        if (height, width) != shape[:2] and height * width > MAX_RESIZED_PIXELS:
+            return (
+                f"have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x {width}; "
+                "remove them"
+            )
+        return None
+
+    def compute_input_size(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return height and width of what the classifier gets for an image [H, W, C]."""
+        return self._preprocessing.input_size or self._compute_resized_size(shape)
+
+    def _compute_resized_size(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return height and width after resizing, before the crop."""
+        height, width = shape[:2]
+        resize = self._preprocessing.resize
+        if isinstance(resize, int):
+            return resize * height // min(height, width), resize * width // min(height, width)
+        return resize or (height, width)
 
     def group_by_looks(
         self, decided: FileDecisions, ids: Sequence[str], class_names: tuple[str, ...] | None
@@ -133,15 +162,15 @@ class OnnxDecider:
             positions = np.flatnonzero(decided.looks == count)
             outputs = decided.view_outputs[positions, :count]
             chosen = [ids[position] for position in positions.tolist()]
-            views = self._view_sets[count - 1]
+            views = take_first_views(self.policy.views, count)
             yield LookedGroup(positions, split_members(outputs, self.record.outputs, views, chosen, class_names))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.rule.describe_threshold()!r})"
 
-    def _choose_batch_size(self, batch_size: BatchSize, image: Array) -> int:
-        """Return the number of images per call of the file, which looks at all views of a batch at once."""
-        size = choose_batch_size(batch_size, image)
+    def _choose_batch_size(self, batch_size: BatchSize, shape: tuple[int, ...]) -> int:
+        """Return the number of images [H, W, C] per call of the file, which looks at all views of a batch at once."""
+        size = choose_batch_size(batch_size, np.broadcast_to(np.uint8(0), (*self.compute_input_size(shape), shape[2])))
         if batch_size != "auto" or self.record.adaptive:
             return size
         return max(1, size // len(self.policy.views))
@@ -153,9 +182,7 @@ class OnnxDecider:
         pixels = as_pixels(images) if self.record.pixels == "uint8" else _as_floats(images)
         try:
             with _as_decision_errors(), limit_session(name, self._timeout, len(images)) as run_options:
-                values = self._session.run(
-                    [label, "confidence", "accept", "looks", "view_outputs"], {INPUT_NAME: pixels}, run_options
-                )
+                values = self._session.run([label, *_FIELDS], {INPUT_NAME: pixels}, run_options)
         except DecisionError:
             raise
         except Exception as error:
@@ -171,7 +198,8 @@ class OnnxDecider:
     def _check_shapes(self, found: FileDecisions, n_images: int) -> None:
         top_k, n_outputs = self.policy.top_k, self.record.members * self.record.classes
         labels = (n_images,) if top_k == 1 else (n_images, top_k)
-        expected = (labels, *[(n_images,)] * 3, (n_images, len(self.policy.views), n_outputs))
+        view_outputs, probabilities = (n_images, len(self.policy.views), n_outputs), (n_images, self.record.classes)
+        expected = (labels, *[(n_images,)] * 3, view_outputs, probabilities)
         shapes = [np.shape(values) for values in found]
         for name, got, shape in zip(found._fields, shapes, expected, strict=True):
             if got != shape:
@@ -179,7 +207,7 @@ class OnnxDecider:
 
     def _check_values(self, found: FileDecisions) -> None:
         """Raise for numbers that no policy decides from, so that nothing invalid is handed on."""
-        n_classes, n_views = self.record.classes, len(self.policy.views)
+        n_classes, n_views, mean = self.record.classes, len(self.policy.views), found.probabilities
         fewest = 1 if self.record.adaptive else n_views
         is_taken = np.arange(n_views) < found.looks[:, None]
         is_valid = {
@@ -187,6 +215,7 @@ class OnnxDecider:
             "a confidence that is not finite": np.isfinite(found.confidence),
             f"a number of looks outside of {fewest} to {n_views}": (found.looks >= fewest) & (found.looks <= n_views),
             "an output that is not finite": np.isfinite(found.view_outputs).all(axis=2) | ~is_taken,
+            "a probability that is not a number from 0 up": np.isfinite(mean) & (mean >= 0),
         }
         for fault, valid in is_valid.items():
             if not valid.all():
@@ -230,10 +259,10 @@ def load_decider(
     threads
         Threads per operator on the CPU; by default all cores.
     timeout
-        Seconds that one batch may take: a file from elsewhere can contain an endless loop.
+        Seconds that loading, or one batch, may take: a file from elsewhere can contain an endless loop.
     """
     check_device(device)
-    if timeout <= 0:
+    if not timeout > 0:  # nor is NaN
         raise DecisionError(f"timeout={timeout:g} must be positive.")
     if not has_onnx_suffix(path):
         raise DecisionError(
@@ -247,9 +276,10 @@ def load_decider(
         # ONNX Runtime opens external data, so their paths are checked before.
         files = [file, *find_external_data(file, str(path))]
         with reject_failures(f"ONNX Runtime cannot open the decider {str(path)!r}", "export the policy again."):
-            session = OnnxSessions(file, threads).open_on_device(device)
+            session = OnnxSessions(file, threads, timeout).open_on_device(device)
         check_session(session, record, policy, str(path))
-        return OnnxDecider(file, digest_files(files), policy, record, session, timeout)
+        with reject_failures(f"the preprocessing in {str(path)!r} is not valid", "export the policy again."):
+            return OnnxDecider(file, digest_files(files), policy, record, session, timeout)
 
 
 @contextmanager
@@ -259,6 +289,12 @@ def _as_decision_errors() -> Iterator[None]:
         yield
     except ClassifierError as error:
         raise DecisionError(str(error)) from error
+
+
+def _describe_stack_fault(images: Array) -> str | None:
+    """Return what is wrong with images [N, H, W, C]; None where nothing is."""
+    fault = describe_image_fault(images)
+    return "are none, expected at least one" if fault is None and len(images) == 0 else fault
 
 
 def group_by_shape(images: Sequence[Array]) -> list[list[int]]:

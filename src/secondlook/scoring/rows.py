@@ -116,6 +116,8 @@ class FileDecisions(NamedTuple):
     """Number of views that each image was looked at. int64 [N]"""
     view_outputs: Float32Array
     """Outputs of the members for each look, NaN where it was not taken. float32 [N, V, members * classes]"""
+    probabilities: Float32Array
+    """Mean over looks and members. float32 [N, classes]"""
 
     @classmethod
     def join(cls, parts: "Sequence[FileDecisions]") -> "FileDecisions":

@@ -1,10 +1,12 @@
 """`ScoringJob`: what scoring jobs share, whether a classifier or an exported file is run."""
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from secondlook.arrays import Output
 from secondlook.progress import progress_bar
 from secondlook.scoring.chunk_scorers import OnPredictions
 from secondlook.scoring.chunk_worker import EngineUse
@@ -19,6 +21,34 @@ from secondlook.sources import Source
 
 OUTPUT_BYTES = 256 * 2**20
 """Approximate memory for the outputs of one chunk."""
+
+
+def make_job_record(
+    policy: Policy,
+    source: Source,
+    options: RowOptions,
+    class_names: tuple[str, ...] | None,
+    *,
+    classifier: str,
+    output: Output,
+    preprocessing: dict[str, object],
+    rows: int,
+) -> JobRecord:
+    """Return the identity of a job; `classifier` is a digest of what classifies, `rows` the images per chunk."""
+    return JobRecord(
+        policy=hashlib.sha256(policy.model_dump_json().encode()).hexdigest(),
+        classifier=classifier,
+        output=output,
+        preprocessing=preprocessing,
+        data=source.digest,
+        images=len(source),
+        rows=rows,
+        level=options.level,
+        seed=options.seed,
+        per_view=options.per_view,
+        class_names=class_names,
+        audit=options.audit,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""`Graph`: equal constants and operators are stored once, and different ones never taken for equal."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
+from tests.onnx_export.running import run_graph
+
+
+def build_branch(graph: Graph, images: Tensor, factor: float) -> Any:
+    inner = graph.make_inner()
+    result = inner.use(images) * factor
+    return inner.build("branch", [], [describe_value(result.name, np.float32, [None, 2])])
+
+
+def test_constants_of_inner_graphs_are_stored_once_in_the_outermost() -> None:
+    images = np.arange(6, dtype=np.float32).reshape(3, 2)
+    outer: list[Graph] = []
+
+    def add(graph: Graph, tensor: Tensor) -> Tensor:
+        outer.append(graph)
+        branches = {"then_branch": build_branch(graph, tensor, 3.0), "else_branch": build_branch(graph, tensor, 3.0)}
+        assert not any(branch.initializer for branch in branches.values())
+        return graph.op("If", np.array(True), dtype=np.float32, **branches) + 3.0
+
+    np.testing.assert_array_equal(run_graph(add, images)[0], images * 3 + 3)
+    assert len(outer[0].initializers) == 2  # the condition, and 3.0
+
+
+def test_the_same_operator_is_added_once() -> None:
+    graph = Graph(LOWEST_OPSET)
+    images = graph.tensor("images", np.float32)
+    first = graph.op("ReduceMean", images, np.array([1]), keepdims=0)
+    assert graph.op("ReduceMean", images, np.array([1]), keepdims=0) is first
+    assert graph.op("ReduceMean", images, np.array([1]), keepdims=1) is not first
+    assert graph.op("ReduceMean", images, np.array([2]), keepdims=0) is not first
+    assert len(graph.nodes) == 3
+
+
+def test_long_attributes_that_differ_in_the_middle_are_different() -> None:
+    graph = Graph(LOWEST_OPSET)
+    values = np.zeros(3000, dtype=np.float32)
+    changed = values.copy()
+    changed[1500] = 1
+    assert repr(values) == repr(changed), "NumPy shows the ends only"
+    first, second, again = (
+        graph.op("Constant", value_floats=one, dtype=np.float32) for one in (values, changed, values)
+    )
+    assert first.name != second.name
+    assert first.name == again.name
+
+
+@pytest.mark.parametrize("factors", [(1.0, 2.0), (2.0, 2.0)])
+def test_operators_with_inner_graphs_are_not_compared(factors: tuple[float, float]) -> None:
+    graph = Graph(LOWEST_OPSET)
+    images, condition = graph.tensor("images", np.float32), np.array(True)
+    results = [
+        graph.op("If", condition, **dict.fromkeys(("then_branch", "else_branch"), build_branch(graph, images, factor)))
+        for factor in factors
+    ]
+    assert results[0].name != results[1].name
