@@ -33,7 +33,7 @@ test: $(VENV)/ready-dev $(VENV)/ready-postgres
 
 # Tests all pages in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
 test-browser: $(VENV)/ready-browser
-	$(BIN)/pytest tests_browser
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests_browser
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
@@ -98,4 +98,6 @@ $(VENV)/ready-dev: $(VENV)/ready
 
 $(VENV)/ready-browser: $(VENV)/ready-dev
 	test -n "$(CHROMIUM)" || command -v chromium > /dev/null || { apt-get update -qq && apt-get install --yes -qq chromium; }
+	command -v pdftotext > /dev/null || ! command -v apt-get > /dev/null || test "$$(id -u)" != 0 \
+		|| { apt-get update -qq && apt-get install --yes -qq poppler-utils; }
 	touch $@
