@@ -89,7 +89,7 @@ class FakeService(SimpleNamespace):
             decisions=store,
             reviews=ReviewStore(database, 300.0),
             metrics=ServiceMetrics(),
-            worker=SimpleNamespace(waiting=0),
+            worker=SimpleNamespace(waiting=0, is_alive=True),
             live=SimpleNamespace(deployment=store.deploy(policy, audit)),
         )
         self.tokens = TokenFile(folder / "tokens.json")

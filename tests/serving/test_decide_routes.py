@@ -27,7 +27,7 @@ from tests.serving.running import (
 Server = tuple[str, Service]
 
 
-def send_form(url: str, *parts: tuple[str, str | None, bytes], **headers: str) -> Reply:
+def send_form(url: str, *parts: tuple[str, str | None, bytes], query: str = "", **headers: str) -> Reply:
     """Send a form of parts: name, file name, content."""
     boundary = uuid.uuid4().hex
     body = b""
@@ -37,7 +37,7 @@ def send_form(url: str, *parts: tuple[str, str | None, bytes], **headers: str) -
             f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + content + b"\r\n"
         )
     kind = f"multipart/form-data; boundary={boundary}"
-    return send(f"{url}/v1/decide", body + f"--{boundary}--\r\n".encode(), Content_Type=kind, **headers)
+    return send(f"{url}/v1/decide{query}", body + f"--{boundary}--\r\n".encode(), Content_Type=kind, **headers)
 
 
 class TestBody:
@@ -67,6 +67,13 @@ class TestBody:
         assert reply.json["id"] == "a b"
         ((name,),) = read_rows(server[1].options.data_dir, "SELECT name FROM decisions")
         assert name == "c.png"
+
+    def test_ids_are_text_in_utf_8(self, server: Server, digits: Digits) -> None:
+        sent = send_image(server[0], digits.files[0], "größe".encode().decode("latin-1"))  # as headers are sent
+        assert sent.json["id"] == "größe"
+        assert send(f"{server[0]}/v1/decisions/gr%C3%B6%C3%9Fe").json["id"] == "größe"
+        reply = send(f"{server[0]}/v1/decide?id=gr%F6%DFe", digits.files[0], Content_Type="image/png")
+        assert (reply.status, reply.code) == (400, "id")
 
     def test_an_id_is_made_where_none_is_given(self, server: Server, digits: Digits) -> None:
         ids = {send_image(server[0], digits.files[0]).json["id"] for _ in range(2)}
@@ -107,14 +114,31 @@ class TestForm:
         reply = send_form(server[0], image, image, ("id", None, b"a"))
         assert (reply.status, reply.code) == (400, "id")
 
+    @pytest.mark.parametrize("place", ["query", "header"])
+    def test_the_key_of_a_request_is_the_id_of_its_only_image(self, server: Server, digits: Digits, place: str) -> None:
+        image = ("image", "x.png", digits.files[0])
+        query, headers = ("?id=a", {}) if place == "query" else ("", {"Idempotency_Key": "a"})
+        first, again = (send_form(server[0], image, query=query, **headers) for _ in range(2))
+        assert first.json == again.json
+        assert first.json["decisions"][0]["id"] == "a"
+        assert again.headers["Idempotent-Replay"] == "true"
+        reply = send_form(server[0], image, image, query=query, **headers)
+        assert (reply.status, reply.code) == (400, "id")
+        ids = [("id", None, id_) for id_ in (b"b", b"c")]
+        both = send_form(server[0], image, image, *ids, query=query, **headers)
+        assert [one["id"] for one in both.json["decisions"]] == ["b", "c"]
+        assert read_rows(server[1].options.data_dir, "SELECT count(*) FROM decisions") == [(3,)]
+
     def test_a_form_without_files_has_no_image(self, server: Server) -> None:
         assert send_form(server[0], ("image", None, b"text")).code == "no_image"
 
-    def test_too_many_images_are_refused(self, digits: Digits, tmp_path: Path) -> None:
-        with serve(digits.policy, tmp_path / "service", max_images=2) as (url, _):
+    @pytest.mark.parametrize("limits", [{"max_images": 2}, {"max_waiting": 2}])
+    def test_too_many_images_are_refused(self, digits: Digits, tmp_path: Path, limits: dict[str, Any]) -> None:
+        with serve(digits.policy, tmp_path / "service", **limits) as (url, _):
             parts = [("image", "x.png", digits.files[0])] * 40
-            reply = send_form(url, *parts)
-            assert reply.status in (400, 413)
+            for n_images in (3, 4, 40):
+                reply = send_form(url, *parts[:n_images])
+                assert (reply.status, reply.code) == (413, "too_many_images")
             assert send_form(url, *parts[:2]).status == 200
 
 
@@ -128,9 +152,11 @@ class TestBadInput:
             (make_bomb(), {"Content_Type": "image/png"}, 413, "image_too_large"),
             (make_noise(20), {"Content_Type": "image/png"}, 422, "image_size"),
             (b"{}", {"Content_Type": "application/json"}, 415, "content_type"),
+            (b"x", {"Content_Type": "multipart/form-database"}, 415, "content_type"),
             (b"x", {"Content_Type": "multipart/form-data"}, 400, "invalid"),
             (b"x", {"Content_Type": "multipart/form-data; boundary=b"}, 400, "invalid"),
             (make_noise(), {"Content_Type": "image/png", "Idempotency_Key": "x" * 300}, 400, "id"),
+            (make_noise(), {"Content_Type": "image/png", "Idempotency_Key": "\xff"}, 400, "id"),
         ],
     )
     def test_each_is_a_clear_error_and_the_server_goes_on(
@@ -138,11 +164,15 @@ class TestBadInput:
     ) -> None:
         reply = send(f"{server[0]}/v1/decide", body, **headers)
         assert (reply.status, reply.code) == (status, code)
+        assert not reply.json["error"]["message"].endswith("..")
         assert reply.json["error"]["message"].endswith(".")
         assert send_image(server[0], digits.files[0]).status == 200
 
     def test_unknown_ids_and_paths(self, server: Server, digits: Digits) -> None:
         assert send(f"{server[0]}/v1/decisions/none").code == "unknown_id"
+        for id_ in ("a%00b", "%FF"):  # PostgreSQL stores no NUL
+            reply = send(f"{server[0]}/v1/decisions/{id_}")
+            assert (reply.status, reply.code) == (400, "id")
         assert send(f"{server[0]}/v1/none").code == "not_found"
         assert send(f"{server[0]}/v1/decide").code == "method"
 

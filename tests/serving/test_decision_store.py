@@ -1,7 +1,9 @@
 """The store of decisions: one row per id, in the order of the stream, in SQLite and in PostgreSQL."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -11,11 +13,15 @@ from hypothesis import strategies as st
 import secondlook as sl
 from secondlook.errors import ServingError
 from secondlook.scoring import ClassProbability, DetailedDecision, LookPrediction
-from secondlook.serving.database import Database, StorageError, open_database, parse_url
+from secondlook.serving import database as database_module
+from secondlook.serving.database import Database, DatabaseReadError, StorageError, open_database, parse_url
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
 from secondlook.serving.schema import decisions, images, reviews
 from secondlook.serving.schema import settings as settings_table
+from tests.serving.postgres import execute
 from tests.serving.running import Digits
+
+SHOWN = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
 def make_decision(id_: str, *, accept: bool = False, audit: bool = False, digest: str = "d") -> NewDecision:
@@ -43,6 +49,12 @@ def store(database: Database, digits: Digits) -> DecisionStore:
     store = DecisionStore(database)
     store.deploy(sl.Policy.load(digits.policy), None)
     return store
+
+
+def hold_connections(database: Database, held: ExitStack) -> None:
+    """Begin to read again and again."""
+    for _ in range(100):
+        held.enter_context(database.read())
 
 
 def count(database: Database, table: sa.Table) -> int:
@@ -145,6 +157,42 @@ class TestDatabase:
             seed = database.audit_seed
             connection.rollback()
         assert seed == database.audit_seed
+
+    def test_readers_cannot_take_the_connections_that_decisions_need(
+        self, store: DecisionStore, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(database_module, "POOL_SECONDS", 0.1)
+        crowded = Database(database.url)
+        decisions_in_work = DecisionStore(crowded)
+        with ExitStack() as held:
+            with pytest.raises(DatabaseReadError):
+                hold_connections(crowded, held)
+            assert decisions_in_work.find(["a"], urgent=True) == {}
+            assert not decisions_in_work.add([make_decision("a")], 1)[0].replayed
+        crowded.close()
+
+    def test_settings_of_a_postgresql_server_do_not_lose_decisions(self, tmp_path: Path, postgres_url: str) -> None:
+        execute(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET synchronous_commit = off")
+        opened = open_database(tmp_path, postgres_url)
+        for context in (opened.read(), opened.read(urgent=True), opened.write()):
+            with context as connection:
+                shown = {name: connection.execute(sa.text(f"SHOW {name}")).scalar() for name in SHOWN}
+            assert shown["synchronous_commit"] == "on"
+            assert "0" not in shown.values(), "there is a limit on each"
+        opened.close()
+
+    def test_an_instance_that_holds_the_lock_is_not_waited_for_without_end(
+        self, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frozen = open_database(tmp_path, postgres_url)
+        monkeypatch.setitem(database_module.POSTGRESQL_SETTINGS, "lock_timeout", "100ms")
+        other = open_database(tmp_path, postgres_url)
+        with frozen.write(), pytest.raises(StorageError), other.write():
+            pass
+        with other.write():
+            pass
+        frozen.close()
+        other.close()
 
     @pytest.mark.parametrize(
         "url", ["nonsense", "mysql://user:secret@host/name", "postgresql://user:secret@host:port/name"]

@@ -2,30 +2,38 @@
 
 import asyncio
 import dataclasses
+import os
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.scoring import DetailedDecision, RowOptions, load_policy
+from secondlook.errors import SecondLookError
+from secondlook.scoring import Decider, DetailedDecision, RowOptions, load_policy
 from secondlook.selective import draw_audits
-from secondlook.serving.database import StorageError, open_database
+from secondlook.serving import decision_worker
+from secondlook.serving.database import DatabaseReadError, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, StoredOutcome
-from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment, SubmittedImage
+from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment, SubmittedImage, fit_image
 from secondlook.serving.faults import RequestError
 from secondlook.serving.options import ServiceOptions
 from secondlook.sources import read_image
 from tests.serving.running import Digits, make_bomb, make_noise, read_rows
+
+PATIENCE = 60
+"""Seconds after which a decision does not come any more."""
 
 
 class Bench:
     """A worker with its store, and what it did."""
 
     def __init__(self, policy: Path, folder: Path, audit: float | None = None, **options: Any) -> None:
+        folder.mkdir(exist_ok=True)
         self.database = open_database(folder)
         self.folder = folder
         self.store = DecisionStore(self.database)
@@ -47,7 +55,8 @@ class Bench:
         """Send requests at once, and return the outcome of each."""
 
         async def send() -> list[list[StoredOutcome] | BaseException]:
-            return await asyncio.gather(*map(self.worker.decide, requests), return_exceptions=True)
+            decided = asyncio.gather(*map(self.worker.decide, requests), return_exceptions=True)
+            return await asyncio.wait_for(decided, PATIENCE)
 
         return asyncio.run(send())
 
@@ -56,6 +65,20 @@ class Bench:
         if isinstance(result, BaseException):
             raise result
         return result[0]
+
+
+def hold_looks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Make the classifier wait; returns what tells that it does, and what lets it go on."""
+    looks, goes_on = threading.Event(), threading.Event()
+    look = bench.decider.look
+
+    def wait(*inputs: Any) -> Any:
+        looks.set()
+        goes_on.wait(2 * PATIENCE)
+        return look(*inputs)
+
+    monkeypatch.setattr(bench.decider, "look", wait)
+    return looks, goes_on
 
 
 @pytest.fixture
@@ -140,9 +163,40 @@ class TestIdempotency:
         assert [(one.status, one.code) for one in errors] == [(409, "id_conflict")]
         assert read_rows(bench.folder, "SELECT count(*) FROM decisions") == [(1,)]
 
-    def test_an_id_of_another_instance_is_found_when_it_is_stored(self, bench: Bench, digits: Digits) -> None:
+    def test_a_request_with_a_stored_id_of_another_image_decides_nothing(self, bench: Bench, digits: Digits) -> None:
+        bench.decide_one(digits.files[0], "a")
+        (result,) = bench.decide([SubmittedImage(digits.files[1], "b"), SubmittedImage(digits.files[2], "a")])
+        assert isinstance(result, RequestError)
+        assert result.code == "id_conflict"
+        assert read_rows(bench.folder, "SELECT id FROM decisions") == [("a",)]
+
+    def test_a_request_with_an_id_of_another_image_in_work_decides_nothing(
+        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks, goes_on = hold_looks(bench, monkeypatch)
+
+        async def send() -> RequestError:
+            first = asyncio.create_task(bench.worker.decide([SubmittedImage(digits.files[0], "a")]))
+            await asyncio.to_thread(looks.wait)
+            images = [SubmittedImage(digits.files[1], "b"), SubmittedImage(digits.files[2], "a")]
+            with pytest.raises(RequestError) as caught:
+                await asyncio.wait_for(bench.worker.decide(images), PATIENCE)
+            assert bench.worker.waiting == 1
+            goes_on.set()
+            await first
+            return caught.value
+
+        assert asyncio.run(send()).code == "id_conflict"
+        bench.worker.stop()
+        assert bench.worker.waiting == 0
+        assert read_rows(bench.folder, "SELECT id FROM decisions") == [("a",)]
+
+    def test_an_id_of_another_instance_is_found_when_it_is_stored(
+        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         first = bench.decide_one(digits.files[0], "a")
-        bench.store.find = lambda ids: {}  # type: ignore[method-assign]  # as if the other were written in between
+        # As if the other were written in between.
+        monkeypatch.setattr(bench.store, "find", lambda ids, **_: {})
         again = bench.decide_one(digits.files[0], "a")
         assert again == StoredOutcome(first.decision, replayed=True)
 
@@ -168,7 +222,12 @@ class TestFaults:
         assert (error.value.status, error.value.code) == (status, code)
         assert bench.decide_one(digits.files[0]).decision.label >= 0
 
-    @pytest.mark.parametrize("id_", ["", "a" * 201, "new\nline", "\x1b[31m"])
+    def test_a_damaged_file_is_not_too_large_because_of_its_name(self, bench: Bench) -> None:
+        (result,) = bench.decide([SubmittedImage(make_noise()[:100], None, "max_pixels.png")])
+        assert isinstance(result, RequestError)
+        assert (result.status, result.code) == (422, "unreadable_image")
+
+    @pytest.mark.parametrize("id_", ["", "a" * 201, "new\nline", "\x1b[31m", "a\0b", "\ufffd"])
     def test_bad_ids_are_refused(self, bench: Bench, digits: Digits, id_: str) -> None:
         with pytest.raises(RequestError) as error:
             bench.decide_one(digits.files[0], id_)
@@ -214,6 +273,54 @@ class TestFaults:
         monkeypatch.setattr(bench.store, "add", add)
         assert not bench.decide_one(digits.files[0], "a").replayed
 
+    @pytest.mark.parametrize(
+        ("error", "status", "code"),
+        [(DatabaseReadError("it is away"), 503, "storage_unavailable"), (ValueError("secret"), 500, "internal")],
+    )
+    def test_whatever_fails_before_looking_the_worker_goes_on(
+        self,
+        bench: Bench,
+        digits: Digits,
+        monkeypatch: pytest.MonkeyPatch,
+        error: Exception,
+        status: int,
+        code: str,
+    ) -> None:
+        def fail(*_: object, **__: object) -> Any:
+            raise error
+
+        with monkeypatch.context() as broken:
+            broken.setattr(bench.store, "find", fail)
+            with pytest.raises(RequestError) as caught:
+                bench.decide_one(digits.files[0], "a")
+        assert (caught.value.status, caught.value.code) == (status, code)
+        assert bench.worker.is_alive
+        assert not bench.decide_one(digits.files[0], "a").replayed
+
+    def test_whatever_fails_after_storing_the_worker_goes_on(self, digits: Digits, tmp_path: Path) -> None:
+        bench = Bench(digits.policy, tmp_path)
+        bench.batches = cast(Any, None)  # so that counting fails
+        for _ in range(2):
+            assert bench.decide_one(digits.files[0], "a").decision.label >= 0
+        assert bench.worker.is_alive
+        bench.worker.stop()
+        assert not bench.worker.is_alive
+
+    def test_requests_that_the_server_gave_up_do_not_end_the_worker(
+        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks, goes_on = hold_looks(bench, monkeypatch)
+
+        async def leave() -> None:
+            task = asyncio.create_task(bench.worker.decide([SubmittedImage(digits.files[0], "a")]))
+            await asyncio.to_thread(looks.wait)
+            task.cancel()
+
+        asyncio.run(leave())
+        goes_on.set()
+        assert bench.decide_one(digits.files[0], "a").decision.id == "a"
+        assert bench.worker.is_alive
+
 
 class TestLimits:
     def test_too_many_waiting_images_are_asked_to_come_back(
@@ -240,8 +347,56 @@ class TestLimits:
         assert len(bench.decide([SubmittedImage(digits.files[3])])) == 1
         bench.worker.stop()
 
-    def test_a_request_has_a_bounded_number_of_images(self, digits: Digits, tmp_path: Path) -> None:
-        bench = Bench(digits.policy, tmp_path, max_images=2)
+    def test_pixels_that_are_decoded_at_once_are_bounded(
+        self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        n_pixels = 16 * 16
+        at_once, most, patience, changed = 0, 0, 0.0, threading.Condition()
+
+        def read_slowly(*image: Any, max_pixels: int) -> Any:
+            nonlocal at_once, most
+            pixels = read_image(*image, max_pixels=max_pixels)
+            with changed:
+                at_once += 1
+                most = max(most, at_once)
+                changed.notify_all()
+                changed.wait_for(lambda: at_once > decision_worker.MAX_LARGEST, patience)
+                at_once -= 1
+            return pixels
+
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+        monkeypatch.setattr(decision_worker, "read_image", read_slowly)
+        for max_pixels in (n_pixels, 100 * n_pixels):
+            most, patience = 0, 0.2 if max_pixels == n_pixels else 10.0
+            bench = Bench(digits.policy, tmp_path / str(max_pixels), max_pixels=max_pixels)
+            results = bench.decide(*[[SubmittedImage(file)] for file in digits.files[:8]])
+            bench.worker.stop()
+            assert all(isinstance(one, list) for one in results)
+            assert (most > decision_worker.MAX_LARGEST) == (max_pixels > n_pixels)
+
+    def test_gray_files_are_recognized_without_a_copy(self) -> None:
+        class GrayDecider:
+            def fit_image(self, pixels: Any) -> Any:
+                if pixels.shape[2] != 1:
+                    raise SecondLookError("one channel is expected")
+                return pixels[None]
+
+        decider = cast(Decider, GrayDecider())
+        pixels = np.zeros((1000, 1000, 3), dtype=np.uint8)
+        tracemalloc.start()
+        assert fit_image(decider, pixels).shape == (1, 1000, 1000, 1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < pixels.nbytes / 10
+        pixels[-1, -1, 2] = 1
+        with pytest.raises(SecondLookError):
+            fit_image(decider, pixels)
+
+    @pytest.mark.parametrize("limits", [{"max_images": 2}, {"max_waiting": 2}])
+    def test_a_request_has_a_bounded_number_of_images(
+        self, digits: Digits, tmp_path: Path, limits: dict[str, int]
+    ) -> None:
+        bench = Bench(digits.policy, tmp_path, **limits)
         (result,) = bench.decide([SubmittedImage(digits.files[0])] * 3)
         assert isinstance(result, RequestError)
         assert (result.status, result.code) == (413, "too_many_images")

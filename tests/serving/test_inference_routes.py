@@ -3,7 +3,7 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,13 @@ def test_another_model_is_unknown(running: Running, digits: Digits, name: str, v
     assert caught.value.status() == status
 
 
+def make_document(files: Sequence[bytes], **parameters: object) -> bytes:
+    """Return a request in JSON."""
+    data = [base64.b64encode(file).decode() for file in files]
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [len(data)], "data": data}
+    return json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+
+
 def post(url: str, document: object, **headers: str) -> tuple[int, Any]:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     reply = send(f"{url}/v2/models/secondlook/infer", body, Content_Type="application/json", **headers)
@@ -216,13 +223,26 @@ def test_compressed_bodies_are_refused(running: Running, digits: Digits) -> None
 
 
 def test_a_busy_service_says_when_to_come_back(digits: Digits, tmp_path: Path) -> None:
-    with serve(digits.policy, tmp_path / "service", max_waiting=1) as (url, _):
-        data = [base64.b64encode(file).decode() for file in digits.files[:2]]
-        body = json.dumps({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [2], "data": data}]}).encode()
-        reply = send(f"{url}/v2/models/secondlook/infer", body)
+    with serve(digits.policy, tmp_path / "service", max_waiting=1) as (url, service):
+        service.worker.waiting = 1
+        reply = send(f"{url}/v2/models/secondlook/infer", make_document(digits.files[:1]))
         assert reply.status == 429
         assert isinstance(reply.json["error"], str)
         assert int(reply.headers["retry-after"]) >= 1
+        service.worker.waiting = 0
+        assert send(f"{url}/v2/models/secondlook/infer", make_document(digits.files[:2])).status == 413, "for ever"
+
+
+def test_the_key_of_a_request_is_the_id_of_its_only_image(running: Running, digits: Digits) -> None:
+    url, service = running
+    infer = f"{url}/v2/models/secondlook/infer"
+    for _ in range(2):
+        assert send(infer, make_document(digits.files[:1]), Idempotency_Key="one key").status == 200
+    assert set(service.decisions.find(["one key"])) == {"one key"}
+    assert send(infer, make_document(digits.files[1:2]), Idempotency_Key="one key").status == 409
+    assert send(infer, make_document(digits.files[:2]), Idempotency_Key="one key").status == 400
+    named = make_document(digits.files[:2], ids=["first of two", "second of two"])
+    assert send(infer, named, Idempotency_Key="one key").status == 200
 
 
 def test_a_service_with_tokens_needs_one(digits: Digits, tmp_path: Path) -> None:

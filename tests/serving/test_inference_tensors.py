@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -290,3 +291,18 @@ def test_outputs_as_bytes() -> None:
     low, missing = struct.unpack_from("<2d", rest, 30)
     assert (low, math.isnan(missing)) == (0.5, True)
     assert rest[46:] == b"\1\1"
+
+
+def test_elements_beyond_the_shape_are_not_counted() -> None:
+    """Millions of empty ones fit into a body."""
+    content = bytes(8 * 2**20)
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(content)}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    body = head + content
+    tracemalloc.start()
+    with pytest.raises(RequestError) as caught:
+        parse_inference_request(body, str(len(head)), max_images=4, max_pixels=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.status == 400
+    assert peak < 1.5 * len(content), "a copy of the body, and not a list of millions"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_limits import MAX_FULL_BODIES, RequestLimits, read_content_length
+from secondlook.serving.request_limits import MAX_FULL_BODIES, RequestLimits, find_body_limit, read_content_length
 from tests.serving.asgi import call
 
 LIMIT = 1000
@@ -31,6 +32,28 @@ def make_app(**options: Any) -> FastAPI:
 
     app.add_middleware(RequestLimits, options=ServiceOptions(Path("unused"), max_body_bytes=LIMIT, **options))
     return app
+
+
+@pytest.mark.parametrize(
+    ("path", "is_large"),
+    [
+        ("/v1/decide", True),
+        ("/v1/policy", True),
+        ("/v1/reviews", True),
+        ("/v2/models/secondlook/infer", True),
+        ("/v2/models/secondlook/versions/1/infer", True),
+        ("/login", False),
+        ("/logout", False),
+        ("/v1/review/lease", False),
+        ("/v1/review/1/label", False),
+        ("/v1/decide/x", False),
+        ("/", False),
+    ],
+)
+def test_only_addresses_of_images_and_files_take_large_bodies(path: str, is_large: bool) -> None:
+    options = ServiceOptions(Path("unused"), max_body_bytes=10**6)
+    assert find_body_limit(path, options) == (10**6 if is_large else 64 * 1024)
+    assert find_body_limit(path, replace(options, max_body_bytes=LIMIT)) == LIMIT
 
 
 @given(pieces=st.lists(st.binary(max_size=600), min_size=1, max_size=5))

@@ -3,6 +3,10 @@
 import json
 import logging
 import re
+import subprocess
+import sys
+import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from secondlook.serving.request_log import JsonFormatter, RequestLog
+from secondlook.serving.request_log import JsonFormatter, RequestLog, configure_logging
 from secondlook.serving.tokens import Principal
 from tests.serving.asgi import call
 
@@ -106,6 +110,35 @@ def test_a_response_that_began_is_not_continued_by_an_error(lines: Any) -> None:
 
     assert call(RequestLog(break_off), "GET", "/").body == b"a"
     assert [line["event"] for line in lines()] == ["exception", "request"]
+
+
+def test_all_that_happens_in_a_service_is_json() -> None:
+    code = """
+import logging, threading, warnings
+from secondlook.serving.request_log import configure_logging
+with configure_logging():
+    warnings.warn("two\\nlines")
+    logging.getLogger("python_multipart").warning("from %s", "elsewhere")
+    logging.getLogger("secondlook.serving").info("ours")
+    thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+    thread.start()
+    thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    warning, other, own, ended = map(json.loads, done.stderr.splitlines())
+    assert (warning["level"], warning["category"], warning["reason"]) == ("warning", "UserWarning", "two\nlines")
+    assert (other["event"], own["event"]) == ("from elsewhere", "ours")
+    assert (ended["level"], ended["ended_thread"]) == ("error", "worker")
+    assert "ZeroDivisionError" in ended["exception"]
+
+
+def test_logging_is_as_it_was_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    root, hook, show = logging.getLogger(), threading.excepthook, warnings.showwarning
+    handlers = list(root.handlers)
+    with configure_logging(quiet=True), configure_logging():
+        logging.getLogger("secondlook").info("told")
+    assert (root.handlers, threading.excepthook, warnings.showwarning) == (handlers, hook, show)
+    assert json.loads(capsys.readouterr().err)["event"] == "told"
 
 
 def test_lines_are_printable_ascii_whatever_a_client_sends() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from email import message_from_string
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -124,6 +125,24 @@ def start_thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+def wait_for(ask: Callable[[], Any], is_done: Callable[[Any], bool], seconds: float = 30) -> Any:
+    """Ask again and again until the result is as expected, and return it."""
+    deadline = time.monotonic() + seconds
+    while not is_done(result := ask()):
+        assert time.monotonic() < deadline, result
+        time.sleep(0.02)
+    return result
+
+
+def is_refused(url: str) -> bool:
+    """Whether a server no longer listens."""
+    try:
+        with connect(url):
+            return False
+    except ConnectionRefusedError:
+        return True
+
+
 def trickle(connection: socket.socket, piece: bytes, pause: float = 0.2) -> None:
     """Send a little, again and again, until the server closes the connection."""
     try:
@@ -162,6 +181,13 @@ class TestBodies:
             assert read_error(connection).code == "body_too_large"
             sender.join(20)
         assert not sender.is_alive()
+
+    @pytest.mark.parametrize("path", ["login", "logout", "v1/review/lease", "v1/review/1/label"])
+    def test_strangers_cannot_make_the_service_parse_much(self, url: str, path: str) -> None:
+        """Forms and JSON are parsed before tokens are checked."""
+        for kind in ("application/json", "application/x-www-form-urlencoded"):
+            reply = send(f"{url}/{path}", b"x" * (64 * 1024 + 1), Content_Type=kind, Host="evil.example")
+            assert (reply.status, reply.code) == (413, "body_too_large")
 
     def test_a_client_that_waits_for_permission_to_send_is_refused_at_once(self, url: str) -> None:
         with connect(url) as connection:
@@ -270,7 +296,9 @@ class TestHeaders:
     def test_many_headers_are_refused(self, url: str) -> None:
         with connect(url) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: a\r\n" * 100 + b"\r\n")
-            assert read_reply(connection).code == "headers_too_large"
+            reply = read_reply(connection)
+        assert reply.code == "headers_too_large"
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
 
     def test_a_long_address_is_refused(self, url: str) -> None:
         with connect(url) as connection:
@@ -305,21 +333,18 @@ class TestHeaders:
 
 
 class TestConnections:
-    def test_their_number_is_bounded(
-        self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_limits: None
-    ) -> None:
+    def test_their_number_is_bounded(self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection_limits, "HEADER_SECONDS", 60.0)
         monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
         with serve(digits.policy, tmp_path / "service") as (url, _):
             with connect(url) as one, connect(url) as two, connect(url) as three:
                 for connection in (one, two, three):
                     connection.sendall(HEADERS)
-                    time.sleep(0.05)
-                reply = send(f"{url}/healthz")
-                assert (reply.status, reply.code) == (503, "connections")
-            deadline = time.monotonic() + 10
-            while send(f"{url}/healthz").status == 503 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert send(f"{url}/healthz").status == 200
+                reply = wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 503)
+                assert reply.code == "connections"
+                assert int(reply.headers["retry-after"]) > 0
+                assert reply.headers["x-content-type-options"] == "nosniff"
+            wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 200)
 
     def test_a_response_that_nobody_reads_does_not_hold_the_connection(
         self, tmp_path: Path, quick_limits: None
@@ -456,12 +481,10 @@ class TestProcess:
                 late.sendall(
                     HEADERS + b"Content-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(image) + image[:9]
                 )
-                time.sleep(0.3)
+                send(f"{process.url}/healthz")  # which is read after what came before it
                 code: list[int] = []
                 stopping = start_thread(lambda: code.append(process.stop()))
-                time.sleep(0.5)
-                with pytest.raises(ConnectionRefusedError), connect(process.url):
-                    pass
+                wait_for(lambda: is_refused(process.url), bool)
                 late.sendall(image[9:])
                 reply = read_reply(late)
                 stopping.join(30)

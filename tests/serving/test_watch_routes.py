@@ -1,22 +1,27 @@
 """Watching a real server, and changing its policy: status, metrics, health, and policies that are refused."""
 
 import json
+import re
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import secondlook as sl
 from secondlook.monitoring import Monitor
 from secondlook.selective import Policy
-from secondlook.serving.database import StorageError, open_database
+from secondlook.serving import tokens
+from secondlook.serving.database import DatabaseReadError, StorageError, open_database, parse_url
 from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service import Service
 from secondlook.serving.stream_monitor import StreamMonitor
 from stress.server_process import ServerProcess
-from tests.serving.running import Digits, read_rows, send, send_image, serve
+from tests.serving.postgres import PASSWORD
+from tests.serving.running import Digits, make_noise, read_rows, send, send_image, serve
 
 Server = tuple[str, Service]
 
@@ -80,6 +85,34 @@ def test_metrics_count_decisions_and_requests(server: Server, digits: Digits) ->
     assert 'route="/v1/decide",status="415"' in reply.body.decode()
 
 
+def test_metrics_count_what_the_limits_refuse_and_who_leaves(digits: Digits, tmp_path: Path) -> None:
+    with serve(digits.policy, tmp_path / "service", max_waiting=1, max_body_bytes=100_000) as (url, service):
+        assert send_image(url, bytes(100_001)).status == 413
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as leaving:
+            leaving.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nabc")
+        service.tokens.add("camera", "client")  # so that tokens are checked
+        for _ in range(tokens.MAX_CHECKS):
+            service.tokens._checks.acquire()
+        assert send_image(url, digits.files[0], Authorization="Bearer sl_0_x").status == 429
+        assert service.metrics.overloads == 0, "no images were waiting"
+        deadline = time.monotonic() + 20
+        while not {"413", "429", "499"} <= (found := list_statuses(service)):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+        assert "500" not in found
+
+
+def test_metrics_count_overloads(server: Server, digits: Digits) -> None:
+    url, service = server
+    service.worker.waiting = service.options.max_waiting
+    assert send_image(url, digits.files[0]).status == 429
+    assert service.metrics.overloads == 1
+
+
+def list_statuses(service: Service) -> set[str]:
+    return set(re.findall(r'request_seconds_count{.*status="(\d+)"}', service.metrics.render().decode()))
+
+
 def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url, service = server
     assert send(f"{url}/healthz").json == {"status": "ok"}
@@ -100,6 +133,61 @@ def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -
         assert "disk is full" in send(f"{url}/v1/status").json["problem"]
     service.watcher.look()
     assert send(f"{url}/readyz").status == 200
+
+
+def test_a_service_whose_threads_have_ended_is_not_ready(server: Server, digits: Digits) -> None:
+    url, service = server
+    service.watcher.look()
+    assert send(f"{url}/readyz").status == 200
+    service.worker.stop()
+    reply = send(f"{url}/readyz")
+    assert (reply.status, reply.code) == (503, "not_ready")
+
+
+def test_pages_and_errors_while_the_database_fails(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, service = server
+
+    def fail_to(kind: type[StorageError]) -> Any:
+        def fail(*_: object, **__: object) -> Any:
+            raise kind("the database '/secret/service.db' failed")
+
+        return fail
+
+    monkeypatch.setattr(service.database, "write", fail_to(StorageError))
+    page = send(f"{url}/", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document", Accept="text/html")
+    assert (page.status, "set-cookie" in page.headers) == (200, False)
+    monkeypatch.setattr(service.database, "read", fail_to(DatabaseReadError))
+    reply = send(f"{url}/v1/decisions/a")
+    assert (reply.status, reply.code) == (503, "storage_unavailable")
+    assert int(reply.headers["retry-after"]) > 0
+    assert b"secret" not in reply.body
+
+
+def test_a_policy_that_cannot_be_stored_is_not_blamed(
+    server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, service = server
+
+    def fail(*_: object) -> Any:
+        raise StorageError("the database '/secret/service.db' failed: disk is full")
+
+    monkeypatch.setattr(service.decisions, "deploy", fail)
+    reply = put_in_force(url, make_other_policy(digits))
+    assert (reply.status, reply.code) == (507, "storage_failed")
+    assert b"secret" not in reply.body
+    assert service.live.deployment.number == 1
+
+
+def test_data_that_a_browser_opens_start_no_session(server: Server) -> None:
+    url, service = server
+    service.watcher.look()
+    opened: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Accept": "text/html"}
+    for path in ("/v1/status", "/v1/policy", "/metrics"):
+        assert send(url + path, **opened).status == 200
+    assert read_rows(service.options.data_dir, "SELECT * FROM sessions") == []
+    for path in ("/", "/review", "/docs"):
+        assert "set-cookie" in send(url + path, **opened).headers
+    assert len(read_rows(service.options.data_dir, "SELECT * FROM sessions")) == 3
 
 
 def test_dashboard_is_a_page_without_inline_scripts(server: Server) -> None:
@@ -172,15 +260,15 @@ def test_policies_that_do_not_fit_are_refused(server: Server, digits: Digits) ->
 
 def test_who_may_watch_and_who_may_change(digits: Digits, tmp_path: Path) -> None:
     with serve(digits.policy, tmp_path / "service") as (url, service):
-        tokens = {role: service.tokens.add(role, role) for role in ("client", "reviewer", "admin")}
+        made = {role: service.tokens.add(role, role) for role in ("client", "reviewer", "admin")}
         service.watcher.look()
         assert send(f"{url}/healthz").status == send(f"{url}/readyz").status == 200, "probes have no token"
         for path in ("/v1/status", "/metrics", "/v1/policy"):
             assert send(url + path).status == 401, path
-            for role, token in tokens.items():
+            for role, token in made.items():
                 assert send(url + path, Authorization=f"Bearer {token}").status == 200, (path, role)
         for role, expected in (("client", 403), ("reviewer", 403), ("admin", 200)):
-            reply = put_in_force(url, make_other_policy(digits), Authorization=f"Bearer {tokens[role]}")
+            reply = put_in_force(url, make_other_policy(digits), Authorization=f"Bearer {made[role]}")
             assert reply.status == expected, role
         assert put_in_force(url, digits.policy.read_bytes()).status == 401
 
@@ -247,6 +335,46 @@ def wait_for_images(url: str, images: int) -> Any:
             return reply.json
         assert time.monotonic() < deadline, reply.body[:300]
         time.sleep(0.1)
+
+
+def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that is decided and labeled while the others are read has no label without a row."""
+    from secondlook.serving import read_reviewed_service
+    from secondlook.serving.policy_stream import PolicyStream
+    from secondlook.serving.review_store import NewLabel
+
+    url, service = server
+    read = PolicyStream.iter_parts
+
+    def go_on(*values: Any, **named: Any) -> Iterator[Any]:
+        yield from read(*values, **named)
+        id_ = f"late {len(service.decisions.find(['late 0']))}"
+        send_image(url, make_noise(seed=1), id_)
+        service.reviews.add_labels([NewLabel("row", id_, 1)], "Ada")
+
+    send_image(url, make_noise(), "early")
+    service.reviews.add_labels([NewLabel("row", "early", 1)], "Ada")
+    monkeypatch.setattr(PolicyStream, "iter_parts", go_on)
+    found = read_reviewed_service(str(service.options.data_dir))
+    assert service.decisions.find(["late 0"])
+    assert "early" in found.labels
+    assert found.labels.keys() <= {id_ for table in found.tables for id_ in table["id"].to_pylist()}
+
+
+def test_a_database_of_something_else_is_refused_and_not_changed(postgres_url: str, tmp_path: Path) -> None:
+    from secondlook.errors import ServingError
+    from secondlook.serving import read_reviewed_service
+
+    with pytest.raises(ServingError) as caught:
+        read_reviewed_service(postgres_url)
+    assert PASSWORD not in str(caught.value)
+    engine = sa.create_engine(parse_url(postgres_url))
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+    open_database(tmp_path, postgres_url).close()  # a service that was never started
+    with pytest.raises(ServingError) as caught:
+        read_reviewed_service(postgres_url)
+    assert PASSWORD not in str(caught.value)
 
 
 def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_path: Path) -> None:

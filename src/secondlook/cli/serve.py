@@ -123,9 +123,10 @@ def start(
 
     for package in PACKAGES:
         import_extra(package, feature="the service", extra="serve")
-    from secondlook.serving import ServiceOptions, open_service, run_server
+    from secondlook.serving import ServiceOptions, configure_logging, open_service, run_server
 
-    with open_service(policy, ServiceOptions(**settings), classifier=model or None, device=device) as service:
+    opened = open_service(policy, ServiceOptions(**settings), classifier=model or None, device=device)
+    with configure_logging(quiet=quiet), opened as service:
         run_server(service, ready=ready, certificate=certificate, key=key, quiet=quiet)
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from secondlook.serving.client import Client, ServedDecision
     from secondlook.serving.faults import RequestError
     from secondlook.serving.options import ServiceOptions
+    from secondlook.serving.request_log import configure_logging
     from secondlook.serving.reviewed_service import read_reviewed_service
     from secondlook.serving.server import run_server
     from secondlook.serving.service import Service, open_service
@@ -20,6 +21,7 @@ __all__ = [
     "Service",
     "ServiceOptions",
     "TokenFile",
+    "configure_logging",
     "open_service",
     "open_tokens",
     "read_reviewed_service",
@@ -34,6 +36,7 @@ _MODULES = {
     "Service": "service",
     "ServiceOptions": "options",
     "TokenFile": "tokens",
+    "configure_logging": "request_log",
     "open_service": "service",
     "open_tokens": "tokens",
     "read_reviewed_service": "reviewed_service",

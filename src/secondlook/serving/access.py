@@ -11,8 +11,10 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from secondlook.errors import ServingError
+from secondlook.serving.database import StorageError
 from secondlook.serving.faults import RequestError
 from secondlook.serving.options import ServiceOptions
+from secondlook.serving.pages import PAGES
 from secondlook.serving.sessions import SESSION_COOKIE, SessionStore, announce_cookie
 from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal, TokenFile, TokenFileError
 
@@ -110,12 +112,21 @@ class Access:
         if opens_page(request):
             if is_foreign(request):
                 return None  # its cookie was withheld; the login page makes the browser ask again
-            cookie, session = await run_in_threadpool(self.sessions.start, LOCAL_NAME, "admin", LOCAL_NAME)
-            announce_cookie(request, cookie)
-            return Principal(LOCAL_NAME, "admin", f"browser:{session.digest[:32]}", session.csrf)
+            if request.url.path in PAGES:
+                return await run_in_threadpool(self._start_local_session, request)
         if request.method not in SAFE_METHODS and is_browser(request):
             raise csrf_error()
         return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
+
+    def _start_local_session(self, request: Request) -> Principal:
+        """Start the session of a page; it is shown without one if that cannot be stored, since it tells why."""
+        try:
+            cookie, session = self.sessions.start(LOCAL_NAME)
+        except StorageError as error:
+            LOGGER.warning("session not stored", extra={"reason": str(error)})
+            return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
+        announce_cookie(request, cookie)
+        return Principal(LOCAL_NAME, "admin", f"browser:{session.digest[:32]}", session.csrf)
 
     def _ask_for_token(self, request: Request) -> RequestError:
         if opens_page(request):

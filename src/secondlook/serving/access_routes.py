@@ -65,7 +65,7 @@ def start_session(access: Access, request: Request, token: str, target: str) -> 
         return render_login(request, target, status=error.status, fault=f"The login failed: {error}")
     if principal is None:
         return render_login(request, target, status=401, fault=WRONG_TOKEN)
-    cookie, _ = access.sessions.start(principal.name, principal.role, principal.session.removeprefix("token:"))
+    cookie, _ = access.sessions.start(principal.session.removeprefix("token:"))
     announce_cookie(request, cookie)
     response = RedirectResponse(check_target(target), status_code=303)
     set_session_cookie(request, response)

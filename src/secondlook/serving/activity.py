@@ -41,8 +41,10 @@ class Activity:
 
     def update(self, now: float) -> None:
         """Count what is new, and forget minutes that are over an hour old."""
-        # Seconds are whole numbers here, since databases do not agree on how to round.
-        minute = (sa.cast(decisions.c.decided_at, sa.BigInteger) // MINUTE).label("minute")
+        # Not every database has a floor function, and they do not agree on how to round.
+        rounded = sa.cast(decisions.c.decided_at, sa.BigInteger)
+        seconds = rounded - sa.case((rounded > decisions.c.decided_at, 1), else_=0)
+        minute = (seconds // MINUTE).label("minute")
         counts = (sa.func.count(), sa.func.sum(sa.cast(decisions.c.accept, sa.Integer)), sa.func.sum(decisions.c.looks))
         with self._database.read() as connection:
             last = connection.execute(sa.select(sa.func.max(decisions.c.number))).scalar() or 0

@@ -48,8 +48,8 @@ def create_app(service: "Service") -> FastAPI:
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
     # The last one that is added is the first that a request comes to.
-    app.add_middleware(RequestMetrics, metrics=service.metrics)
     app.add_middleware(RequestLimits, options=service.options)
+    app.add_middleware(RequestMetrics, metrics=service.metrics)
     app.add_middleware(RequestLog)
     app.add_middleware(SecurityHeaders)
     return app
@@ -68,11 +68,18 @@ async def _handle_error(request: Request, error: Exception) -> Response:
 async def _handle_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it"
     code = CODES.get(error.status_code, "invalid")
-    return format_error(request, RequestError(error.status_code, code, f"{error.detail}.", headers=error.headers))
+    return format_error(
+        request, RequestError(error.status_code, code, end_sentence(error.detail), headers=error.headers)
+    )
 
 
 async def _handle_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), "registered for it"
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    return format_error(request, RequestError(422, "invalid", f"{where}: {first['msg']}."))
+    return format_error(request, RequestError(422, "invalid", end_sentence(f"{where}: {first['msg']}")))
+
+
+def end_sentence(text: str) -> str:
+    """Return a text with one period at its end."""
+    return f"{text.rstrip('.')}."

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from itertools import repeat
-from json import JSONDecodeError, loads
+from json import loads
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -315,5 +315,5 @@ def read_error(response: HttpResponse) -> tuple[str, str]:
     try:
         error = loads(response.body)["error"]
         return str(error["code"]), str(error["message"])
-    except (JSONDecodeError, UnicodeDecodeError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return "", ""

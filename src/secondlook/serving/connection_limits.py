@@ -8,7 +8,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from secondlook.serving.faults import RequestError, encode_request_error
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_limits import too_large
+from secondlook.serving.request_limits import list_error_headers, too_large
+from secondlook.serving.security_headers import HEADERS
 
 LOGGER = logging.getLogger(__name__)
 HEADER_SECONDS = 10.0
@@ -49,7 +50,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if excess > self._max_connections:
             transport.abort()
         elif excess > 0:
-            self._refuse(RequestError(503, "connections", "the service has too many connections; try again later."))
+            self._refuse(too_many_connections())
         else:
             self._set_timer(HEADER_SECONDS)
 
@@ -64,7 +65,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._in_headers and self._received > MAX_HEADER_BYTES:
             self._refuse(headers_too_large())
         elif self._in_body and self._received > 2 * self._options.max_body_bytes + MAX_HEADER_BYTES:
-            self._refuse(too_large(self._options))  # of what comes between the bytes of the body
+            self._refuse(too_large(self._options.max_body_bytes))  # of what comes between the bytes of the body
         elif self._is_idle() and self._timer is None:
             self._set_timer(HEADER_SECONDS)  # blank lines are not the beginning of a request
 
@@ -165,8 +166,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         content = encode_request_error("", error)
-        head = f"content-type: application/json\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[error.status] + head.encode() + content)
+        headers = HEADERS | list_error_headers(error, content)
+        head = "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(STATUS_LINE[error.status] + head.encode() + b"\r\n" + content)
         self._in_body = True
         self.close_after_response()
 
@@ -206,6 +208,13 @@ class _CycleTransport:
 
     def close(self) -> None:
         self._protocol.close_after_response()
+
+
+def too_many_connections() -> RequestError:
+    """Return the error of a connection for which there is no room at the moment."""
+    return RequestError(
+        503, "connections", "the service has too many connections; try again later.", headers={"Retry-After": "5"}
+    )
 
 
 def headers_too_large() -> RequestError:

@@ -1,7 +1,8 @@
 """Routes that decide: one image as the body of a request, or several as a form."""
 
 import datetime
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,10 +11,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 
 from secondlook.selective import Guarantee
 from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
-from secondlook.serving.decision_worker import LONGEST_ID, LONGEST_NAME, SubmittedImage
+from secondlook.serving.decision_worker import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id, too_many_images
 from secondlook.serving.faults import RequestError
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 REPLAY = "Idempotent-Replay"
 FORM = "multipart/form-data"
-RAW_TYPES = ("image/", "application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
-"""Types of a body that is one image; curl says that data are a form if nobody says otherwise."""
+RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
+"""Types of a body that is one image, beside image/*; curl says that data are a form if nobody says otherwise."""
 
 
 ReviewState = Literal["none", "waiting", "done"]
@@ -82,6 +84,7 @@ RESPONSES: dict[int | str, dict[str, str]] = {
     415: {"description": "`content_type`: neither an image nor a form."},
     422: {"description": "`unreadable_image`, `image_size`: the image cannot be decoded or classified."},
     429: {"description": "`busy`: too many images are waiting; try again after `Retry-After` seconds."},
+    503: {"description": "`stopping`, `storage_unavailable`: try again after `Retry-After` seconds."},
     507: {"description": "`storage_failed`: the decision cannot be stored, for example because the disk is full."},
 }
 
@@ -102,8 +105,8 @@ def make_decide_router(service: "Service") -> APIRouter:
 
     async def decide(request: Request) -> Response:
         await check_access(request)
-        is_form = request.headers.get("content-type", "").lower().startswith(FORM)
-        images = await (read_form(request, service.options.max_images) if is_form else read_body(request))
+        is_form = read_media_type(request) == FORM
+        images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
         outcomes = await service.worker.decide(images)
         bodies = await describe_outcomes(outcomes, service)
         body = DecisionsBody(decisions=bodies) if is_form else bodies[0]
@@ -142,7 +145,7 @@ PARAMETERS = [
     }
     for name, place, longest, description in (
         ("id", "query", LONGEST_ID, "Id of the image, unique for ever; a repeated request gets the same decision."),
-        ("Idempotency-Key", "header", LONGEST_ID, "The same as `id`."),
+        ("Idempotency-Key", "header", LONGEST_ID, "The same as `id`. A form of several images has ids of its own."),
         ("name", "query", LONGEST_NAME, "File name of the image, for reviewers."),
     )
 ]
@@ -170,32 +173,68 @@ REQUEST_BODY = {
 
 async def read_body(request: Request) -> list[SubmittedImage]:
     """Read the image that is the body of a request."""
-    kind = request.headers.get("content-type", "application/octet-stream").lower()
-    if not kind.startswith(RAW_TYPES):
+    kind = read_media_type(request)
+    if kind not in RAW_TYPES and not kind.startswith("image/"):
         raise RequestError(
             415, "content_type", f"the content type is {kind[:100]!r}; expected image/*, or multipart/form-data."
         )
     content = await request.body()
     if not content:
         raise RequestError(400, "no_image", "the body is empty; send the bytes of an image file.")
-    id_ = request.query_params.get("id", request.headers.get("idempotency-key"))
-    return [SubmittedImage(content, id_, check_name(request.query_params.get("name")))]
+    return [SubmittedImage(content, read_key(request), check_name(request.query_params.get("name")))]
 
 
 async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
     """Read the images of a form, and their ids."""
-    async with request.form(max_files=max_images + 1, max_fields=max_images + 1) as form:
+    async with open_form(request, max_images) as form:
         files, ids = list_files(form), [value for value in form.getlist("id") if isinstance(value, str)]
         if not files:
             raise RequestError(400, "no_image", "the form has no file; send image files as parts named 'image'.")
         if ids and len(ids) != len(files):
             counts = f"{len(files)} images and {len(ids)} ids"
             raise RequestError(400, "id", f"the form has {counts}; expected as many ids as images, or none.")
-        given: list[str | None] = [*ids] or [None] * len(files)
+        given = assign_key([*ids] or [None] * len(files), read_key(request))
         return [
             SubmittedImage(await file.read(), id_, check_name(file.filename))
             for file, id_ in zip(files, given, strict=True)
         ]
+
+
+@asynccontextmanager
+async def open_form(request: Request, max_images: int) -> AsyncIterator[FormData]:
+    """Parse a form of so many images and ids."""
+    try:
+        async with request.form(max_files=max_images, max_fields=max_images + 1) as form:
+            yield form
+    except HTTPException as error:
+        if error.detail.startswith("Too many"):  # only the text tells what is wrong
+            raise too_many_images(max_images) from None
+        raise
+
+
+def read_media_type(request: Request) -> str:
+    """Return the media type of a body, without parameters."""
+    return request.headers.get("content-type", "application/octet-stream").partition(";")[0].strip().lower()
+
+
+def read_key(request: Request) -> str | None:
+    """Return the id in the address or in the header Idempotency-Key of a request; None if there is none."""
+    key = request.headers.get("idempotency-key")
+    if "id" in request.query_params or key is None:
+        return request.query_params.get("id")
+    try:
+        return key.encode("latin-1").decode()  # as Starlette decodes headers
+    except UnicodeDecodeError:
+        raise RequestError(400, "id", "the header Idempotency-Key is not UTF-8; send another id.") from None
+
+
+def assign_key(ids: Sequence[str | None], key: str | None) -> list[str | None]:
+    """Return the ids of images; the key of a request is that of its only image if it has no other."""
+    if key is None or any(id_ is not None for id_ in ids):
+        return list(ids)
+    if len(ids) > 1:
+        raise RequestError(400, "id", f"the request has {len(ids)} images and one id; send an id for each, or none.")
+    return [key]
 
 
 def list_files(form: FormData) -> list[UploadFile]:
@@ -252,6 +291,7 @@ def describe_guarantee(guarantee: Guarantee) -> GuaranteeBody:
 
 def find_reviewed(id_: str, service: "Service") -> ReviewedBody:
     """Return a stored decision with its review, or raise an error for an id that was never sent."""
+    check_id(id_)
     stored = service.decisions.find([id_]).get(id_)
     if stored is None:
         raise RequestError(404, "unknown_id", f"there is no image with the id {id_[:LONGEST_ID]!r}; check the id.")

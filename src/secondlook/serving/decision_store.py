@@ -116,9 +116,9 @@ class DecisionStore:
         found = known | {stored.id: stored for stored in added}
         return [StoredOutcome(found[one.decision.id], replayed=one.decision.id in known) for one in new]
 
-    def find(self, ids: Sequence[str]) -> dict[str, StoredDecision]:
-        """Return the decisions with some ids, as far as they exist."""
-        with self._database.read() as connection:
+    def find(self, ids: Sequence[str], *, urgent: bool = False) -> dict[str, StoredDecision]:
+        """Return the decisions with some ids, as far as they exist; see `Database.read` for `urgent`."""
+        with self._database.read(urgent=urgent) as connection:
             return _find(connection, ids)
 
     def find_review(self, number: int) -> FoundReview | None:

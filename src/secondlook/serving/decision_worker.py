@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Condition, Thread
@@ -22,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.errors import SecondLookError, SourceError
+from secondlook.errors import SecondLookError, ServingError, SourceError
 from secondlook.predictions import Predictions
 from secondlook.scoring import Decider, DetailedDecision, RowOptions, detail_decisions, encode_png, group_by_shape
-from secondlook.serving.database import StorageError
+from secondlook.serving.database import DatabaseReadError, StorageError
 from secondlook.serving.decision_store import (
     DecisionStore,
     Deployment,
@@ -36,10 +37,15 @@ from secondlook.serving.decision_store import (
 from secondlook.serving.faults import RequestError
 from secondlook.serving.image_types import find_media_type
 from secondlook.serving.options import ServiceOptions
-from secondlook.sources import UnreadableImageError, read_image
+from secondlook.serving.pixel_budget import PixelBudget
+from secondlook.sources import LargeImageError, UnreadableImageError, read_image
 
 LONGEST_ID = 200
+REPLACEMENT = "\ufffd"
+"""What bytes that are no text become, so that several ids would be one."""
 LONGEST_NAME = 500
+MAX_LARGEST = 2
+"""Number of images of the largest size that are decoded at once; more of smaller ones."""
 SMOOTHING = 0.1
 """Weight of the latest batch in the average time per image."""
 
@@ -101,6 +107,10 @@ class _Prepared(NamedTuple):
     inputs: Array
 
 
+class _TooLargeError(ServingError):
+    """An image has more pixels than may be decoded now."""
+
+
 class DecisionWorker:
     """Decides about the images of all requests. `decide` is called on the event loop, everything else has threads.
 
@@ -114,6 +124,8 @@ class DecisionWorker:
         Sizes and limits.
     on_batch
         Called after each batch with its decisions and the seconds that looking took.
+    on_overload
+        Called when a request is refused since too many images are waiting.
     """
 
     def __init__(
@@ -122,12 +134,15 @@ class DecisionWorker:
         store: DecisionStore,
         options: ServiceOptions,
         on_batch: Callable[[Sequence[DetailedDecision], float], None] = lambda decisions, seconds: None,
+        on_overload: Callable[[], None] = lambda: None,
     ) -> None:
-        self._live, self._store, self._options, self._on_batch = live, store, options, on_batch
+        self._live, self._store, self._options = live, store, options
+        self._on_batch, self._on_overload = on_batch, on_overload
         self.waiting = 0
         """Number of images that are admitted and not answered."""
         self.seconds_per_image = 0.01
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="secondlook-decode")
+        self._pixels = PixelBudget(MAX_LARGEST * options.max_pixels)
         self._in_work: dict[str, tuple[str, asyncio.Future[StoredOutcome]]] = {}
         """Digest and future of images with ids of clients; used by the event loop only."""
         self._queue: deque[_Job] = deque()
@@ -144,6 +159,11 @@ class DecisionWorker:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether all threads run, without which no image is decided."""
+        return all(thread.is_alive() for thread in self._threads)
+
     def stop(self) -> None:
         """Finish what is in work, and end the threads."""
         with self._changed:
@@ -155,12 +175,17 @@ class DecisionWorker:
         self._decoders.shutdown()
 
     async def decide(self, images: Sequence[SubmittedImage]) -> list[StoredOutcome]:
-        """Decide about the images of one request: all of them, or an error. The decisions are on disk."""
+        """Decide about the images of one request, and return the decisions, which are on disk.
+
+        After an error, those that could be decided may be stored: send the images again with the same ids.
+        """
         self._check_room(len(images))
         self.waiting += len(images)
         try:
             loop = asyncio.get_running_loop()
             prepared = await loop.run_in_executor(self._decoders, self._prepare, images)
+            for one in prepared:  # before any of them is handed on
+                self._check_in_work(one)
             futures = [self._submit(image, one) for image, one in zip(images, prepared, strict=True)]
             results = await asyncio.gather(*futures, return_exceptions=True)
         finally:
@@ -178,13 +203,10 @@ class DecisionWorker:
                 "the service is stopping; send the request again in a moment.",
                 headers={"Retry-After": "5"},
             )
-        if n_images > self._options.max_images:
-            raise RequestError(
-                413,
-                "too_many_images",
-                f"the request has {n_images} images, expected at most {self._options.max_images}; send several.",
-            )
+        if n_images > self._options.max_request_images:
+            raise too_many_images(self._options.max_request_images)
         if self.waiting + n_images > self._options.max_waiting:
+            self._on_overload()
             seconds = max(1, math.ceil(self.waiting * self.seconds_per_image))
             raise RequestError(
                 429,
@@ -193,14 +215,15 @@ class DecisionWorker:
                 headers={"Retry-After": str(seconds)},
             )
 
+    def _check_in_work(self, prepared: _Prepared) -> None:
+        if prepared.id in self._in_work:
+            check_same_image(prepared.id, prepared.digest, self._in_work[prepared.id][0])
+
     def _submit(self, image: SubmittedImage, prepared: _Prepared) -> "asyncio.Future[StoredOutcome]":
         """Hand a decoded image to the next stage; one whose id is in work already waits for the same decision."""
-        loop = asyncio.get_running_loop()
         if prepared.id in self._in_work:
-            digest, running = self._in_work[prepared.id]
-            check_same_image(prepared.id, prepared.digest, digest)
-            return asyncio.ensure_future(_replay(running))
-        future = loop.create_future()
+            return asyncio.ensure_future(_replay(self._in_work[prepared.id][1]))
+        future: asyncio.Future[StoredOutcome] = asyncio.get_running_loop().create_future()
         self._in_work[prepared.id] = prepared.digest, future
         future.add_done_callback(lambda _: self._in_work.pop(prepared.id, None))
         job = _Job(prepared.id, prepared.digest, image, prepared.inputs, future)
@@ -221,7 +244,16 @@ class DecisionWorker:
             place_and_name = f"{place}" + (f" ({image.name!r})" if image.name else "")
             inputs = self._decode(image.content, place_and_name)
             prepared.append(_Prepared(image.id or uuid.uuid4().hex, hash_image(image.content), inputs))
+        if len(given) > 1:  # one of its own is checked with those of other requests
+            self._check_stored(prepared, given)
         return prepared
+
+    def _check_stored(self, prepared: Sequence[_Prepared], given: Sequence[str]) -> None:
+        """Refuse a request with an id of another image before any image of it is decided."""
+        known = self._store.find(given)
+        for one in prepared:
+            if one.id in known:
+                check_same_image(one.id, one.digest, known[one.id].digest)
 
     def _decode(self, content: bytes | Array, place_and_name: str) -> Array:
         """Return an image at the input size of the classifier, after its limits were checked. [1, H, W, C]"""
@@ -230,17 +262,24 @@ class DecisionWorker:
             if not content:
                 raise RequestError(400, "no_image", f"{where} is empty; send the bytes of an image file.")
             find_media_type(content, where)
+        most = self._options.max_pixels
+        for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
+            with self._pixels.reserve(limit):
+                try:
+                    return self._read_and_fit(content, place_and_name, limit)
+                except _TooLargeError:
+                    continue
+        raise RequestError(413, "image_too_large", f"{where} has more than {most:,} pixels; send a smaller one.")
+
+    def _read_and_fit(self, content: bytes | Array, place_and_name: str, max_pixels: int) -> Array:
+        where = f"image {place_and_name}"
         try:
-            pixels = read_image(content, place_and_name, max_pixels=self._options.max_pixels)
+            pixels = read_image(content, place_and_name, max_pixels=max_pixels)
         except UnreadableImageError as error:
-            # The message names the argument of Python that would raise the limit, which a client cannot.
-            is_large = "max_pixels" in str(error)
-            message = f"{where} has more than {self._options.max_pixels:,} pixels; send a smaller one."
-            raise RequestError(
-                413 if is_large else 422,
-                "image_too_large" if is_large else "unreadable_image",
-                message if is_large else f"{where} cannot be read: {error.reason}.",
-            ) from None
+            # The repair names the argument of Python that would raise the limit; names of files are not in it.
+            if isinstance(error, LargeImageError) or "max_pixels" in error.repair:
+                raise _TooLargeError from None
+            raise RequestError(422, "unreadable_image", f"{where} cannot be read: {error.reason}.") from None
         except SourceError as error:
             raise RequestError(422, "unreadable_image", str(error)) from None
         try:
@@ -253,14 +292,20 @@ class DecisionWorker:
     def _look_at_batches(self) -> None:
         """Look at images batch by batch, until the worker stops."""
         while batch := self._take():
-            live, started = self._live(), time.monotonic()
-            new = self._answer_known(batch)
-            together = group_by_shape([job.inputs for job in new])
-            groups = [group for places in together for group in self._look(live, [new[place] for place in places])]
-            seconds = time.monotonic() - started
-            self.seconds_per_image += SMOOTHING * (seconds / len(batch) - self.seconds_per_image)
-            self._looked.put(_LookedBatch(live, groups, seconds))
+            try:
+                self._looked.put(self._look_at(batch))
+            except Exception as error:  # noqa: BLE001 - whatever fails, the next batch may not
+                self._fail(batch, make_request_error(error))
         self._looked.put(None)
+
+    def _look_at(self, batch: Sequence[_Job]) -> _LookedBatch:
+        live, started = self._live(), time.monotonic()
+        new = self._answer_known(batch)
+        together = group_by_shape([job.inputs for job in new])
+        groups = [group for places in together for group in self._look(live, [new[place] for place in places])]
+        seconds = time.monotonic() - started
+        self.seconds_per_image += SMOOTHING * (seconds / len(batch) - self.seconds_per_image)
+        return _LookedBatch(live, groups, seconds)
 
     def _take(self) -> list[_Job]:
         """Return the next images, as soon as they are a full batch or the first has waited; none at the end."""
@@ -275,11 +320,7 @@ class DecisionWorker:
     def _answer_known(self, jobs: Sequence[_Job]) -> list[_Job]:
         """Answer requests that were decided before, and return the others."""
         given = [job.id for job in jobs if job.image.id is not None]
-        try:
-            known = self._store.find(given) if given else {}
-        except StorageError as error:
-            self._fail(jobs, make_request_error(error))
-            return []
+        known = self._store.find(given, urgent=True) if given else {}
         replayed = [job for job in jobs if job.id in known]
         if replayed:
             resolve(replayed, [check_outcome(job, StoredOutcome(known[job.id], replayed=True)) for job in replayed])
@@ -300,17 +341,18 @@ class DecisionWorker:
         """Decide about images that were looked at, store the decisions and answer the requests."""
         while (batch := self._looked.get()) is not None:
             jobs = [job for group, _ in batch.groups for job in group]
-            if not jobs:
-                continue
             try:
-                decisions = [decision for _, preds in batch.groups for decision in batch.live.decide(preds)]
-                new = [self._make_new(job, decision) for job, decision in zip(jobs, decisions, strict=True)]
-                outcomes = self._store.add(new, batch.live.deployment.number)
+                if jobs:
+                    self._finish(batch, jobs)
             except Exception as error:  # noqa: BLE001 - a full disk: the requests fail, the service goes on
                 self._fail(jobs, make_request_error(error))
-                continue
-            resolve(jobs, [check_outcome(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
-            self._on_batch(decisions, batch.seconds)
+
+    def _finish(self, batch: _LookedBatch, jobs: Sequence[_Job]) -> None:
+        decisions = [decision for _, preds in batch.groups for decision in batch.live.decide(preds)]
+        new = [self._make_new(job, decision) for job, decision in zip(jobs, decisions, strict=True)]
+        outcomes = self._store.add(new, batch.live.deployment.number)
+        resolve(jobs, [check_outcome(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
+        self._on_batch(decisions, batch.seconds)
 
     def _make_new(self, job: _Job, decision: DetailedDecision) -> NewDecision:
         image = None
@@ -330,7 +372,8 @@ def fit_image(decider: Decider, pixels: Array) -> Array:
     try:
         return decider.fit_image(pixels)
     except SecondLookError:
-        if pixels.shape[2] == 1 or (pixels != pixels[:, :, :1]).any():
+        # Row by row, since a comparison of all takes as much memory as the image.
+        if pixels.shape[2] == 1 or any((row != row[:, :1]).any() for row in pixels):
             raise
     return decider.fit_image(pixels[:, :, :1])
 
@@ -351,7 +394,8 @@ def resolve(jobs: Sequence[_Job], results: Sequence[StoredOutcome | RequestError
             else:
                 job.future.set_result(result)
 
-    jobs[0].future.get_loop().call_soon_threadsafe(set_results)
+    with suppress(RuntimeError):  # the loop is closed: the server gave the requests up
+        jobs[0].future.get_loop().call_soon_threadsafe(set_results)
 
 
 def check_outcome(job: _Job, outcome: StoredOutcome) -> StoredOutcome | RequestError:
@@ -369,16 +413,35 @@ def make_request_error(error: Exception) -> RequestError:
         return error
     if isinstance(error, StorageError):
         logger.error("storage failed", extra={"reason": str(error)})
-        return RequestError(507, "storage_failed", "the decision cannot be stored; tell whoever runs the service.")
+        return describe_storage_error(error)
     if isinstance(error, SecondLookError):
         return RequestError(422, "invalid", str(error))
     logger.error("deciding failed", exc_info=error)
     return RequestError(500, "internal", "the service failed to decide about the image; the reason is in its log.")
 
 
+def describe_storage_error(error: StorageError) -> RequestError:
+    """Return the answer to a request that needs a database that cannot be used; where it is is not told."""
+    if isinstance(error, DatabaseReadError):
+        return RequestError(
+            503,
+            "storage_unavailable",
+            "the database of the service cannot be read; try again in some seconds.",
+            headers={"Retry-After": "5"},
+        )
+    return RequestError(
+        507, "storage_failed", "the database of the service cannot be written; tell whoever runs the service."
+    )
+
+
+def too_many_images(most: int) -> RequestError:
+    """Return the error of a request with more images than allowed."""
+    return RequestError(413, "too_many_images", f"a request may have at most {most} images; send several requests.")
+
+
 def check_id(id_: str) -> None:
-    """Raise an error for an id that is empty, too long or not printable."""
-    if not (1 <= len(id_) <= LONGEST_ID and id_.isprintable()):
+    """Raise an error for an id that is empty, too long or not printable, or was not text in UTF-8."""
+    if not (1 <= len(id_) <= LONGEST_ID and id_.isprintable()) or REPLACEMENT in id_:
         raise RequestError(
             400, "id", f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
         )

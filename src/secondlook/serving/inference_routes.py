@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from secondlook import __version__
 from secondlook.classifiers import HEADER_LENGTH
+from secondlook.serving.decide_routes import assign_key, read_key
 from secondlook.serving.decision_worker import SubmittedImage
 from secondlook.serving.faults import RequestError
 from secondlook.serving.inference_tensors import (
@@ -72,10 +73,11 @@ def make_inference_router(service: "Service") -> APIRouter:
             parse_inference_request,
             await request.body(),
             request.headers.get(HEADER_LENGTH),
-            max_images=service.options.max_images,
+            max_images=service.options.max_request_images,
             max_pixels=service.options.max_pixels,
         )
-        images = [SubmittedImage(image, id_) for image, id_ in zip(parsed.images, parsed.ids, strict=True)]
+        ids = assign_key(parsed.ids, read_key(request))
+        images = [SubmittedImage(image, id_) for image, id_ in zip(parsed.images, ids, strict=True)]
         decisions = [outcome.decision for outcome in await service.worker.decide(images)]
         latest = str(max(decision.deployment for decision in decisions))
         headers, body = format_inference_response(decisions, parsed, model=MODEL_NAME, version=latest)
@@ -99,7 +101,8 @@ def make_inference_router(service: "Service") -> APIRouter:
 
 INFER_DESCRIPTION = (
     "Input `image`: BYTES [n] image files (base64 in JSON), or pixels UINT8 or FP32 in [0, 1] [n, H, W, 1 or 3]. "
-    "`parameters.ids`: a list of n unique ids, which make the request safe to repeat. Outputs: "
+    "`parameters.ids`: a list of n unique ids, which make the request safe to repeat; for one image, also the header "
+    "`Idempotency-Key`. Outputs: "
     + ", ".join(f"`{name}` {output.datatype}" for name, output in OUTPUT_TENSORS.items())
     + ", each [n]. `low` and `high` are null, or NaN as binary data, after a single look."
 )

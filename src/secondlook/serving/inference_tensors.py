@@ -170,7 +170,7 @@ def _parse_files(tensor: Mapping[str, Any], content: bytes | None, shape: Sequen
     """Return the elements of a BYTES tensor; as JSON, files are base64."""
     if len(shape) != 1:
         raise _fail(f"input {INPUT_NAME!r} of datatype BYTES has shape {_show(shape)}; expected [number of files]")
-    files = _decode_texts(tensor["data"]) if content is None else _split_elements(content)
+    files = _decode_texts(tensor["data"]) if content is None else _split_elements(content, shape[0])
     if len(files) != shape[0]:
         raise _fail(f"input {INPUT_NAME!r} has {len(files)} elements, but its shape is {_show(shape)}")
     return files
@@ -185,10 +185,11 @@ def _decode_texts(texts: object) -> list[bytes]:
         raise _fail(f"the data of input {INPUT_NAME!r} are not base64; {BASE64_REPAIR}") from None
 
 
-def _split_elements(content: bytes) -> list[bytes]:
+def _split_elements(content: bytes, expected: int) -> list[bytes]:
+    """Return the elements of a tensor; one more than expected is enough to tell that there are too many."""
     elements: list[bytes] = []
     place = 0
-    while place < len(content):
+    while place < len(content) and len(elements) <= expected:
         start = place + LENGTH_BYTES
         place = start + int.from_bytes(content[place:start], "little")
         if start > len(content) or place > len(content):

@@ -42,6 +42,11 @@ class ServiceOptions:
     """Confidence level of the intervals."""
 
     @property
+    def max_request_images(self) -> int:
+        """Number of images that one request may have: not more than may wait, since it would be refused for ever."""
+        return min(self.max_images, self.max_waiting)
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the service."""
         return self.host in LOOPBACK or self.host.startswith("127.")

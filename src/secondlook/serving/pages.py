@@ -20,6 +20,8 @@ LINKS: tuple[tuple[str, str, Permission], ...] = (
     ("/docs", "API", "watch"),
 )
 """Address, text and required permission of the pages in the header."""
+PAGES = frozenset(address for address, _, _ in LINKS)
+"""Addresses of all pages but the login."""
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 ONE_YEAR = 365 * 86400
 

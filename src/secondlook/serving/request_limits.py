@@ -1,6 +1,7 @@
 """Bounds on the bodies of requests: their size, alone and together, and the time in which they arrive."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -8,6 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from secondlook.serving.faults import RequestError, encode_request_error
 from secondlook.serving.options import ServiceOptions
 
+SMALL_BODY_BYTES = 64 * 1024
+LARGE_BODIES = re.compile(r"/v1/(decide|policy|reviews)|/v2/models/.+/infer")
+"""Addresses that take images and files, and read them after the token was checked. All others take small forms and
+JSON, which FastAPI parses before it."""
 MAX_FULL_BODIES = 16
 """Number of bodies of the largest size that all requests together may hold in memory."""
 
@@ -25,10 +30,11 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if read_content_length(scope["headers"]) > self._options.max_body_bytes:
-            await send_error(scope, send, too_large(self._options))
+        most = find_body_limit(scope["path"], self._options)
+        if read_content_length(scope["headers"]) > most:
+            await send_error(scope, send, too_large(most))
             return
-        body = _BoundedBody(receive, self._options, self._held)
+        body = _BoundedBody(receive, most, self._options.body_seconds, self._held)
         response = _GuardedResponse(send, body)
         try:
             await self._app(scope, body.receive, response.send)
@@ -52,10 +58,10 @@ class _HeldBytes:
 class _BoundedBody:
     """What a client sends; `fault` is why it may not go on."""
 
-    def __init__(self, receive: Receive, options: ServiceOptions, held: _HeldBytes) -> None:
+    def __init__(self, receive: Receive, most: int, seconds: float, held: _HeldBytes) -> None:
         self.fault: RequestError | None = None
         self._receive = receive
-        self._options = options
+        self._most, self._seconds = most, seconds
         self._held = held
         self._length = 0
         self._complete = False
@@ -73,19 +79,19 @@ class _BoundedBody:
 
     async def _receive_in_time(self) -> Message | None:
         if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().time() + self._options.body_seconds
+            self._deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            self.fault = too_slow(self._options)
+            self.fault = too_slow(self._seconds)
             return None
         length = len(message.get("body", b""))
         self._length += length
         self._held.now += length
         self._complete = not message.get("more_body", False)
-        if self._length > self._options.max_body_bytes:
-            self.fault = too_large(self._options)
+        if self._length > self._most:
+            self.fault = too_large(self._most)
             return None
         if self._held.now > self._held.most:
             self.fault = too_many(self._held.most)
@@ -114,14 +120,22 @@ class _GuardedResponse:
 async def send_error(scope: Scope, send: Send, error: RequestError) -> None:
     """Send an error as JSON, and close the connection."""
     content = encode_request_error(scope["path"], error)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(content)).encode()),
-        (b"connection", b"close"),
-        *((name.lower().encode(), value.encode()) for name, value in error.headers.items()),
-    ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    headers = list_error_headers(error, content).items()
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
     await send({"type": "http.response.body", "body": content})
+
+
+def list_error_headers(error: RequestError, content: bytes) -> dict[str, str]:
+    """Return the headers of an error after which the connection is closed."""
+    about = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
+    return about | error.headers
+
+
+def find_body_limit(path: str, options: ServiceOptions) -> int:
+    """Return how many bytes the body of a request to an address may have."""
+    is_large = LARGE_BODIES.fullmatch(path) is not None
+    return options.max_body_bytes if is_large else min(SMALL_BODY_BYTES, options.max_body_bytes)
 
 
 def read_content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
@@ -129,11 +143,9 @@ def read_content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     return next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
 
 
-def too_large(options: ServiceOptions) -> RequestError:
+def too_large(most: int) -> RequestError:
     """Return the error of a body above the limit."""
-    return RequestError(
-        413, "body_too_large", f"the body of a request may have at most {options.max_body_bytes:,} bytes; send less."
-    )
+    return RequestError(413, "body_too_large", f"the body of this request may have at most {most:,} bytes; send less.")
 
 
 def too_many(most: int) -> RequestError:
@@ -146,10 +158,10 @@ def too_many(most: int) -> RequestError:
     )
 
 
-def too_slow(options: ServiceOptions) -> RequestError:
+def too_slow(seconds: float) -> RequestError:
     """Return the error of a body that takes too long."""
     return RequestError(
         408,
         "slow_body",
-        f"the body did not arrive within {options.body_seconds:g} seconds; send it faster, or less of it.",
+        f"the body did not arrive within {seconds:g} seconds; send it faster, or less of it.",
     )

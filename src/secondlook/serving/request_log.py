@@ -3,11 +3,15 @@
 import json
 import logging
 import sys
+import threading
 import time
 import traceback
 import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -94,12 +98,43 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def configure_logging(*, quiet: bool = False) -> None:
-    """Write the log of the service and of its web server to stderr: all of it, or only what is worrying."""
+@contextmanager
+def configure_logging(*, quiet: bool = False) -> Iterator[None]:
+    """Write what happens in a service to stderr: all of it, or only what is worrying.
+
+    That is the log of the service and of its web server, what is worrying in those of other packages, Python's
+    warnings, and exceptions that end a thread.
+    """
+    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in LOGGERS]
+    before = root.handlers, [logger.level for logger in loggers], warnings.showwarning, threading.excepthook
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    for name in LOGGERS:
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
+    root.handlers = [handler]
+    for logger in loggers:
         logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    warnings.showwarning = _log_warning
+    threading.excepthook = _log_thread_exception
+    try:
+        yield
+    finally:
+        root.handlers, levels, warnings.showwarning, threading.excepthook = before
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Log a warning instead of `warnings.showwarning`."""
+    fields = {"category": category.__name__, "reason": str(message), "where": f"{filename}:{lineno}"}
+    LOGGER.warning("warning", extra=fields)
+
+
+def _log_thread_exception(raised: threading.ExceptHookArgs) -> None:
+    name = None if raised.thread is None else raised.thread.name
+    LOGGER.error("exception", exc_info=raised.exc_value, extra={"ended_thread": name})

@@ -134,13 +134,16 @@ class ReviewStore:
             return sorted(_read_items(connection, numbers), key=_find_place)
 
     def label(self, number: int, label: int, principal: Principal) -> None:
-        """Record what a reviewer found; the same label again changes nothing, and another one corrects their own."""
+        """Record what a reviewer found; the same label again changes nothing, and another one needs `undo` before.
+
+        Two tabs of one browser are one owner and may show the same image: what the first found is not overwritten.
+        """
         now = self._clock()
         with self._database.write() as connection:
             row = _read_state(connection, number)
             if row["label"] == label:
                 return
-            if row["label"] is not None and row["lease_owner"] != principal.session:
+            if row["label"] is not None:
                 raise _make_reviewed_error(row)
             self._check_lease(row, principal.session, now)
             values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
@@ -244,9 +247,12 @@ class ReviewStore:
         with self._database.write() as connection:
             rows = _read_states_by_id(connection, [one.id for one in labels])
             changed = [one for one in labels if _is_new(one, rows.get(one.id))]
-            for one in changed:
-                values = {"label": one.label, "reviewer": reviewer, "reviewed_at": now}
-                _update(connection, [rows[one.id]["number"]], **values, lease_owner=None, lease_until=None)
+            if changed:
+                values = {"reviewer": reviewer, "reviewed_at": now, "lease_owner": None, "lease_until": None}
+                row = reviews.c.number == sa.bindparam("of_number")
+                update = sa.update(reviews).where(row).values(label=sa.bindparam("of_label"), **values)
+                numbered = [{"of_number": rows[one.id]["number"], "of_label": one.label} for one in changed]
+                connection.execute(update, numbered)
         return len(changed)
 
     def labels(self, deployment_numbers: Sequence[int]) -> list[LabelChange]:
@@ -267,11 +273,20 @@ class ReviewStore:
 
     def remove_expired(self, keep: float) -> int:
         """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many."""
-        old = sa.select(images.c.number).where(images.c.stored_at < self._clock() - keep)
+        before, removed = self._clock() - keep, 0
+        while n_removed := self._remove_stored_before(before):
+            removed += n_removed
+        return removed
+
+    def _remove_stored_before(self, before: float) -> int:
+        """Remove some images in one transaction: one of all would hold up decisions for long."""
+        old = sa.select(images.c.number).where(images.c.stored_at < before).order_by(images.c.stored_at).limit(MAX_IDS)
         with self._database.write() as connection:
-            is_lost = reviews.c.number.in_(old) & reviews.c.label.is_(None)
+            numbers = list(connection.execute(old).scalars())
+            is_lost = reviews.c.number.in_(numbers) & reviews.c.label.is_(None)
             connection.execute(sa.update(reviews).where(is_lost).values(expired=True))
-            return connection.execute(sa.delete(images).where(images.c.number.in_(old))).rowcount
+            connection.execute(sa.delete(images).where(images.c.number.in_(numbers)))
+        return len(numbers)
 
     def _check_lease(self, row: "RowMapping", owner: str, now: float) -> None:
         if row["lease_owner"] not in (None, owner) and (row["lease_until"] or 0) > now:
@@ -376,6 +391,6 @@ def _make_reviewed_error(row: "RowMapping") -> RequestError:
     return RequestError(
         409,
         "already_reviewed",
-        f"image {row['number']} was reviewed by {row['reviewer']!r} with another result, which is kept; go on with the "
-        "next image.",
+        f"image {row['number']} was reviewed by {row['reviewer']!r} with another result, which is kept until it is "
+        "taken back; go on with the next image.",
     )

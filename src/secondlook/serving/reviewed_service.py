@@ -36,11 +36,17 @@ def read_reviewed_service(location: str) -> ReviewedService:
     try:
         deployment = DecisionStore(database).latest_deployment()
         if deployment is None:
-            raise ServingError(f"no policy was ever in force in {location!r}; expected the folder of a service.")
+            raise ServingError(
+                f"no policy was ever in force in {describe_url(database.url)}; expected the database of a service."
+            )
         stream = PolicyStream(database, deployment.policy)
         deployments = stream.list_deployments()
         audited = {number: audit for number, audit in deployments.items() if audit is not None}
         others = {number: None for number in deployments if number not in audited}
+        # Before the images: a service that runs may store and label further ones meanwhile.
+        labels = {
+            one.id: one.label for one in ReviewStore(database, 0.0).labels(list(audited)) if one.label is not None
+        }
         tables = tuple(part.rows for part in stream.iter_parts(audited))
         left_out = sum(len(part.rows) for part in stream.iter_parts(others))
         if not tables:
@@ -48,9 +54,6 @@ def read_reviewed_service(location: str) -> ReviewedService:
                 f"the service decided about {left_out:,} images by its policy without audits, so reviews say nothing "
                 "about the accepted ones; serve with audit=0.05, for example."
             )
-        labels = {
-            one.id: one.label for one in ReviewStore(database, 0.0).labels(list(audited)) if one.label is not None
-        }
         return ReviewedService(deployment.policy, tables, labels, left_out, describe_url(database.url))
     finally:
         database.close()
@@ -58,11 +61,11 @@ def read_reviewed_service(location: str) -> ReviewedService:
 
 def _open(location: str) -> Database:
     if "://" in location:
-        return open_database(Path(), location)
+        return open_database(Path(), location, create=False)
     folder = Path(location)
     if not (folder / DATABASE_FILE).is_file():  # opening would create it
         raise ServingError(
             f"there is no {DATABASE_FILE} in the folder {location!r}; expected the data folder of a service, or the "
             "URL of its PostgreSQL database."
         )
-    return open_database(folder)
+    return open_database(folder, create=False)

@@ -88,9 +88,7 @@ sessions = sa.Table(
     "sessions",
     metadata,
     sa.Column("digest", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
     sa.Column("csrf", sa.Text, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
 )
-"""Browsers that are logged in: the sha256 of the cookie, who it is, and the token that forms and scripts must send."""
+"""Browsers that are logged in: the sha256 of the cookie, and the token that forms and scripts must send."""

@@ -57,8 +57,7 @@ def run_server(
         Whether to log warnings and errors only, and not every request.
     """
     check_certificate(certificate, key)
-    configure_logging(quiet=quiet)
-    with bind_sockets(service.options) as sockets:
+    with configure_logging(quiet=quiet), bind_sockets(service.options) as sockets:
         secure = certificate is not None
         address = format_address(service.options.host, sockets[0].getsockname()[1], secure=secure)
         server = make_server(

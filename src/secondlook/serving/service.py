@@ -1,7 +1,7 @@
 """`Service`: everything that one instance of the service holds, from its database to its classifier."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +9,10 @@ from threading import Lock
 
 from secondlook.errors import SecondLookError, ServingError
 from secondlook.files import shared_lock
-from secondlook.scoring import Decider, DetailedDecision, RowOptions, load_policy
+from secondlook.scoring import Decider, RowOptions, load_policy
 from secondlook.selective import Guarantee, Policy
 from secondlook.serving.access import Access, check_binding
-from secondlook.serving.database import Database, open_database
+from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
 from secondlook.serving.faults import RequestError
@@ -56,7 +56,9 @@ class Service:
         self._deploy_lock = Lock()
         self._policies: dict[int, PolicyFacts] = {}
         self.live = self._make_live(self._choose_deployment(decider.policy))
-        self.worker = DecisionWorker(lambda: self.live, self.decisions, options, self._count_batch)
+        self.worker = DecisionWorker(
+            lambda: self.live, self.decisions, options, self.metrics.count_batch, self.metrics.count_overload
+        )
         self.watcher = Watcher(self)
 
     def start(self) -> None:
@@ -79,7 +81,7 @@ class Service:
                 decider = Decider(policy, self._resolved)
                 deployment = self.decisions.deploy(policy, self.options.audit)
                 self.live = self._make_live(deployment, decider)
-        except RequestError:
+        except (RequestError, StorageError):
             raise
         except SecondLookError as error:
             raise RequestError(422, "policy", f"the policy cannot be used: {error}") from None
@@ -115,9 +117,6 @@ class Service:
         self._policies[deployment.number] = PolicyFacts.of(deployment.policy)
         rows = RowOptions(decider.rule, level=self.options.level, audit=deployment.audit)
         return LiveDeployment(deployment, decider, rows, self._audit_seed)
-
-    def _count_batch(self, decisions: Sequence[DetailedDecision], seconds: float) -> None:
-        self.metrics.count_batch(decisions, seconds)
 
 
 @contextmanager

@@ -7,12 +7,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from secondlook import __version__
 from secondlook.scoring import DetailedDecision
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+CLIENT_LEFT = 499
+"""Status of a request whose client left before it was sent; as in the logs of nginx."""
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -50,10 +53,12 @@ class ServiceMetrics:
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request by its route, such as "/v1/decide": never by its path, of which there are any number."""
         self._request_seconds.labels(route, str(status)).observe(seconds)
-        if status == 429:
-            self._overloads.inc()
-        elif status == 507:
+        if status == 507:
             self._storage_failures.inc()
+
+    def count_overload(self) -> None:
+        """Count a request that was refused since too many images were waiting."""
+        self._overloads.inc()
 
     def watch_waiting(self, count: Callable[[], int]) -> None:
         """Ask for the number of images that are admitted and not decided yet whenever metrics are read."""
@@ -92,7 +97,8 @@ class RequestMetrics:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, started = 500, time.perf_counter()
+        status: int | None = None
+        started = time.perf_counter()
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
@@ -101,9 +107,12 @@ class RequestMetrics:
 
         try:
             await self._app(scope, receive, send_and_note)
+        except ClientDisconnect:
+            status = status or CLIENT_LEFT
+            raise
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            self._metrics.count_request(route, status, time.perf_counter() - started)
+            self._metrics.count_request(route, status or 500, time.perf_counter() - started)
 
 
 class _StreamCollector(Collector):

@@ -32,12 +32,12 @@ class SessionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def start(self, name: str, role: str, token_id: str) -> tuple[str, Session]:
-        """Begin a session, and return its cookie and itself."""
+    def start(self, token_id: str) -> tuple[str, Session]:
+        """Begin a session of whoever has a token, and return its cookie and itself."""
         cookie = f"{token_id}.{secrets.token_urlsafe(32)}"
         session = Session(_digest(cookie), token_id, secrets.token_urlsafe(32))
         now = time.time()
-        values = {"digest": session.digest, "name": name, "role": role, "csrf": session.csrf}
+        values = {"digest": session.digest, "csrf": session.csrf}
         with self._database.write() as connection:
             connection.execute(sa.delete(sessions).where(sessions.c.expires_at < now))
             connection.execute(sa.insert(sessions).values(**values, expires_at=now + SESSION_SECONDS))

@@ -122,6 +122,8 @@ def _add_policy_routes(router: APIRouter, service: "Service") -> None:
 def check_ready(service: "Service") -> None:
     """Raise an error while requests cannot be served."""
     problem = service.watcher.find_problem()
+    if not service.worker.is_alive:
+        problem = "a thread that decides has ended, and the service must be started again"
     if problem is not None:
         raise RequestError(503, "not_ready", f"{problem}.", headers={"Retry-After": "5"})
 
