@@ -101,7 +101,9 @@ def test_the_demo_sends_its_digits_and_opens_the_review_page(here: Here, monkeyp
     def serve_until_all_are_decided(service: Service, *, ready: Callable[[str], None], **_: object) -> None:
         with run_in_thread(service) as url:
             ready(url)
+            deadline = time.monotonic() + 120
             while service.watcher.status.get("decisions", {}).get("images") != 799:
+                assert time.monotonic() < deadline, service.watcher.status
                 time.sleep(0.05)
             assert urllib.request.urlopen(f"{url}/review").status == 200
 
@@ -112,3 +114,6 @@ def test_the_demo_sends_its_digits_and_opens_the_review_page(here: Here, monkeyp
     ((images, rejected),) = read_rows(Path("shown/service"), "SELECT count(*), sum(NOT accept) FROM decisions")
     assert images == 799
     assert rejected > 50
+    again = here("demo", "--serve", "--port", "0", "--out", "shown")  # the dashboard still has the decisions
+    assert again.code == 0, again.err
+    assert read_rows(Path("shown/service"), "SELECT count(*) FROM deployments") == [(1,)]

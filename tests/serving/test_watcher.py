@@ -472,7 +472,7 @@ def test_thread_looks_by_itself_and_stops(sqlite: Database, policy: Policy, tmp_
     service = FakeService(sqlite, tmp_path, policy)
     service.add(make_stream(50, audit=None))
     service.watcher.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not service.watcher.status and time.monotonic() < deadline:
         time.sleep(0.02)
     service.watcher.stop()

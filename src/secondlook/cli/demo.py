@@ -48,6 +48,8 @@ def demo(
     """
     from secondlook.cli.app import app
 
+    policy = out / "policy.json"
+    earlier = policy.read_bytes() if serve and policy.is_file() else None
     _clear_rejected(out / REJECTED)
     write_digits(out)
     if not quiet:
@@ -62,9 +64,27 @@ def demo(
         replacing = ["--force"] if arguments[0] in ("calibrate", "score") else []
         app([*arguments, *replacing, *(["--quiet"] if quiet else [])], prog_name="secondlook", standalone_mode=False)
     if serve:
+        _keep_earlier(policy, earlier)
         serve_digits(out, port)
     elif not quiet:
         typer.echo(CLOSING.format(command=find_command()))
+
+
+def _keep_earlier(policy: Path, earlier: bytes | None) -> None:
+    """Put an earlier policy back if the new one decides alike: the service has decisions by it, and shows them."""
+    from pydantic import ValidationError
+
+    from secondlook.files import write_bytes_atomically
+    from secondlook.selective import Policy
+
+    if earlier is None:
+        return
+    try:
+        is_same = Policy.load(policy).decides_like(Policy.model_validate_json(earlier))
+    except ValidationError:
+        return
+    if is_same:
+        write_bytes_atomically(policy, earlier)
 
 
 def serve_digits(out: Path, port: int) -> None:

@@ -489,15 +489,18 @@ class Policy(FrozenRecord):
             except ValidationError:
                 pass
             else:
-                if existing._decisive_content() == self._decisive_content():
+                if existing.decides_like(self):
                     return
                 found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
         raise DecisionError(
             f"{str(path)!r} exists and holds {found}; pass overwrite=True to replace it, or choose another name."
         )
 
+    def decides_like(self, other: "Policy") -> bool:
+        """Whether the policies differ only in when, by which version and after how many others they were made."""
+        return self._decisive_content() == other._decisive_content()
+
     def _decisive_content(self) -> dict[str, object]:
-        """Return everything but when, by which version and after how many other calibrations the policy was made."""
         return self.model_dump(
             exclude={"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
         )
