@@ -143,4 +143,4 @@ def test_database_without_a_policy_is_an_error(here: Here, tmp_path: Path) -> No
     open_database(tmp_path / "service").close()
     done = here(*CALIBRATE)
     assert done.code == 2
-    assert "'service'" in done.err
+    assert "service.db" in done.err

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from secondlook.arrays import Array, IntArray
 from secondlook.cli import options
-from secondlook.errors import ReportError
+from secondlook.errors import ReportError, SecondLookError
 
 RISK, DELTA = "0.02", "0.05"
 REJECTED = "rejected"
@@ -111,7 +112,7 @@ def _send_digits(archive: Path, url: str) -> None:
     """
     from secondlook.serving import Client
 
-    with Client(url) as client:
+    with suppress(SecondLookError), Client(url) as client:  # the service may be stopped before all are sent
         images = np.load(archive)["images"]
         for number in np.random.default_rng(1).permutation(len(images)):
             client.decide(images[number], id=f"digit-{number:04d}")
