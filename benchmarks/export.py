@@ -2,8 +2,9 @@
 
 python benchmarks/export.py                                         # the sizes of the stored results
 python benchmarks/export.py --images 400 --photographs 120 --rounds 10
+python benchmarks/export.py --only cost                             # one part; the rows of the other stay as they are
 
-Needs ../shared/cifar10 (test.npz and the ONNX models), and about ten minutes on two cores. Policies for ResNets on
+Needs ../shared/cifar10 (test.npz and the ONNX models), and about twenty minutes on two cores. Policies for ResNets on
 CIFAR-10 are certified on every second image, with all looks and adaptively; those for photographs accept half of them.
 The photographs are cut-outs of the two sample photographs of scikit-learn, which the policy resizes to 224 pixels for
 a ResNet that averages blocks of 7 x 7 pixels first.
@@ -34,12 +35,13 @@ from measurement import (
     load_cifar10_classifier,
     make_row,
     print_table,
+    read_rows,
     time_rounds,
     write_results,
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.onnx_export import Verification, export_onnx, verify_decider
+from secondlook.onnx_export import ExportSummary, Verification, export_onnx, verify_decider
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
 from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
@@ -71,6 +73,7 @@ MAX_RATIO, MAX_ADDED = 1.02, 50_000
 MAX_DISTANCE = 1e-4
 """Largest distance to the threshold, or to a limit of a look, at which a decision may differ."""
 ALL_LOOKS, ADAPTIVE = "all looks", "adaptive"
+PARTS = ("equality", "cost")
 EXPORT_PACKAGES = (*PACKAGES, "onnx", "pillow")
 
 
@@ -80,21 +83,24 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000, help="images of CIFAR-10 (default: %(default)s)")
     parser.add_argument("--photographs", type=int, default=200, help="number of photographs (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of timing for one image (default: %(default)s)")
+    parser.add_argument("--only", choices=PARTS, help="measure one part")
     options = parser.parse_args()
     if not CIFAR10.is_dir():
         print(f"skipped: {CIFAR10} does not exist")
         return
-    rows: list[Row] = []
+    path = options.out / "export.csv"
+    parts = (options.only,) if options.only else PARTS
+    rows: list[Row] = [row for row in read_rows(path) if row["part"] not in parts]
     with tempfile.TemporaryDirectory() as folder:
         for name in MODELS:
-            rows += measure(make_cifar10_case(CIFAR10 / name, options.images), Path(folder), options.rounds)
+            rows += measure(make_cifar10_case(CIFAR10 / name, options.images), Path(folder), options.rounds, parts)
         photographs = make_photographs_case(options.photographs, Path(folder))
         fitted = fit_case(photographs)
         for case in (photographs, fitted):
-            rows += measure(case, Path(folder), options.rounds)
-        if options.rounds >= SLOW_ROUNDS:  # not in short runs
-            rows += time_resnet50(fitted, Path(folder))
-    write_results(options.out / "export.csv", rows, EXPORT_PACKAGES)
+            rows += measure(case, Path(folder), options.rounds, parts)
+        if "cost" in parts and options.rounds >= SLOW_ROUNDS:  # not in short runs
+            rows += name_part("cost", time_resnet50(fitted, Path(folder)))
+    write_results(path, rows, EXPORT_PACKAGES)
     print_table(rows, "An exported file")
 
 
@@ -203,17 +209,29 @@ def cut_photographs(n_images: int, seed: int) -> list[Array]:
 # --- Measuring ---
 
 
-def measure(case: Case, folder: Path, rounds: int) -> Iterator[Row]:
+def measure(case: Case, folder: Path, rounds: int, parts: Sequence[str] = PARTS) -> Iterator[Row]:
     """Export the policies of a classifier, and yield all rows about them."""
+    policies = {
+        name: Policy.from_rule(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
+        for name, rule in case.rules.items()
+    }
+    exported = {
+        name: export_onnx(policy, folder / f"{case.name} {name}.onnx", classifier=case.classifier)
+        for name, policy in policies.items()
+    }
+    if "equality" in parts:
+        yield from name_part("equality", compare(case, policies, exported))
+    if "cost" in parts:
+        yield from name_part("cost", measure_cost(case, exported, rounds))
+
+
+def compare(case: Case, policies: dict[str, Policy], exported: dict[str, ExportSummary]) -> Iterator[Row]:
+    """Yield how far files compute and decide as the library does."""
     yield from compare_fit(case)
     yield from compare_views(case)
-    files = {}
-    for name, rule in case.rules.items():
-        policy = Policy.from_rule(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
-        summary = export_onnx(policy, folder / f"{case.name} {name}.onnx", classifier=case.classifier)
-        files[name] = summary.path
+    for name, policy in policies.items():
         verified = verify_decider(
-            summary.path,
+            exported[name].path,
             policy,
             case.images,
             classifier=case.classifier,
@@ -222,11 +240,22 @@ def measure(case: Case, folder: Path, rounds: int) -> Iterator[Row]:
             progress=False,
         )
         yield from describe_verification(f"{case.name}, {name}", verified)
+
+
+def measure_cost(case: Case, exported: dict[str, ExportSummary], rounds: int) -> Iterator[Row]:
+    """Yield the sizes and run times of files."""
+    files = {name: summary.path for name, summary in exported.items()}
+    for name, summary in exported.items():
         yield make_value(f"{case.name}, {name}", "bytes more than the classifier", summary.added, f"<= {MAX_ADDED}")
     for batch in case.batches:
         yield from time_file(case, files[ALL_LOOKS], batch, max(3, rounds // isqrt(batch)))
     for batch in sorted({*case.batches[:1], *case.batches[-1:]}):
         yield from time_adaptive(case, files, batch, rounds)
+
+
+def name_part(part: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows with the part that they belong to."""
+    return ({"part": part, **row} for row in rows)
 
 
 def make_value(what: str, measure: str, value: float, target: str = "") -> Row:

@@ -107,6 +107,14 @@ def write_results(path: Path, rows: list[Row], packages: tuple[str, ...] = PACKA
         writer.writerows(described)
 
 
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a run before; none if there was none."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [dict(row) for row in csv.DictReader(file)]
+
+
 def _describe_circumstances(packages: tuple[str, ...]) -> Row:
     """Return flat columns; `reproduction/result_files.py` has its own nested layout for JSON and other packages."""
     return {

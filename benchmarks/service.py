@@ -11,7 +11,6 @@ throughput with requests at random moments (a Poisson process), from the moment 
 includes all waiting. The kills are described in service_kills.py.
 """
 
-import csv
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from measurement import (
     load_cifar10_classifier,
     make_row,
     print_table,
+    read_rows,
     write_results,
 )
 from secondlook.classifiers import Classifier
@@ -201,14 +201,6 @@ def check_load(load: Load) -> Load:
 def make_part_row(part: str, what: str, measure: str, value: float, target: str = "") -> Row:
     """Return a row with the part that it belongs to."""
     return {"part": part, **make_row(what, measure, value, target)}
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a run before; none if there was none."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [dict(row) for row in csv.DictReader(file)]
 
 
 if __name__ == "__main__":

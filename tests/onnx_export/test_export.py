@@ -15,7 +15,8 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.errors import DecisionError, ExportError
 from secondlook.onnx_export import export, export_onnx
-from secondlook.onnx_export.networks import make_networks
+from secondlook.onnx_export.conversion import iterate_graphs
+from secondlook.onnx_export.networks import BATCH_NAME, make_networks
 from secondlook.predictions import Predictions
 from secondlook.scoring import OnnxDecider, load_decider, load_policy
 from secondlook.selective import Policy, Rule, certify, fit_schedule
@@ -196,6 +197,24 @@ def test_gray_images_become_colors(network_file: Path, tmp_path: Path) -> None:
     path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
     for given in (images, images.repeat(3, axis=3)):
         np.testing.assert_allclose(run_file(path, given)["confidence"], rule.confidence(preds), atol=2e-3)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_number_of_images_that_the_network_gets_has_a_name(
+    classifier: Classifier, tmp_path: Path, adaptive: bool
+) -> None:
+    """Otherwise ONNX Runtime copies tensors that it would change in place."""
+    policy, preds = make_policy(classifier, make_images(120), Rule(0.5))
+    if adaptive:
+        policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
+    path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
+    graphs = list(iterate_graphs(onnx.load(path).graph))
+    (described,) = [one for graph in graphs for one in graph.value_info]
+    batch, *sizes = described.type.tensor_type.shape.dim
+    assert batch.dim_param == BATCH_NAME
+    assert all(size.dim_value for size in sizes)
+    (network,) = {node.output[0] for graph in graphs for node in graph.node if described.name in node.input}
+    assert any(node.op_type == "Conv" and network in node.input for graph in graphs for node in graph.node)
 
 
 def test_file_grows_little_and_tells_what_it_is(classifier: Classifier, tmp_path: Path) -> None:

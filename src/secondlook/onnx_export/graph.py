@@ -120,6 +120,8 @@ class Graph:
         self.outer = outer
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
+        self.described: dict[str, onnx.ValueInfoProto] = {}
+        """Shapes of tensors of this graph that shape inference cannot know, by their names."""
         self._constants: dict[tuple[object, ...], Tensor] = {}
         self._known: dict[tuple[bytes, int], list[Tensor]] = {}
         """Results by operator and their number, so that the same one is not added twice."""
@@ -208,7 +210,9 @@ class Graph:
         """Return the finished graph."""
         from onnx import helper
 
-        return helper.make_graph(self.nodes, name, list(inputs), list(outputs), self.initializers)
+        return helper.make_graph(
+            self.nodes, name, list(inputs), list(outputs), self.initializers, value_info=list(self.described.values())
+        )
 
     def _name_input(self, value: Any, first: Tensor | None) -> str:
         if value is None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 RESERVED_NAMES = (INPUT_NAME, *OUTPUT_NAMES, TOP_K_OUTPUT)
 """Input and outputs of an exported file, which tensors of a network must not be called."""
 
+BATCH_NAME = "looks"
+"""Name of the number of images that a network gets: those of the batch, times the views that are made of each."""
+
 LOWEST_IR_VERSION = 8
 """The version of the file format that came with the lowest opset; before version 4, weights are inputs as well."""
 
@@ -109,10 +112,34 @@ def embed_network(graph: Graph, network: Network, inputs: Tensor, prefix: str = 
     """
     embedded = _add_prefix(network.model.graph, prefix) if prefix else network.model.graph
     (network_input,), (output,) = embedded.input, embedded.output
-    graph.rename(inputs.cast(_get_dtype(network_input)), network_input.name)
+    given = inputs.cast(_get_dtype(network_input))
+    _name_batch(graph, given, network_input)
+    graph.rename(given, network_input.name)
     graph.nodes.extend(embedded.node)
     graph.initializers.extend(embedded.initializer)
     return graph.tensor(output.name, _get_dtype(output)).cast(np.float32)
+
+
+def _name_batch(graph: Graph, inputs: Tensor, network_input: "onnx.ValueInfoProto") -> None:
+    """Give the number of images in the input of a network a name.
+
+    Without it, ONNX Runtime cannot tell that tensors inside of the network have the same size, and copies them where it
+    would add to them in place: a ResNet-50 takes 4 % longer. The name must be at the tensor that becomes the input,
+    since ONNX Runtime replaces the input by it.
+    """
+    from onnx import ValueInfoProto
+
+    if not any(inputs.name in node.output for node in graph.nodes):  # an input, or of an outer graph
+        return
+    described = ValueInfoProto()
+    described.CopyFrom(network_input)
+    described.name = inputs.name
+    for place, size in enumerate(described.type.tensor_type.shape.dim):
+        if place == 0:
+            size.dim_param = BATCH_NAME
+        elif not size.HasField("dim_value"):
+            size.Clear()
+    graph.described[inputs.name] = described
 
 
 def _add_prefix(graph: "onnx.GraphProto", prefix: str) -> "onnx.GraphProto":
