@@ -4,6 +4,7 @@ import gc
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import Classifier, load_classifier
+from secondlook.classifiers import Classifier, load_classifier, onnx_model
 from secondlook.classifiers.classifier import digest_values
 from secondlook.classifiers.onnx_file import find_external_data
 from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession
+from secondlook.classifiers.onnx_session import SessionRun
 from secondlook.errors import ClassifierError
 from secondlook.views import View, ViewSet, apply_view
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 Array = np.ndarray[Any, Any]
 Write = Callable[..., Path]
+SHAPE = ("n", 3, 8, 8)
 
 
 def expected(network: Any, images: Array) -> Array:
@@ -47,6 +50,67 @@ def test_the_input_is_read_from_the_model(
     classifier = load_classifier(f"onnx:{make_onnx(network, tmp_path / 'm', shape=shape, dtype=dtype)}?output=logits")
     assert classifier.n_classes == 5
     np.testing.assert_allclose(classifier(images), expected(network, images), atol=2e-2 if dtype == "FLOAT16" else 1e-4)
+
+
+class TestSplitBatches:
+    @pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
+    def test_outputs_are_those_of_whole_batches(
+        self, make_onnx: Write, network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_threads: int
+    ) -> None:
+        monkeypatch.setattr(onnx_model, "count_threads", lambda: n_threads)
+        whole = load_classifier(f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits")
+        split = whole.split_batches()
+        assert (split is whole) == (n_threads == 1)
+        assert split.digest == whole.digest
+        images = np.random.default_rng(0).integers(0, 256, (17, 8, 8, 3), dtype=np.uint8)
+        for count in range(1, 18):
+            np.testing.assert_array_equal(split(images[:count]), whole(images[:count]))
+        assert split.on_device("auto") is split
+
+    def test_each_part_has_a_thread(
+        self, make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(onnx_model, "count_threads", lambda: 3)
+        sizes, threads = [], set()
+
+        def record(run: SessionRun, inputs: Array) -> Array:
+            sizes.append(len(inputs))
+            threads.add(threading.get_ident())
+            barrier.wait(60)
+            outputs: Array = run.session.run([run.output_name], {run.model_input.name: inputs})[0]
+            return outputs
+
+        split = load_classifier(f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits").split_batches()
+        barrier = threading.Barrier(3)
+        monkeypatch.setattr(SessionRun, "__call__", record)
+        split(np.concatenate([images] * 4)[:10])
+        assert sorted(sizes) == [3, 3, 4]
+        assert len(threads) == 3
+
+    @pytest.mark.parametrize("options", ["threads=2", "providers=CPUExecutionProvider&threads=1"])
+    def test_threads_that_the_user_chose_are_kept(
+        self, make_onnx: Write, network: Any, tmp_path: Path, options: str
+    ) -> None:
+        model = load_classifier(f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits&{options}")
+        assert model.split_batches() is model
+
+    def test_batches_of_a_fixed_size_are_not_split(
+        self, make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(onnx_model, "count_threads", lambda: 2)
+        model = load_classifier(f"onnx:{make_onnx(network, tmp_path / 'm', shape=(4, 3, 8, 8))}?output=logits")
+        assert model.split_batches() is model
+
+    def test_members_of_an_ensemble_split_batches(
+        self, make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(onnx_model, "count_threads", lambda: 2)
+        spec = f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits"
+        ensemble = load_classifier([spec, spec])
+        split = ensemble.split_batches()
+        assert (split.digest, split.name) == (ensemble.digest, ensemble.name)
+        assert all(one is not other for one, other in zip(split.members, ensemble.members, strict=True))
+        np.testing.assert_array_equal(split(images), ensemble(images))
 
 
 def test_an_ambiguous_layout_is_required(make_onnx: Write, network: Any, images: Array, tmp_path: Path) -> None:

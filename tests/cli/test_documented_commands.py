@@ -13,7 +13,7 @@ import typer
 
 from secondlook.cli.app import app
 from secondlook.serving import ServiceOptions, open_service, server
-from secondlook.serving.decision_worker import SubmittedImage
+from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.review_store import NewLabel
 
 Here = Callable[..., Any]

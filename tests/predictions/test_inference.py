@@ -12,7 +12,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions import batching, collect, make_inference
 from secondlook.predictions.inference import HostInference
-from secondlook.views import ViewSet, apply_view, apply_views
+from secondlook.views import View, ViewSet, apply_view, apply_views
 
 torch = pytest.importorskip("torch")
 
@@ -95,6 +95,23 @@ def test_views_of_few_images_share_batches(images: int, batch_size: int, sizes: 
 # --- On devices ---
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_each_image_is_classified_in_its_own_view(batch_size: int) -> None:
+    sizes: list[int] = []
+
+    def classify(batch: Array) -> Array:
+        sizes.append(len(batch))
+        left = batch[:, :, 0].mean(axis=(1, 2)) / 512
+        return np.stack([left, 1 - left], axis=1)
+
+    images = np.random.default_rng(0).integers(0, 256, (7, 4, 4, 3), dtype=np.uint8)
+    views = [View.parse(text) for text in ("hflip", "identity", "shift:1,0", "identity", "hflip", "identity", "vflip")]
+    outputs = make_host_inference(classify, batch_size).classify_one_view_each(images, views)
+    assert sizes == [min(batch_size, 7 - start) for start in range(0, 7, batch_size)]
+    alone = np.concatenate([classify(apply_view(images[[place]], view)) for place, view in enumerate(views)])
+    np.testing.assert_allclose(outputs, alone, atol=1e-7)
+
+
 class Brightness(torch.nn.Module):  # type: ignore[misc, name-defined]
     """Logits from the mean of each channel; fails with more inputs than fit in its memory, and counts its batches."""
 
@@ -136,6 +153,15 @@ def test_outputs_of_devices_equal_those_of_the_host(
         )
         np.testing.assert_allclose(preds.logits, expected, atol=2e-2)
         np.testing.assert_allclose(preds.logits[:, :4], expected[:, :4], atol=1e-5)
+
+
+@pytest.mark.usefixtures("cpu_as_gpus")
+def test_each_image_is_classified_in_its_own_view_on_devices() -> None:
+    module, pixels = Brightness(), make_pixels(9)
+    views = [ViewSet(VIEWS).views[place] for place in (0, 3, 1, 0, 5, 1, 4, 2, 0)]
+    found = make_inference(load_on_gpus(module), 4).classify_one_view_each(pixels, views)
+    alone = [load_on_host(module)(apply_view(pixels[[place]], view)) for place, view in enumerate(views)]
+    np.testing.assert_allclose(found, np.concatenate(alone), atol=1e-3)
 
 
 def load_on_host(module: Brightness) -> Callable[[Array], Array]:

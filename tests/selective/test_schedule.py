@@ -127,6 +127,11 @@ def test_limits_are_where_looking_stops() -> None:
             running = 1 / (1 + (1 / estimates - 1) * np.exp(schedule.changes[looks - 1]))
             np.testing.assert_allclose(schedule.estimate(looks, running), estimates, rtol=1e-12)
             assert (schedule.is_open(looks, running, 0.9) == is_open).all()
+    running = np.array([0.95, 0.7, 0.9, 0.95, 0.7])
+    looks_of_each = np.array([1, 2, 3, 2, 1])
+    alone = [schedule.is_open(int(looks), running[[place]], 0.9)[0] for place, looks in enumerate(looks_of_each)]
+    assert schedule.is_open(looks_of_each, running, 0.9).tolist() == alone
+    assert set(alone) == {True, False}
     assert lower[2] == upper[2] == 0.9
     assert not schedule.is_open(3, np.array([0.9, 0.1, 0.99]), 0.9).any()
 

@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from secondlook.classifiers import Classifier
 from secondlook.errors import SecondLookError
 from secondlook.scoring import Decider, DetailedDecision, RowOptions, load_policy
 from secondlook.selective import draw_audits
-from secondlook.serving import decision_worker
+from secondlook.serving import request_images
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, StoredOutcome
-from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment, SubmittedImage, fit_image
+from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
 from secondlook.serving.faults import RequestError
 from secondlook.serving.options import ServiceOptions
+from secondlook.serving.request_images import SubmittedImage, fit_image
 from secondlook.sources import read_image
 from tests.serving.running import Digits, make_bomb, make_noise, read_rows
 
@@ -45,11 +47,22 @@ class Bench:
         )
         self.batches: list[int] = []
         settings = ServiceOptions(folder, **options)
-        self.worker = DecisionWorker(lambda: self.live, self.store, settings, self._count)
+        self.n_stored = 0
+        self.worker = DecisionWorker(
+            lambda: self.live, self.store, settings, on_look=self._count, on_decisions=self._count_stored
+        )
         self.worker.start()
 
-    def _count(self, decisions: Sequence[DetailedDecision], seconds: float) -> None:
-        self.batches.append(len(decisions))
+    def _count(self, n_images: int, seconds: float) -> None:
+        self.batches.append(n_images)
+
+    def _count_stored(self, decisions: Sequence[DetailedDecision]) -> None:
+        self.n_stored += len(decisions)
+
+    @property
+    def model(self) -> Classifier:
+        """What looks at the images."""
+        return self.decider.resolved.classifier
 
     def decide(self, *requests: Sequence[SubmittedImage]) -> list[list[StoredOutcome] | BaseException]:
         """Send requests at once, and return the outcome of each."""
@@ -70,14 +83,14 @@ class Bench:
 def hold_looks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Make the classifier wait; returns what tells that it does, and what lets it go on."""
     looks, goes_on = threading.Event(), threading.Event()
-    look = bench.decider.look
+    forward = bench.model.forward
 
-    def wait(*inputs: Any) -> Any:
+    def wait(images: Any) -> Any:
         looks.set()
         goes_on.wait(2 * PATIENCE)
-        return look(*inputs)
+        return forward(images)
 
-    monkeypatch.setattr(bench.decider, "look", wait)
+    monkeypatch.setattr(bench.model, "forward", wait)
     return looks, goes_on
 
 
@@ -242,16 +255,15 @@ class TestFaults:
     def test_an_image_that_the_classifier_fails_on_does_not_spoil_the_batch(
         self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        look = bench.decider.look
+        forward, poison = bench.model.forward, read_image(digits.files[1])[:, :, :1]
 
-        def fail(inputs: Any, ids: Sequence[str]) -> Any:
-            if "poison" in ids:
+        def fail(images: Any) -> Any:
+            if any(np.array_equal(image, poison) for image in images):
                 raise ValueError("a classifier may raise anything")
-            return look(inputs, ids)
+            return forward(images)
 
-        monkeypatch.setattr(bench.decider, "look", fail)
-        ids = ["a", "poison", "b"]
-        results = bench.decide(*[[SubmittedImage(digits.files[0], id_)] for id_ in ids])
+        monkeypatch.setattr(bench.model, "forward", fail)
+        results = bench.decide(*[[SubmittedImage(digits.files[place])] for place in (0, 1, 2)])
         assert isinstance(results[1], RequestError)
         assert (results[1].status, results[1].code) == (500, "internal")
         assert "anything" not in str(results[1])
@@ -299,12 +311,23 @@ class TestFaults:
 
     def test_whatever_fails_after_storing_the_worker_goes_on(self, digits: Digits, tmp_path: Path) -> None:
         bench = Bench(digits.policy, tmp_path)
-        bench.batches = cast(Any, None)  # so that counting fails
+        bench.n_stored = cast(Any, None)  # so that counting fails
         for _ in range(2):
             assert bench.decide_one(digits.files[0], "a").decision.label >= 0
         assert bench.worker.is_alive
         bench.worker.stop()
         assert not bench.worker.is_alive
+
+    def test_whatever_fails_while_looking_the_worker_goes_on(self, digits: Digits, tmp_path: Path) -> None:
+        bench = Bench(digits.policy, tmp_path)
+        bench.batches = cast(Any, None)  # so that counting fails
+        with pytest.raises(RequestError) as caught:
+            bench.decide_one(digits.files[0], "a")
+        assert (caught.value.status, caught.value.code) == (500, "internal")
+        bench.batches = []
+        assert bench.decide_one(digits.files[0], "a").decision.label >= 0
+        assert bench.worker.is_alive
+        bench.worker.stop()
 
     def test_requests_that_the_server_gave_up_do_not_end_the_worker(
         self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
@@ -327,9 +350,7 @@ class TestLimits:
         self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bench = Bench(digits.policy, tmp_path, max_waiting=3)
-        goes_on = threading.Event()
-        look = bench.decider.look
-        monkeypatch.setattr(bench.decider, "look", lambda *inputs: goes_on.wait() and look(*inputs))
+        _, goes_on = hold_looks(bench, monkeypatch)
 
         async def send() -> tuple[RequestError, list[StoredOutcome]]:
             first = asyncio.create_task(bench.worker.decide([SubmittedImage(file) for file in digits.files[:3]]))
@@ -360,19 +381,19 @@ class TestLimits:
                 at_once += 1
                 most = max(most, at_once)
                 changed.notify_all()
-                changed.wait_for(lambda: at_once > decision_worker.MAX_LARGEST, patience)
+                changed.wait_for(lambda: at_once > request_images.MAX_LARGEST, patience)
                 at_once -= 1
             return pixels
 
         monkeypatch.setattr(os, "cpu_count", lambda: 8)
-        monkeypatch.setattr(decision_worker, "read_image", read_slowly)
+        monkeypatch.setattr(request_images, "read_image", read_slowly)
         for max_pixels in (n_pixels, 100 * n_pixels):
             most, patience = 0, 0.2 if max_pixels == n_pixels else 10.0
             bench = Bench(digits.policy, tmp_path / str(max_pixels), max_pixels=max_pixels)
             results = bench.decide(*[[SubmittedImage(file)] for file in digits.files[:8]])
             bench.worker.stop()
             assert all(isinstance(one, list) for one in results)
-            assert (most > decision_worker.MAX_LARGEST) == (max_pixels > n_pixels)
+            assert (most > request_images.MAX_LARGEST) == (max_pixels > n_pixels)
 
     def test_gray_files_are_recognized_without_a_copy(self) -> None:
         class GrayDecider:

@@ -23,7 +23,7 @@ from secondlook.classifiers.onnx_session import DEFAULT_TIMEOUT, OnnxSessions, l
 from secondlook.classifiers.preprocessing import LUMINANCE_WEIGHTS, MAX_RESIZED_PIXELS, Preprocessing, as_pixels
 from secondlook.classifiers.remote import RemoteClassifier
 from secondlook.classifiers.sklearn_model import SklearnClassifier
-from secondlook.classifiers.threads import limit_threads
+from secondlook.classifiers.threads import count_threads, limit_threads
 from secondlook.classifiers.torch_model import TorchClassifier, require_torch
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "as_pixels",
     "check_device",
     "check_regular_file",
+    "count_threads",
     "digest_files",
     "find_external_data",
     "hide_secrets",

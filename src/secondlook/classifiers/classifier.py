@@ -145,6 +145,13 @@ class Classifier(ABC):
             )
         return self
 
+    def split_batches(self) -> "Classifier":
+        """Return the classifier that gives each core a part of a batch, where it can, instead of a part of each image.
+
+        That is faster for small images and for machines that do something else as well, and it takes more memory.
+        """
+        return self
+
     @property
     def is_accelerated(self) -> bool:
         """Whether `upload` and `start` can be used: models on GPUs make the views themselves."""
@@ -236,6 +243,10 @@ class Ensemble(Classifier):
         moved = [member.on_device(device) for member in self.members]
         is_same = all(one is other for one, other in zip(moved, self.members, strict=True))
         return self if is_same else Ensemble(moved, name=self.name)
+
+    def split_batches(self) -> Classifier:
+        """Return the ensemble of members that split batches."""
+        return Ensemble([member.split_batches() for member in self.members], name=self.name)
 
     def forward(self, images: Array) -> Array:
         """Return the mean probabilities of the members. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import ModelInput, check_single_input, choose_output_name, run_in_batches
 from secondlook.classifiers.onnx_file import find_external_data
 from secondlook.classifiers.onnx_session import (
+    CPU_PROVIDER,
     DEFAULT_TIMEOUT,
     OnnxSessions,
     SessionRun,
@@ -25,6 +27,7 @@ from secondlook.classifiers.onnx_session import (
     sees_gpus,
 )
 from secondlook.classifiers.preprocessing import InputType
+from secondlook.classifiers.threads import count_threads
 from secondlook.errors import ClassifierError
 
 if TYPE_CHECKING:
@@ -122,6 +125,18 @@ class OnnxClassifier(Classifier):
         moved._device = device
         self._place(device)  # now, since it may be impossible
         return moved
+
+    def split_batches(self) -> "OnnxClassifier":
+        """Return the model with a second session on the CPU, of one thread per call; itself on GPUs."""
+        n_parts = count_threads()
+        is_divided = self.model_input.batch_size is not None  # by the model itself, into batches of a fixed size
+        if self.providers != [CPU_PROVIDER] or self._sessions.threads is not None or is_divided or n_parts == 1:
+            return self
+        part = self._make_run(replace(self._sessions, threads=1).open())
+        split = copy.copy(self)
+        split._known = {"cpu": PlacedSession(self._placed.run.split(part, n_parts))}
+        split._device = "cpu"
+        return split
 
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""

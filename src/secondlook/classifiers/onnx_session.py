@@ -3,9 +3,10 @@
 import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +246,10 @@ class SessionRun:
         dtype = getattr(torch, self.model_input.dtype)
         return DeviceModel(device, self.run_tensor, dtype, batch_size=self.model_input.batch_size)
 
+    def split(self, part: "SessionRun", n_parts: int) -> "SplitRun":
+        """Return the call that gives the parts of a batch to another session, which uses one thread for each."""
+        return SplitRun(**vars(self), part=part, n_parts=n_parts)
+
     @contextmanager
     def _limit_time(self, inputs: "Array | Tensor") -> Iterator[Any]:
         try:
@@ -254,3 +259,33 @@ class SessionRun:
             raise
         except Exception as error:
             raise ClassifierError(describe_failure(self.name, inputs, error)) from error
+
+
+@dataclass(frozen=True)
+class SplitRun(SessionRun):
+    """A call that gives the parts of a batch to several threads; a batch of fewer images has all threads together.
+
+    Threads that share the work of every operator wait for each other after each; the parts of a batch do not.
+
+    Attributes
+    ----------
+    part
+        The call for a part, whose session uses the thread that calls it.
+    n_parts
+        Number of parts, one for each core.
+    """
+
+    part: SessionRun
+    n_parts: int
+
+    def __call__(self, inputs: Array) -> Array:
+        """Return the output of the model for an array. -> [n, classes]"""
+        if len(inputs) < self.n_parts:
+            return super().__call__(inputs)
+        first, *others = np.array_split(inputs, self.n_parts)
+        started = [self._threads.submit(self.part, other) for other in others]
+        return np.concatenate([self.part(first), *(one.result() for one in started)])
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.n_parts - 1, thread_name_prefix="secondlook-part")

@@ -1,5 +1,6 @@
 """The number of CPU threads that a process may use, where several processes share a machine."""
 
+import os
 import sys
 
 _limit: list[int | None] = [None]
@@ -20,3 +21,8 @@ def limit_threads(count: int | None) -> None:
 def find_thread_limit() -> int | None:
     """Return the limit that was set, None if there is none."""
     return _limit[0]
+
+
+def count_threads() -> int:
+    """Return how many threads this process may use: the limit that was set, or the number of its cores."""
+    return _limit[0] or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

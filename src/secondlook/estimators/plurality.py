@@ -10,7 +10,6 @@ is computed, sorted and passed through the window.
 """
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.classifiers import count_threads
 from secondlook.errors import ConfidenceError
 
 Map = Callable[..., Iterable[Any]]
@@ -47,7 +47,7 @@ def plurality_order(
     if len(other_mass) == 0:
         return np.empty(0, dtype=np.int64)
     ranking = WindowRanking(len(other_mass), window)
-    for entries in _iter_sorted_segments(other_mass, counts, threads or _count_available_cores()):
+    for entries in _iter_sorted_segments(other_mass, counts, threads or count_threads()):
         ranking.add(entries)
     return ranking.finish()
 
@@ -188,10 +188,6 @@ def _find_equal_images(other_mass: Float64Array) -> tuple[IntArray, IntArray]:
         return candidates, candidates
     _, group = np.unique(other_mass[candidates], axis=0, return_inverse=True)
     return candidates, group.reshape(-1)
-
-
-def _count_available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Shard:

@@ -40,6 +40,10 @@ class Inference(ABC):
         """Return inputs for views of placed images, one view after another."""
 
     @abstractmethod
+    def join(self, prepared: Sequence[Any]) -> Sequence[Any]:
+        """Return several inputs as those that are classified in as few calls as possible, in the same order."""
+
+    @abstractmethod
     def start(self, inputs: Any) -> Fetch:
         """Start to classify inputs, and return what waits for the outputs. -> float32 [V * n, classes]"""
 
@@ -53,6 +57,19 @@ class Inference(ABC):
         fetches = [self.start(self.prepare(placed, views[group.start : group.stop])) for group in groups]
         outputs = np.concatenate([fetch() for fetch in fetches])
         return np.ascontiguousarray(outputs.reshape(len(views), len(images), -1).swapaxes(0, 1))
+
+    def classify_one_view_each(self, images: Array, views: Sequence[View]) -> Float32Array:
+        """Classify each image in the view that belongs to it, in as few calls as possible. -> float32 [n, classes]"""
+        positions: dict[View, list[int]] = {}
+        for position, view in enumerate(views):
+            positions.setdefault(view, []).append(position)
+        placed = self.place(images)
+        prepared = [self.prepare(placed[np.array(places)], [view]) for view, places in positions.items()]
+        fetches = [self.start(inputs) for inputs in self.join(prepared)]
+        outputs = np.concatenate([fetch() for fetch in fetches])
+        ordered = np.empty_like(outputs)
+        ordered[np.concatenate(list(positions.values()))] = outputs
+        return ordered
 
     def _halve(self, failed_size: int, error: Exception) -> None:
         if failed_size == 1:
@@ -85,6 +102,10 @@ class HostInference(Inference):
         stacked = [apply_view(images, view) for view in views]
         return stacked[0] if len(stacked) == 1 else np.concatenate(stacked)
 
+    def join(self, prepared: Sequence[Array]) -> Sequence[Array]:
+        """Return all inputs as one."""
+        return [prepared[0] if len(prepared) == 1 else np.concatenate(prepared)]
+
     def start(self, inputs: Array) -> Fetch:
         """Classify inputs."""
         outputs: list[Float32Array] = []
@@ -115,6 +136,10 @@ class DeviceInference(Inference):
     def prepare(self, images: Any, views: Sequence[View]) -> tuple[Any, Sequence[View]]:
         """Return the images and the views: the views are made when the batch is started."""
         return images, views
+
+    def join(self, prepared: Sequence[tuple[Any, Sequence[View]]]) -> Sequence[tuple[Any, Sequence[View]]]:
+        """Return them as they are: the views of each are made by themselves."""
+        return prepared
 
     def start(self, inputs: tuple[Any, Sequence[View]]) -> Fetch:
         """Start to make and classify views."""

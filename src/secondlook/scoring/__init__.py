@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from secondlook.imports import lazy_attributes
+from secondlook.scoring.adaptive_looks import take_first_views
 from secondlook.scoring.detailed_decisions import ClassProbability, DetailedDecision, LookPrediction, detail_decisions
 from secondlook.scoring.export_record import (
     EXPORT_METADATA,
@@ -29,6 +30,7 @@ from secondlook.scoring.loaded_policy import (
     load_policy,
     open_policy_classifier,
 )
+from secondlook.scoring.look_stream import LookedImage, LookStep, LookStream
 from secondlook.scoring.onnx_decider import OnnxDecider, group_by_shape, load_decider
 from secondlook.scoring.policy_classifier import ResolvedClassifier, can_load_classifier, resolve_classifier
 from secondlook.scoring.policy_options import select_harmless_options
@@ -58,6 +60,9 @@ __all__ = [
     "ImageDecision",
     "LoadedPolicy",
     "LookPrediction",
+    "LookStep",
+    "LookStream",
+    "LookedImage",
     "OnnxDecider",
     "PixelType",
     "ResolvedClassifier",
@@ -81,6 +86,7 @@ __all__ = [
     "resolve_classifier",
     "score",
     "select_harmless_options",
+    "take_first_views",
 ]
 
 # Its base classes are those of scikit-learn, which takes a second to import.

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 from secondlook.arrays import Array, Float32Array, default_ids
 from secondlook.classifiers import check_device
 from secondlook.errors import DecisionError
-from secondlook.predictions import Predictions, choose_batch_size, make_inference
+from secondlook.predictions import Inference, Predictions, choose_batch_size, make_inference
 from secondlook.scoring.adaptive_looks import AdaptiveLooks, LookedGroup, take_all_looks
 from secondlook.scoring.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.scoring.rows import Decision, make_decisions
@@ -152,7 +152,7 @@ class Decider:
         self.policy = policy
         self.resolved = resolved
         self.rule = policy.rule if resolved.mismatch is None else replace(policy.rule, guarantee=None)
-        self._views = ViewSet(list(policy.views))
+        self.views = ViewSet(list(policy.views))
         self._classifier = MemberOutputs(resolved.classifier)
         self._class_names = (resolved.classifier.class_names, policy.class_names)
 
@@ -177,14 +177,18 @@ class Decider:
 
     def look(self, inputs: Array, ids: Sequence[str]) -> list[LookedGroup]:
         """Look at images [N, H, W, C] until they are decided, and return them by the number of looks."""
-        batch_size = choose_batch_size("auto", inputs[0], self._classifier)
-        inference = make_inference(self._classifier, batch_size)
+        inference = self.make_inference(inputs)
         if self.rule.schedule is not None:
-            return take_all_looks(AdaptiveLooks(self.rule, ids, self._make_predictions), inputs, inference)
-        outputs = inference.classify_views(inputs, self._views.views)
-        return [LookedGroup(np.arange(len(inputs)), self._make_predictions(outputs, self._views, ids))]
+            return take_all_looks(AdaptiveLooks(self.rule, ids, self.make_predictions), inputs, inference)
+        outputs = inference.classify_views(inputs, self.views.views)
+        return [LookedGroup(np.arange(len(inputs)), self.make_predictions(outputs, self.views, ids))]
 
-    def _make_predictions(self, outputs: Float32Array, views: ViewSet, ids: Sequence[str]) -> Predictions:
+    def make_inference(self, inputs: Array) -> Inference:
+        """Return what classifies views of images of this shape. [N, H, W, C]"""
+        return make_inference(self._classifier, choose_batch_size("auto", inputs[0], self._classifier))
+
+    def make_predictions(self, outputs: Float32Array, views: ViewSet, ids: Sequence[str]) -> Predictions:
+        """Return outputs float32 [n, V, outputs per look] as predictions."""
         n_classes = outputs.shape[2] // len(self._classifier.members)
         names = choose_class_names(self._class_names, n_classes)
         return self._classifier.as_predictions(outputs, views, ids, names)

@@ -33,6 +33,10 @@ class ResolvedClassifier:
         """Return the same with the classifier on a device, see `Classifier.on_device`."""
         return replace(self, classifier=self.classifier.on_device(device))
 
+    def split_batches(self) -> "ResolvedClassifier":
+        """Return the same with a classifier that splits batches, see `Classifier.split_batches`."""
+        return replace(self, classifier=self.classifier.split_batches())
+
 
 def resolve_classifier(
     policy: Policy, given: object, *, allow_mismatch: bool, folder: Path | None = None

@@ -81,8 +81,11 @@ class Schedule(FrozenRecord):
         estimate: Float64Array = np.clip(_shift(running, self.changes[looks - 1]), *self._bound(looks, running))
         return estimate
 
-    def is_open(self, looks: int, running: Float64Array, threshold: float) -> BoolArray:
-        """Return whether images need another look, given their confidence after some looks. float64 [n] -> bool [n]"""
+    def is_open(self, looks: int | IntArray, running: Float64Array, threshold: float) -> BoolArray:
+        """Return whether images need another look, given their confidence after some looks. float64 [n] -> bool [n]
+
+        `looks` is the same number for all images, or one for each, int64 [n].
+        """
         low, high = self._bound(looks, running)
         return (low < threshold) & (high >= threshold) & (looks < self.max_looks)
 
@@ -138,9 +141,9 @@ class Schedule(FrozenRecord):
         thresholds[:, 1:] = np.minimum(thresholds[:, 1:], np.minimum.accumulate(highs, axis=1)[:, :-1])
         return thresholds
 
-    def _bound(self, looks: int, running: Float64Array) -> tuple[Float64Array, Float64Array]:
+    def _bound(self, looks: int | IntArray, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the estimate less and plus the margin; both are the estimate after the last look. [n] each"""
-        change, width = self.changes[looks - 1], self.widths[looks - 1]
+        change, width = np.array(self.changes)[looks - 1], self.widths[looks - 1]
         return _shift(running, change - width), _shift(running, change + width)
 
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -197,6 +200,6 @@ def compute_log_odds(confidence: Float64Array) -> Float64Array:
 
 
 def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Array:
-    """Add `change` to the log-odds of confidences. Same shape, where one change belongs to all or to each column"""
+    """Add `change` to the log-odds of confidences: one for all, for each column or for each. Same shape"""
     # Without a change exactly: there and back again, the last bit may differ.
     return np.where(np.equal(change, 0), confidence, sigmoid(compute_log_odds(confidence) + change))

@@ -15,8 +15,9 @@ from starlette.exceptions import HTTPException
 
 from secondlook.selective import Guarantee
 from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
-from secondlook.serving.decision_worker import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id, too_many_images
+from secondlook.serving.decision_worker import too_many_images
 from secondlook.serving.faults import RequestError
+from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service

@@ -1,31 +1,36 @@
-"""Deciding about images as they come: requests are decoded at once, decided in batches and answered when stored.
+"""Deciding about images as they come: decoded at once, looked at in batches, stored, and then answered.
 
 An image goes through three stages with threads of their own, so that the classifier never waits for the disk: decoding
-to the input size, looking (one thread, in batches), and deciding and storing (one thread, one transaction per batch).
+to the input size, looking in batches, and deciding and storing (one thread, one transaction for all that wait).
 """
 
 import asyncio
-import hashlib
 import logging
 import math
 import os
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 from typing import NamedTuple
 
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.errors import SecondLookError, ServingError, SourceError
-from secondlook.predictions import Predictions
-from secondlook.scoring import Decider, DetailedDecision, RowOptions, detail_decisions, encode_png, group_by_shape
+from secondlook.errors import SecondLookError
+from secondlook.scoring import (
+    Decider,
+    DetailedDecision,
+    LookedImage,
+    LookStream,
+    RowOptions,
+    detail_decisions,
+    encode_png,
+    take_first_views,
+)
 from secondlook.serving.database import DatabaseReadError, StorageError
 from secondlook.serving.decision_store import (
     DecisionStore,
@@ -37,30 +42,12 @@ from secondlook.serving.decision_store import (
 from secondlook.serving.faults import RequestError
 from secondlook.serving.image_types import find_media_type
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.pixel_budget import PixelBudget
-from secondlook.sources import LargeImageError, UnreadableImageError, read_image
+from secondlook.serving.request_images import ImageDecoder, PreparedImage, SubmittedImage, list_given_ids
 
-LONGEST_ID = 200
-REPLACEMENT = "\ufffd"
-"""What bytes that are no text become, so that several ids would be one."""
-LONGEST_NAME = 500
-MAX_LARGEST = 2
-"""Number of images of the largest size that are decoded at once; more of smaller ones."""
 SMOOTHING = 0.1
-"""Weight of the latest batch in the average time per image."""
+"""Weight of the latest images in the average time per image."""
 
 logger = logging.getLogger("secondlook.serving")
-
-
-@dataclass(frozen=True, eq=False)
-class SubmittedImage:
-    """An image of a request: the bytes of a file, or pixels uint8|float32 [H, W, 1 or 3]."""
-
-    content: bytes | Array
-    id: str | None = None
-    """The id that the client gave, which makes the request safe to repeat; None to make one."""
-    name: str | None = None
-    """Its file name, for reviewers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +59,32 @@ class LiveDeployment:
     options: RowOptions
     audit_seed: int
 
-    def decide(self, preds: Predictions) -> list[DetailedDecision]:
-        """Decide about images that were looked at in all views of `preds`."""
+    def decide(self, images: "Sequence[LookedImage[_Job]]") -> list[DetailedDecision]:
+        """Decide about images that were looked at equally often."""
+        views = take_first_views(self.decider.views.texts, len(images[0].outputs))
+        outputs = np.stack([image.outputs for image in images])
+        preds = self.decider.make_predictions(outputs, views, [image.key.id for image in images])
         return detail_decisions(self.options, preds, audit_seed=self.audit_seed)
+
+
+@dataclass(eq=False)
+class _Request:
+    """The images of one request, and what became of them."""
+
+    images: Sequence[SubmittedImage]
+    future: "asyncio.Future[list[StoredOutcome | RequestError]]"
+    results: list[StoredOutcome | RequestError | None] = field(init=False)
+    n_left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n_left = len(self.images)
+        self.results = [None] * self.n_left
+
+    def add(self, place: int, result: StoredOutcome | RequestError) -> bool:
+        """Add the result of an image, and return whether it was the last one."""
+        self.results[place] = result
+        self.n_left -= 1
+        return self.n_left == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,29 +96,16 @@ class _Job:
     image: SubmittedImage
     inputs: Array
     """Pixels at the input size. [1, H, W, C]"""
-    future: "asyncio.Future[StoredOutcome]"
+    waiting: list[tuple[_Request, int]]
+    """The requests for it, with its place in each: the one that it came with, then others of the same id."""
     arrived: float = field(default_factory=time.monotonic)
 
 
 class _LookedBatch(NamedTuple):
-    """Images that were looked at by one policy, in groups of equally many looks."""
+    """Images that were looked at by one policy."""
 
     live: LiveDeployment
-    groups: list[tuple[list[_Job], Predictions]]
-    seconds: float
-    """That looking took."""
-
-
-class _Prepared(NamedTuple):
-    """An image of a request after decoding."""
-
-    id: str
-    digest: str
-    inputs: Array
-
-
-class _TooLargeError(ServingError):
-    """An image has more pixels than may be decoded now."""
+    images: list[LookedImage[_Job]]
 
 
 class DecisionWorker:
@@ -122,8 +119,10 @@ class DecisionWorker:
         Where decisions are written before requests are responded to.
     options
         Sizes and limits.
-    on_batch
-        Called after each batch with its decisions and the seconds that looking took.
+    on_look
+        Called after each batch with the number of its images and the seconds that looking took.
+    on_decisions
+        Called with decisions that were stored.
     on_overload
         Called when a request is refused since too many images are waiting.
     """
@@ -133,26 +132,37 @@ class DecisionWorker:
         live: Callable[[], LiveDeployment],
         store: DecisionStore,
         options: ServiceOptions,
-        on_batch: Callable[[Sequence[DetailedDecision], float], None] = lambda decisions, seconds: None,
+        *,
+        on_look: Callable[[int, float], None] = lambda n_images, seconds: None,
+        on_decisions: Callable[[Sequence[DetailedDecision]], None] = lambda decisions: None,
         on_overload: Callable[[], None] = lambda: None,
     ) -> None:
         self._live, self._store, self._options = live, store, options
-        self._on_batch, self._on_overload = on_batch, on_overload
+        self._on_look, self._on_decisions, self._on_overload = on_look, on_decisions, on_overload
         self.waiting = 0
         """Number of images that are admitted and not answered."""
-        self.seconds_per_image = 0.01
-        self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="secondlook-decode")
-        self._pixels = PixelBudget(MAX_LARGEST * options.max_pixels)
-        self._in_work: dict[str, tuple[str, asyncio.Future[StoredOutcome]]] = {}
-        """Digest and future of images with ids of clients; used by the event loop only."""
-        self._queue: deque[_Job] = deque()
+        self._recent_seconds, self._recent_images = 0.01, 1.0
+        """What looking took of late, and how many images it decided; averages over batches."""
+        self._decoder = ImageDecoder(lambda: live().decider, options.max_pixels)
+        self._undecoded: SimpleQueue[_Request | None] = SimpleQueue()
         self._changed = Condition()
+        """Guards what follows."""
+        self._in_work: dict[str, _Job] = {}
+        """The images that are decoded and not answered, by their ids."""
+        self._queue: deque[_Job] = deque()
+        self._is_queue_closed = False
         self._is_stopping = False
         self._looked: SimpleQueue[_LookedBatch | None] = SimpleQueue()
-        self._threads = [
-            Thread(target=self._look_at_batches, name="secondlook-look", daemon=True),
-            Thread(target=self._finish_batches, name="secondlook-finish", daemon=True),
+        self._decoders = [
+            Thread(target=self._decode_requests, name=f"secondlook-decode-{number}", daemon=True)
+            for number in range(os.cpu_count() or 1)
         ]
+        self._looker = Thread(target=self._look_at_images, name="secondlook-look", daemon=True)
+        self._finisher = Thread(target=self._finish_batches, name="secondlook-finish", daemon=True)
+
+    @property
+    def _threads(self) -> list[Thread]:
+        return [*self._decoders, self._looker, self._finisher]
 
     def start(self) -> None:
         """Start the threads."""
@@ -165,14 +175,17 @@ class DecisionWorker:
         return all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        """Finish what is in work, and end the threads."""
+        """Finish what is in work, and end the threads, one stage after another."""
+        self._is_stopping = True
+        for _ in self._decoders:
+            self._undecoded.put(None)
+        join_threads(self._decoders)
         with self._changed:
-            self._is_stopping = True
+            self._is_queue_closed = True
             self._changed.notify_all()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
-        self._decoders.shutdown()
+        join_threads([self._looker])
+        self._looked.put(None)
+        join_threads([self._finisher])
 
     async def decide(self, images: Sequence[SubmittedImage]) -> list[StoredOutcome]:
         """Decide about the images of one request, and return the decisions, which are on disk.
@@ -180,18 +193,15 @@ class DecisionWorker:
         After an error, those that could be decided may be stored: send the images again with the same ids.
         """
         self._check_room(len(images))
+        request = _Request(images, asyncio.get_running_loop().create_future())
         self.waiting += len(images)
         try:
-            loop = asyncio.get_running_loop()
-            prepared = await loop.run_in_executor(self._decoders, self._prepare, images)
-            for one in prepared:  # before any of them is handed on
-                self._check_in_work(one)
-            futures = [self._submit(image, one) for image, one in zip(images, prepared, strict=True)]
-            results = await asyncio.gather(*futures, return_exceptions=True)
+            self._undecoded.put(request)
+            results = await request.future
         finally:
             self.waiting -= len(images)
         for result in results:
-            if isinstance(result, BaseException):
+            if isinstance(result, RequestError):
                 raise result
         return [result for result in results if isinstance(result, StoredOutcome)]
 
@@ -207,7 +217,7 @@ class DecisionWorker:
             raise too_many_images(self._options.max_request_images)
         if self.waiting + n_images > self._options.max_waiting:
             self._on_overload()
-            seconds = max(1, math.ceil(self.waiting * self.seconds_per_image))
+            seconds = max(1, math.ceil(self.waiting * self._recent_seconds / self._recent_images))
             raise RequestError(
                 429,
                 "busy",
@@ -215,107 +225,107 @@ class DecisionWorker:
                 headers={"Retry-After": str(seconds)},
             )
 
-    def _check_in_work(self, prepared: _Prepared) -> None:
-        if prepared.id in self._in_work:
-            check_same_image(prepared.id, prepared.digest, self._in_work[prepared.id][0])
+    def _decode_requests(self) -> None:
+        """Decode requests and hand their images to the next stage, until the worker stops."""
+        while (request := self._undecoded.get()) is not None:
+            try:
+                prepared = self._decoder.prepare(request.images)
+                self._check_stored(prepared, request.images)
+                self._submit(request, prepared)
+            except Exception as error:  # noqa: BLE001 - whatever fails, the next request may not
+                refuse(request, error)
 
-    def _submit(self, image: SubmittedImage, prepared: _Prepared) -> "asyncio.Future[StoredOutcome]":
-        """Hand a decoded image to the next stage; one whose id is in work already waits for the same decision."""
-        if prepared.id in self._in_work:
-            return asyncio.ensure_future(_replay(self._in_work[prepared.id][1]))
-        future: asyncio.Future[StoredOutcome] = asyncio.get_running_loop().create_future()
-        self._in_work[prepared.id] = prepared.digest, future
-        future.add_done_callback(lambda _: self._in_work.pop(prepared.id, None))
-        job = _Job(prepared.id, prepared.digest, image, prepared.inputs, future)
-        with self._changed:
-            self._queue.append(job)
-            self._changed.notify()
-        return future
-
-    def _prepare(self, images: Sequence[SubmittedImage]) -> list[_Prepared]:
-        """Decode the images of a request."""
-        given = [image.id for image in images if image.id is not None]
-        for id_ in given:
-            check_id(id_)
-        if len(set(given)) < len(given):
-            raise RequestError(400, "id", "an id is given twice in one request; ids must be unique.")
-        prepared = []
-        for place, image in enumerate(images, start=1):
-            place_and_name = f"{place}" + (f" ({image.name!r})" if image.name else "")
-            inputs = self._decode(image.content, place_and_name)
-            prepared.append(_Prepared(image.id or uuid.uuid4().hex, hash_image(image.content), inputs))
-        if len(given) > 1:  # one of its own is checked with those of other requests
-            self._check_stored(prepared, given)
-        return prepared
-
-    def _check_stored(self, prepared: Sequence[_Prepared], given: Sequence[str]) -> None:
+    def _check_stored(self, prepared: Sequence[PreparedImage], images: Sequence[SubmittedImage]) -> None:
         """Refuse a request with an id of another image before any image of it is decided."""
+        given = list_given_ids(images)
+        if len(given) < 2:  # one of its own is checked with those of other requests
+            return
         known = self._store.find(given)
         for one in prepared:
             if one.id in known:
                 check_same_image(one.id, one.digest, known[one.id].digest)
 
-    def _decode(self, content: bytes | Array, place_and_name: str) -> Array:
-        """Return an image at the input size of the classifier, after its limits were checked. [1, H, W, C]"""
-        where = f"image {place_and_name}"
-        if isinstance(content, bytes):
-            if not content:
-                raise RequestError(400, "no_image", f"{where} is empty; send the bytes of an image file.")
-            find_media_type(content, where)
-        most = self._options.max_pixels
-        for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
-            with self._pixels.reserve(limit):
-                try:
-                    return self._read_and_fit(content, place_and_name, limit)
-                except _TooLargeError:
-                    continue
-        raise RequestError(413, "image_too_large", f"{where} has more than {most:,} pixels; send a smaller one.")
-
-    def _read_and_fit(self, content: bytes | Array, place_and_name: str, max_pixels: int) -> Array:
-        where = f"image {place_and_name}"
-        try:
-            pixels = read_image(content, place_and_name, max_pixels=max_pixels)
-        except UnreadableImageError as error:
-            # The repair names the argument of Python that would raise the limit; names of files are not in it.
-            if isinstance(error, LargeImageError) or "max_pixels" in error.repair:
-                raise _TooLargeError from None
-            raise RequestError(422, "unreadable_image", f"{where} cannot be read: {error.reason}.") from None
-        except SourceError as error:
-            raise RequestError(422, "unreadable_image", str(error)) from None
-        try:
-            return fit_image(self._live().decider, pixels)
-        except SecondLookError as error:
-            # What follows is the repair, in terms of Python.
-            reason = str(error).partition(";")[0]
-            raise RequestError(422, "image_size", f"{where} does not fit the classifier: {reason}.") from None
-
-    def _look_at_batches(self) -> None:
-        """Look at images batch by batch, until the worker stops."""
-        while batch := self._take():
-            try:
-                self._looked.put(self._look_at(batch))
-            except Exception as error:  # noqa: BLE001 - whatever fails, the next batch may not
-                self._fail(batch, make_request_error(error))
-        self._looked.put(None)
-
-    def _look_at(self, batch: Sequence[_Job]) -> _LookedBatch:
-        live, started = self._live(), time.monotonic()
-        new = self._answer_known(batch)
-        together = group_by_shape([job.inputs for job in new])
-        groups = [group for places in together for group in self._look(live, [new[place] for place in places])]
-        seconds = time.monotonic() - started
-        self.seconds_per_image += SMOOTHING * (seconds / len(batch) - self.seconds_per_image)
-        return _LookedBatch(live, groups, seconds)
-
-    def _take(self) -> list[_Job]:
-        """Return the next images, as soon as they are a full batch or the first has waited; none at the end."""
-        size = self._options.batch_size
+    def _submit(self, request: _Request, prepared: Sequence[PreparedImage]) -> None:
+        """Hand decoded images to the next stage; one whose id is in work already waits for the same decision."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._is_stopping)
-            if self._queue:
-                left = self._queue[0].arrived + self._options.max_wait - time.monotonic()
-                self._changed.wait_for(lambda: len(self._queue) >= size or self._is_stopping, max(0.0, left))
-            return [self._queue.popleft() for _ in range(min(size, len(self._queue)))]
+            for one in prepared:  # before any of them is handed on
+                if one.id in self._in_work:
+                    check_same_image(one.id, one.digest, self._in_work[one.id].digest)
+            for place, (image, one) in enumerate(zip(request.images, prepared, strict=True)):
+                if one.id in self._in_work:
+                    self._in_work[one.id].waiting.append((request, place))
+                    continue
+                job = _Job(one.id, one.digest, image, one.inputs, [(request, place)])
+                self._in_work[one.id] = job
+                self._queue.append(job)
+            self._changed.notify()
+
+    def _look_at_images(self) -> None:
+        """Look at images batch by batch, until the worker stops."""
+        live = self._live()
+        stream: LookStream[_Job] = LookStream(live.decider)
+        while True:
+            # Those that a policy has looked at are decided by it, before others come to one that replaced it.
+            room = self._options.batch_size - len(stream) if live is self._live() or not len(stream) else 0
+            jobs = self._take(room, wait=not len(stream))
+            if not len(stream):
+                if not jobs:
+                    return
+                live = self._live()
+                stream = LookStream(live.decider)
+            in_work = [*stream.keys, *jobs]
+            try:
+                self._look_at(live, stream, self._find_new(jobs))
+            except Exception as error:  # noqa: BLE001 - whatever fails, the next batch may not
+                self._fail(in_work, make_request_error(error))
+                stream = LookStream(live.decider)
+
+    def _look_at(self, live: LiveDeployment, stream: LookStream[_Job], jobs: Sequence[_Job]) -> None:
+        """Look at some new images and at those that are still open, and hand on those that are decided."""
+        for job in jobs:
+            stream.add(job, job.id, job.inputs)
+        if not len(stream):
+            return
+        n_images, started = len(stream), time.monotonic()
+        step = stream.look()
+        seconds = time.monotonic() - started
+        self._note_speed(seconds, len(step.looked) + len(step.failed))
+        self._on_look(n_images, seconds)
+        for job, error in step.failed:
+            self._fail([job], make_request_error(error))
+        if step.looked:
+            self._looked.put(_LookedBatch(live, step.looked))
+
+    def _note_speed(self, seconds: float, n_decided: int) -> None:
+        """Average the time per image; a batch may decide none, and then those after it decide more."""
+        self._recent_seconds += SMOOTHING * (seconds - self._recent_seconds)
+        self._recent_images += SMOOTHING * (n_decided - self._recent_images)
+
+    def _take(self, room: int, *, wait: bool) -> list[_Job]:
+        """Return the next images, as many as there is room for; with `wait`, none only when the worker stops."""
+        with self._changed:
+            if wait:
+                self._wait_for_images()
+            return [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
+
+    def _wait_for_images(self) -> None:
+        """Wait until there is a full batch, or the first image of one has waited, or no more will come."""
+        while not self._is_queue_closed:
+            if not self._queue:
+                self._changed.wait()
+                continue
+            left = self._queue[0].arrived + self._options.max_wait - time.monotonic()
+            if left <= 0 or len(self._queue) >= self._options.batch_size:
+                return
+            self._changed.wait(left)
+
+    def _find_new(self, jobs: Sequence[_Job]) -> list[_Job]:
+        """Return images that were not decided before; all of them fail if that cannot be found out."""
+        try:
+            return self._answer_known(jobs)
+        except Exception as error:  # noqa: BLE001 - images that are open do not need what failed
+            self._fail(jobs, make_request_error(error))
+            return []
 
     def _answer_known(self, jobs: Sequence[_Job]) -> list[_Job]:
         """Answer requests that were decided before, and return the others."""
@@ -323,36 +333,32 @@ class DecisionWorker:
         known = self._store.find(given, urgent=True) if given else {}
         replayed = [job for job in jobs if job.id in known]
         if replayed:
-            resolve(replayed, [check_outcome(job, StoredOutcome(known[job.id], replayed=True)) for job in replayed])
+            self._resolve(replayed, [StoredOutcome(known[job.id], replayed=True) for job in replayed])
         return [job for job in jobs if job.id not in known]
-
-    def _look(self, live: LiveDeployment, jobs: list[_Job]) -> list[tuple[list[_Job], Predictions]]:
-        """Look at images of one shape; one that the classifier fails on does not spoil the others."""
-        try:
-            looked = live.decider.look(np.concatenate([job.inputs for job in jobs]), [job.id for job in jobs])
-        except Exception as error:  # noqa: BLE001 - whatever a classifier raises, the service goes on
-            if len(jobs) > 1:
-                return [group for job in jobs for group in self._look(live, [job])]
-            self._fail(jobs, make_request_error(error))
-            return []
-        return [([jobs[place] for place in positions], preds) for positions, preds in looked]
 
     def _finish_batches(self) -> None:
         """Decide about images that were looked at, store the decisions and answer the requests."""
-        while (batch := self._looked.get()) is not None:
-            jobs = [job for group, _ in batch.groups for job in group]
-            try:
-                if jobs:
-                    self._finish(batch, jobs)
-            except Exception as error:  # noqa: BLE001 - a full disk: the requests fail, the service goes on
-                self._fail(jobs, make_request_error(error))
+        while (first := self._looked.get()) is not None:
+            waiting: dict[LiveDeployment, list[LookedImage[_Job]]] = {first.live: first.images}
+            with suppress(Empty):
+                while (batch := self._looked.get_nowait()) is not None:
+                    waiting.setdefault(batch.live, []).extend(batch.images)
+                self._looked.put(None)  # for this loop to end
+            for live, images in waiting.items():
+                try:
+                    self._finish(live, images)
+                except Exception as error:  # noqa: BLE001 - a full disk: the requests fail, the service goes on
+                    self._fail([image.key for image in images], make_request_error(error))
 
-    def _finish(self, batch: _LookedBatch, jobs: Sequence[_Job]) -> None:
-        decisions = [decision for _, preds in batch.groups for decision in batch.live.decide(preds)]
+    def _finish(self, live: LiveDeployment, images: Sequence[LookedImage[_Job]]) -> None:
+        by_looks: dict[int, list[LookedImage[_Job]]] = {}
+        for image in images:
+            by_looks.setdefault(len(image.outputs), []).append(image)
+        jobs = [image.key for group in by_looks.values() for image in group]
+        decisions = [decision for group in by_looks.values() for decision in live.decide(group)]
         new = [self._make_new(job, decision) for job, decision in zip(jobs, decisions, strict=True)]
-        outcomes = self._store.add(new, batch.live.deployment.number)
-        resolve(jobs, [check_outcome(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
-        self._on_batch(decisions, batch.seconds)
+        self._resolve(jobs, self._store.add(new, live.deployment.number))
+        self._on_decisions(decisions)
 
     def _make_new(self, job: _Job, decision: DetailedDecision) -> NewDecision:
         image = None
@@ -360,42 +366,61 @@ class DecisionWorker:
             image = make_stored_image(job.image.content)
         return NewDecision(decision, job.digest, job.image.name, image)
 
+    def _resolve(self, jobs: Sequence[_Job], outcomes: Sequence[StoredOutcome]) -> None:
+        """Answer the requests for images that are stored; each id may have been that of another image."""
+        self._answer(jobs, [check_outcome(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)])
+
     def _fail(self, jobs: Sequence[_Job], error: RequestError) -> None:
-        resolve(jobs, [error] * len(jobs))
+        self._answer(jobs, [error] * len(jobs))
+
+    def _answer(self, jobs: Sequence[_Job], results: Sequence[StoredOutcome | RequestError]) -> None:
+        """Note the results of images, and answer the requests that have all of theirs; later results do not count."""
+        complete: list[_Request] = []
+        with self._changed:
+            for job, result in zip(jobs, results, strict=True):
+                if self._in_work.get(job.id) is not job:
+                    continue
+                del self._in_work[job.id]
+                for request, place in job.waiting:
+                    if request.add(place, result):
+                        complete.append(request)
+                    if isinstance(result, StoredOutcome):
+                        result = result._replace(replayed=True)  # for the others, it is there already
+        send_results(complete)
 
 
-def fit_image(decider: Decider, pixels: Array) -> Array:
-    """Return pixels at the input size of a classifier; a gray file, which is decoded to three equal channels, is gray.
-
-    uint8|float32 [h, w, C] -> [1, H, W, C]
-    """
-    try:
-        return decider.fit_image(pixels)
-    except SecondLookError:
-        # Row by row, since a comparison of all takes as much memory as the image.
-        if pixels.shape[2] == 1 or any((row != row[:, :1]).any() for row in pixels):
-            raise
-    return decider.fit_image(pixels[:, :, :1])
+def join_threads(threads: Sequence[Thread]) -> None:
+    """Wait for threads to end, if they were started."""
+    for thread in threads:
+        if thread.is_alive():
+            thread.join()
 
 
-async def _replay(running: "asyncio.Future[StoredOutcome]") -> StoredOutcome:
-    return StoredOutcome((await asyncio.shield(running)).decision, replayed=True)
+def send_results(requests: Sequence[_Request]) -> None:
+    """Answer requests whose images all have results, in one call on their event loop."""
+
+    def set_results(ready: Sequence[_Request]) -> None:
+        for request in ready:
+            if not request.future.done():  # else the request was canceled
+                request.future.set_result([result for result in request.results if result is not None])
+
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Request]] = {}
+    for request in requests:
+        by_loop.setdefault(request.future.get_loop(), []).append(request)
+    for loop, ready in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: the server gave the requests up
+            loop.call_soon_threadsafe(set_results, ready)
 
 
-def resolve(jobs: Sequence[_Job], results: Sequence[StoredOutcome | RequestError]) -> None:
-    """Answer the requests of some images, in one call on the event loop."""
+def refuse(request: _Request, error: Exception) -> None:
+    """Answer a request of which no image is decided."""
 
-    def set_results() -> None:
-        for job, result in zip(jobs, results, strict=True):
-            if job.future.done():  # the request was canceled
-                continue
-            if isinstance(result, RequestError):
-                job.future.set_exception(result)
-            else:
-                job.future.set_result(result)
+    def set_error() -> None:
+        if not request.future.done():
+            request.future.set_exception(error)
 
-    with suppress(RuntimeError):  # the loop is closed: the server gave the requests up
-        jobs[0].future.get_loop().call_soon_threadsafe(set_results)
+    with suppress(RuntimeError):
+        request.future.get_loop().call_soon_threadsafe(set_error)
 
 
 def check_outcome(job: _Job, outcome: StoredOutcome) -> StoredOutcome | RequestError:
@@ -439,27 +464,12 @@ def too_many_images(most: int) -> RequestError:
     return RequestError(413, "too_many_images", f"a request may have at most {most} images; send several requests.")
 
 
-def check_id(id_: str) -> None:
-    """Raise an error for an id that is empty, too long or not printable, or was not text in UTF-8."""
-    if not (1 <= len(id_) <= LONGEST_ID and id_.isprintable()) or REPLACEMENT in id_:
-        raise RequestError(
-            400, "id", f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
-        )
-
-
 def check_same_image(id_: str, digest: str, known: str) -> None:
     """Raise an error if an id was given to another image before."""
     if digest != known:
         raise RequestError(
             409, "id_conflict", f"the id {id_!r} belongs to another image that was sent before; choose a new id."
         )
-
-
-def hash_image(content: bytes | Array) -> str:
-    """Return the hex sha256 of an image as it came."""
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    return hashlib.sha256(f"{content.dtype}{content.shape}".encode() + content.tobytes()).hexdigest()
 
 
 def make_stored_image(content: bytes | Array) -> StoredImage:

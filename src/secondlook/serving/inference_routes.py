@@ -11,7 +11,6 @@ from fastapi.concurrency import run_in_threadpool
 from secondlook import __version__
 from secondlook.classifiers import HEADER_LENGTH
 from secondlook.serving.decide_routes import assign_key, read_key
-from secondlook.serving.decision_worker import SubmittedImage
 from secondlook.serving.faults import RequestError
 from secondlook.serving.inference_tensors import (
     INPUT_NAME,
@@ -19,6 +18,7 @@ from secondlook.serving.inference_tensors import (
     format_inference_response,
     parse_inference_request,
 )
+from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.watch_routes import check_ready
 
 if TYPE_CHECKING:

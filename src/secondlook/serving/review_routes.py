@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from secondlook.monitoring import find_class
 from secondlook.scoring import encode_png
 from secondlook.serving.decide_routes import as_time
-from secondlook.serving.decision_worker import fit_image
 from secondlook.serving.faults import RequestError
 from secondlook.serving.image_types import OF_BROWSERS
 from secondlook.serving.pages import render_page
+from secondlook.serving.request_images import fit_image
 from secondlook.serving.review_exports import ExportFormat, ReviewExport, parse_label_file
 from secondlook.serving.review_store import QueueState, ReviewItem
 from secondlook.serving.tokens import Principal

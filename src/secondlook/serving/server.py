@@ -1,6 +1,7 @@
 """The web server: listens, and stops without losing what is in work."""
 
 import errno
+import gc
 import ipaddress
 import socket
 import ssl
@@ -63,7 +64,19 @@ def run_server(
         server = make_server(
             service, certificate=certificate, key=key, ready=partial(ready, address) if ready else None
         )
-        server.run(sockets)
+        with freeze_objects():
+            server.run(sockets)
+
+
+@contextmanager
+def freeze_objects() -> Iterator[None]:
+    """Exclude all objects of now, which stay, from garbage collection: to go through them takes a third of the loop."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def make_server(

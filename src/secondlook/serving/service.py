@@ -57,7 +57,12 @@ class Service:
         self._policies: dict[int, PolicyFacts] = {}
         self.live = self._make_live(self._choose_deployment(decider.policy))
         self.worker = DecisionWorker(
-            lambda: self.live, self.decisions, options, self.metrics.count_batch, self.metrics.count_overload
+            lambda: self.live,
+            self.decisions,
+            options,
+            on_look=self.metrics.count_look,
+            on_decisions=self.metrics.count_decisions,
+            on_overload=self.metrics.count_overload,
         )
         self.watcher = Watcher(self)
 
@@ -150,7 +155,7 @@ def open_service(
     """
     check_binding(options, open_tokens(options.data_dir))
     loaded = load_policy(policy, classifier=classifier, device=device)
-    decider = loaded.decider
+    decider = Decider(loaded, loaded.decider.resolved.split_batches())
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -27,7 +27,7 @@ class ServiceMetrics:
         self._decisions = self._make(Counter, "decisions", "Images decided by this instance.", "outcome")
         self._audits = self._make(Counter, "audits", "Accepted images that were marked for review.")
         self._looks = self._make(Counter, "looks", "Views that the classifier was given.")
-        self._batch_size = self._make(Histogram, "batch_size", "Images decided together.", buckets=BATCH_SIZES)
+        self._batch_size = self._make(Histogram, "batch_size", "Images looked at together.", buckets=BATCH_SIZES)
         self._batch_seconds = self._make(Histogram, "batch_seconds", "Time to look at a batch.")
         self._request_seconds = self._make(
             Histogram, "request_seconds", "Time to serve a request.", "route", "status", buckets=REQUEST_SECONDS
@@ -40,15 +40,18 @@ class ServiceMetrics:
         for outcome in ("accepted", "rejected"):  # so that rates start at 0, and not at the first decision
             self._decisions.labels(outcome)
 
-    def count_batch(self, decisions: Sequence[DetailedDecision], seconds: float) -> None:
-        """Count the decisions of a batch, and the time that looking took."""
+    def count_look(self, n_images: int, seconds: float) -> None:
+        """Count a batch of images that were looked at together, and the time that it took."""
+        self._batch_size.observe(n_images)
+        self._batch_seconds.observe(seconds)
+
+    def count_decisions(self, decisions: Sequence[DetailedDecision]) -> None:
+        """Count decisions that were stored."""
         accepted = sum(one.accept for one in decisions)
         self._decisions.labels("accepted").inc(accepted)
         self._decisions.labels("rejected").inc(len(decisions) - accepted)
         self._audits.inc(sum(one.audit for one in decisions))
         self._looks.inc(sum(one.looks for one in decisions))
-        self._batch_size.observe(len(decisions))
-        self._batch_seconds.observe(seconds)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request by its route, such as "/v1/decide": never by its path, of which there are any number."""

@@ -1,0 +1,137 @@
+"""The images of requests: what may be sent, and how it is decoded to the input size of the classifier."""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from secondlook.arrays import Array
+from secondlook.errors import SecondLookError, ServingError, SourceError
+from secondlook.scoring import Decider
+from secondlook.serving.faults import RequestError
+from secondlook.serving.image_types import find_media_type
+from secondlook.serving.pixel_budget import PixelBudget
+from secondlook.sources import LargeImageError, UnreadableImageError, read_image
+
+LONGEST_ID = 200
+REPLACEMENT = "\ufffd"
+"""What bytes that are no text become, so that several ids would be one."""
+LONGEST_NAME = 500
+MAX_LARGEST = 2
+"""Number of images of the largest size that are decoded at once; more of smaller ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class SubmittedImage:
+    """An image of a request: the bytes of a file, or pixels uint8|float32 [H, W, 1 or 3]."""
+
+    content: bytes | Array
+    id: str | None = None
+    """The id that the client gave, which makes the request safe to repeat; None to make one."""
+    name: str | None = None
+    """Its file name, for reviewers."""
+
+
+class PreparedImage(NamedTuple):
+    """An image of a request after decoding."""
+
+    id: str
+    digest: str
+    inputs: Array
+    """Pixels at the input size. [1, H, W, C]"""
+
+
+class _TooLargeError(ServingError):
+    """An image has more pixels than may be decoded now."""
+
+
+class ImageDecoder:
+    """Decodes the images of requests in any thread, within a bound on the pixels of all together."""
+
+    def __init__(self, decider: Callable[[], Decider], max_pixels: int) -> None:
+        self._decider = decider
+        self._max_pixels = max_pixels
+        self._pixels = PixelBudget(MAX_LARGEST * max_pixels)
+
+    def prepare(self, images: Sequence[SubmittedImage]) -> list[PreparedImage]:
+        """Decode the images of a request; one that cannot be decided about refuses all of them."""
+        given = list_given_ids(images)
+        for id_ in given:
+            check_id(id_)
+        if len(set(given)) < len(given):
+            raise RequestError(400, "id", "an id is given twice in one request; ids must be unique.")
+        prepared = []
+        for place, image in enumerate(images, start=1):
+            place_and_name = f"{place}" + (f" ({image.name!r})" if image.name else "")
+            inputs = self._decode(image.content, place_and_name)
+            prepared.append(PreparedImage(image.id or uuid.uuid4().hex, hash_image(image.content), inputs))
+        return prepared
+
+    def _decode(self, content: bytes | Array, place_and_name: str) -> Array:
+        """Return an image at the input size of the classifier, after its limits were checked. [1, H, W, C]"""
+        where = f"image {place_and_name}"
+        if isinstance(content, bytes):
+            if not content:
+                raise RequestError(400, "no_image", f"{where} is empty; send the bytes of an image file.")
+            find_media_type(content, where)
+        most = self._max_pixels
+        for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
+            with self._pixels.reserve(limit):
+                try:
+                    return self._read_and_fit(content, place_and_name, limit)
+                except _TooLargeError:
+                    continue
+        raise RequestError(413, "image_too_large", f"{where} has more than {most:,} pixels; send a smaller one.")
+
+    def _read_and_fit(self, content: bytes | Array, place_and_name: str, max_pixels: int) -> Array:
+        where = f"image {place_and_name}"
+        try:
+            pixels = read_image(content, place_and_name, max_pixels=max_pixels)
+        except UnreadableImageError as error:
+            # The repair names the argument of Python that would raise the limit; names of files are not in it.
+            if isinstance(error, LargeImageError) or "max_pixels" in error.repair:
+                raise _TooLargeError from None
+            raise RequestError(422, "unreadable_image", f"{where} cannot be read: {error.reason}.") from None
+        except SourceError as error:
+            raise RequestError(422, "unreadable_image", str(error)) from None
+        try:
+            return fit_image(self._decider(), pixels)
+        except SecondLookError as error:
+            # What follows is the repair, in terms of Python.
+            reason = str(error).partition(";")[0]
+            raise RequestError(422, "image_size", f"{where} does not fit the classifier: {reason}.") from None
+
+
+def fit_image(decider: Decider, pixels: Array) -> Array:
+    """Return pixels at the input size of a classifier; a gray file, which is decoded to three equal channels, is gray.
+
+    uint8|float32 [h, w, C] -> [1, H, W, C]
+    """
+    try:
+        return decider.fit_image(pixels)
+    except SecondLookError:
+        # Row by row, since a comparison of all takes as much memory as the image.
+        if pixels.shape[2] == 1 or any((row != row[:, :1]).any() for row in pixels):
+            raise
+    return decider.fit_image(pixels[:, :, :1])
+
+
+def list_given_ids(images: Sequence[SubmittedImage]) -> list[str]:
+    """Return the ids that a client gave."""
+    return [image.id for image in images if image.id is not None]
+
+
+def check_id(id_: str) -> None:
+    """Raise an error for an id that is empty, too long or not printable, or was not text in UTF-8."""
+    if not (1 <= len(id_) <= LONGEST_ID and id_.isprintable()) or REPLACEMENT in id_:
+        raise RequestError(
+            400, "id", f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
+        )
+
+
+def hash_image(content: bytes | Array) -> str:
+    """Return the hex sha256 of an image as it came."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(f"{content.dtype}{content.shape}".encode() + content.tobytes()).hexdigest()
