@@ -201,7 +201,7 @@ def _draw_counts(n_members: int, n_views: int, resamplings: int | None, seed: in
     return view_resampling_counts(n_members * n_views, int(resamplings), seed)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=32)
 def _draw_default_counts(n_views: int, n_members: int, seed: int) -> IntArray:
     """Return the same counts for every image: to draw them takes longer than to use them for a single image."""
     counts = view_resampling_counts(n_members * n_views, default_resamplings(n_views, n_members), seed)

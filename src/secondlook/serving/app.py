@@ -11,7 +11,7 @@ from secondlook import __version__
 from secondlook.errors import SecondLookError
 from secondlook.serving.access_routes import make_access_router
 from secondlook.serving.api_page import make_api_router
-from secondlook.serving.decide_routes import make_decide_router
+from secondlook.serving.decide_routes import make_decide_route, make_decide_router
 from secondlook.serving.decision_worker import make_request_error
 from secondlook.serving.faults import RequestError, describe_request_error
 from secondlook.serving.inference_routes import make_inference_router
@@ -44,6 +44,7 @@ def create_app(service: "Service") -> FastAPI:
     app.state.service = service
     for make_router in ROUTERS:
         app.include_router(make_router(service))
+    app.router.routes.insert(0, make_decide_route(service))
     app.add_exception_handler(SecondLookError, _handle_error)
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
