@@ -4,7 +4,7 @@ python benchmarks/service.py                          # the sizes of the stored 
 python benchmarks/service.py --images 1000 --rounds 2 --kills 3
 python benchmarks/service.py --only kills             # one part; the rows of the others stay as they are
 
-Needs ../shared/cifar10 (test.npz and resnet20.onnx). Throughput is that of 64 clients who send PNG files of CIFAR-10
+Needs ../shared/cifar10 (test.npz, resnet20.onnx and resnet56.onnx). Throughput is that of 64 clients who send PNG files of CIFAR-10
 images, each over a connection of its own, as a ratio to `score` of the same files and the same policy; both alternate,
 and the median ratio is kept. The clients run on the cores of the service. The latency is measured at half that
 throughput with requests at random moments (a Poisson process), from the moment that a request was due, so that it
@@ -51,6 +51,8 @@ MAX_CONNECTIONS = 256
 MIN_RATIO = 0.9
 SERVICE_PACKAGES = (*PACKAGES, "fastapi", "uvicorn", "sqlalchemy")
 PARTS = ("speed", "kills")
+MODELS = {"resnet20": 1.0, "resnet56": 0.25}
+"""The networks, with the fraction of the images that each decides about: the larger one takes three times as long."""
 
 
 def main() -> None:
@@ -70,11 +72,11 @@ def main() -> None:
     path = options.out / "service.csv"
     rows = [row for row in read_rows(path) if options.only and row["part"] != options.only]
     with tempfile.TemporaryDirectory() as folder:
-        workspace = Workspace(Path(folder), options.images)
-        if options.only in (None, "speed"):
+        for model, fraction in MODELS.items() if options.only in (None, "speed") else ():
+            workspace = Workspace(Path(folder) / model, model, int(fraction * options.images))
             rows += measure_speed(workspace, options.rounds, options.seconds)
         if options.only in (None, "kills"):
-            rows += measure_kills(workspace, options.kills)
+            rows += measure_kills(Workspace(Path(folder) / "kills", next(iter(MODELS)), options.images), options.kills)
     write_results(path, rows, SERVICE_PACKAGES)
     print_table(rows, "The service")
 
@@ -82,16 +84,16 @@ def main() -> None:
 class Workspace:
     """A folder with image files and policies."""
 
-    def __init__(self, folder: Path, n_images: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, model: str, n_images: int) -> None:
+        self.folder, self.model = folder, model
         source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=CALIBRATION_IMAGES + n_images)
         images = np.stack([source.read(index) for index in range(len(source))])
         self.files = [encode_png(image) for image in images[CALIBRATION_IMAGES:]]
         self.images = folder / "images"
-        self.images.mkdir()
+        self.images.mkdir(parents=True)
         for number, file in enumerate(self.files):
             (self.images / f"{number:06d}.png").write_bytes(file)
-        self.classifier: Classifier = load_cifar10_classifier(CIFAR10 / "resnet20.onnx")
+        self.classifier: Classifier = load_cifar10_classifier(CIFAR10 / f"{model}.onnx")
         preds = collect(self.classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
         rule = threshold_for(preds, "mean", coverage=COVERAGE, adaptive=True)
         assert rule.schedule is not None, "the rule is adaptive"
@@ -133,7 +135,7 @@ def measure_throughput(workspace: Workspace, name: str, policy: Path, server: Se
     measured = [[job() for job in jobs] for _ in range(rounds)]
     served, scored = (n_images / median(seconds) for seconds in zip(*measured, strict=True))
     ratio = median(score_seconds / serve_seconds for serve_seconds, score_seconds in measured)
-    what = f"resnet20, {name}"
+    what = f"{workspace.model}, {name}"
     return [
         make_part_row("speed", f"{what}: score", "images/s", scored),
         make_part_row("speed", f"{what}: {N_CLIENTS} clients", "images/s", served),
@@ -167,7 +169,7 @@ def measure_latency(workspace: Workspace, name: str, server: ServerProcess, rate
         server.port, workspace.make_requests(n_requests), MAX_CONNECTIONS, draw_arrivals(rate, n_requests, seed=0)
     )
     latencies = 1000 * check_load(load).latencies
-    what = f"resnet20, {name}: half of that load, {rate:.0f} requests/s"
+    what = f"{workspace.model}, {name}: half of that load, {rate:.0f} requests/s"
     return [
         make_part_row("speed", what, f"p{percent} milliseconds", float(np.percentile(latencies, percent)))
         for percent in (50, 99)
