@@ -4,10 +4,10 @@ python benchmarks/service.py                          # the sizes of the stored 
 python benchmarks/service.py --images 1000 --rounds 2 --kills 3
 python benchmarks/service.py --only kills             # one part; the rows of the others stay as they are
 
-Needs ../shared/cifar10 (test.npz, resnet20.onnx and resnet56.onnx). Throughput is that of 64 clients who send PNG files of CIFAR-10
-images, each over a connection of its own, as a ratio to `score` of the same files and the same policy; both alternate,
-and the median ratio is kept. The clients run on the cores of the service. The latency is measured at half that
-throughput with requests at random moments (a Poisson process), from the moment that a request was due, so that it
+Needs ../shared/cifar10 (test.npz, resnet20.onnx and resnet56.onnx). Throughput is that of 64 clients who send PNG files
+of CIFAR-10 images, each over a connection of its own, as a ratio to `score` of the same files and the same policy; both
+alternate, and the median ratio is kept. The clients run on the cores of the service. The latency is measured at half
+that throughput with requests at random moments (a Poisson process), from the moment that a request was due, so that it
 includes all waiting. The kills are described in service_kills.py.
 """
 
@@ -165,9 +165,10 @@ def time_score(workspace: Workspace, policy: Path) -> float:
 def measure_latency(workspace: Workspace, name: str, server: ServerProcess, rate: float, seconds: float) -> list[Row]:
     """Measure the latency of requests at random moments."""
     n_requests = max(100, int(rate * seconds))
-    load = run_load(
-        server.port, workspace.make_requests(n_requests), MAX_CONNECTIONS, draw_arrivals(rate, n_requests, seed=0)
-    )
+    # Each is used about once a second: the service closes those that do nothing for long after they were opened.
+    n_connections = min(MAX_CONNECTIONS, max(N_CLIENTS, int(rate)))
+    arrivals = draw_arrivals(rate, n_requests, seed=0)
+    load = run_load(server.port, workspace.make_requests(n_requests), n_connections, arrivals)
     latencies = 1000 * check_load(load).latencies
     what = f"{workspace.model}, {name}: half of that load, {rate:.0f} requests/s"
     return [

@@ -180,6 +180,11 @@ class DecisionWorker:
         for _ in self._decoders:
             self._undecoded.put(None)
         join_threads(self._decoders)
+        with suppress(Empty):
+            while True:  # those that came at the last moment
+                left = self._undecoded.get_nowait()
+                if left is not None:
+                    refuse(left, stopping())
         with self._changed:
             self._is_queue_closed = True
             self._changed.notify_all()
@@ -207,12 +212,7 @@ class DecisionWorker:
 
     def _check_room(self, n_images: int) -> None:
         if self._is_stopping:
-            raise RequestError(
-                503,
-                "stopping",
-                "the service is stopping; send the request again in a moment.",
-                headers={"Retry-After": "5"},
-            )
+            raise stopping()
         if n_images > self._options.max_request_images:
             raise too_many_images(self._options.max_request_images)
         if self.waiting + n_images > self._options.max_waiting:
@@ -456,6 +456,16 @@ def describe_storage_error(error: StorageError) -> RequestError:
         )
     return RequestError(
         507, "storage_failed", "the database of the service cannot be written; tell whoever runs the service."
+    )
+
+
+def stopping() -> RequestError:
+    """Return the error of a request that comes when the service stops."""
+    return RequestError(
+        503,
+        "stopping",
+        "the service is stopping; send the request again in a moment.",
+        headers={"Retry-After": "5"},
     )
 
 
