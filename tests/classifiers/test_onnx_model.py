@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import Classifier, load_classifier, onnx_model
+from secondlook.classifiers import Classifier, load_classifier, onnx_model, onnx_session
 from secondlook.classifiers.classifier import digest_values
 from secondlook.classifiers.onnx_file import find_external_data
 from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession
@@ -62,8 +62,9 @@ class TestSplitBatches:
         split = whole.split_batches()
         assert (split is whole) == (n_threads == 1)
         assert split.digest == whole.digest
-        images = np.random.default_rng(0).integers(0, 256, (17, 8, 8, 3), dtype=np.uint8)
-        for count in range(1, 18):
+        monkeypatch.setattr(onnx_session, "MIN_PART", 2)
+        images = np.random.default_rng(0).integers(0, 256, (35, 8, 8, 3), dtype=np.uint8)
+        for count in range(1, 36):
             np.testing.assert_array_equal(split(images[:count]), whole(images[:count]))
         assert split.on_device("auto") is split
 
@@ -71,7 +72,8 @@ class TestSplitBatches:
         self, make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(onnx_model, "count_threads", lambda: 3)
-        sizes, threads = [], set()
+        sizes: list[int] = []
+        threads = set()
 
         def record(run: SessionRun, inputs: Array) -> Array:
             sizes.append(len(inputs))
@@ -83,9 +85,13 @@ class TestSplitBatches:
         split = load_classifier(f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits").split_batches()
         barrier = threading.Barrier(3)
         monkeypatch.setattr(SessionRun, "__call__", record)
-        split(np.concatenate([images] * 4)[:10])
-        assert sorted(sizes) == [3, 3, 4]
+        many = np.concatenate([images] * 4)
+        split(many[:25])
+        assert sorted(sizes) == [8, 8, 9]
         assert len(threads) == 3
+        sizes, barrier = [], threading.Barrier(1)
+        split(many[:23])  # too few for three parts of eight
+        assert sizes == [23]
 
     @pytest.mark.parametrize("options", ["threads=2", "providers=CPUExecutionProvider&threads=1"])
     def test_threads_that_the_user_chose_are_kept(
@@ -105,6 +111,7 @@ class TestSplitBatches:
         self, make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(onnx_model, "count_threads", lambda: 2)
+        monkeypatch.setattr(onnx_session, "MIN_PART", 1)
         spec = f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits"
         ensemble = load_classifier([spec, spec])
         split = ensemble.split_batches()

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 600.0
 """Seconds that loading, or one batch, may take; a model can contain an endless loop."""
 
+MIN_PART = 8
+"""Number of images in the smallest part of a batch that a thread gets for itself."""
+
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
@@ -263,9 +266,10 @@ class SessionRun:
 
 @dataclass(frozen=True)
 class SplitRun(SessionRun):
-    """A call that gives the parts of a batch to several threads; a batch of fewer images has all threads together.
+    """A call that gives the parts of a batch to several threads; a smaller batch has all threads together.
 
-    Threads that share the work of every operator wait for each other after each; the parts of a batch do not.
+    Threads that share the work of every operator wait for each other after each; the parts of a batch do not. But parts
+    of a few images take less time than it takes to hand them to the threads.
 
     Attributes
     ----------
@@ -280,7 +284,7 @@ class SplitRun(SessionRun):
 
     def __call__(self, inputs: Array) -> Array:
         """Return the output of the model for an array. -> [n, classes]"""
-        if len(inputs) < self.n_parts:
+        if len(inputs) < MIN_PART * self.n_parts:
             return super().__call__(inputs)
         first, *others = np.array_split(inputs, self.n_parts)
         started = [self._threads.submit(self.part, other) for other in others]
