@@ -59,7 +59,7 @@ def serve(
     lease: Annotated[
         str, typer.Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
     ] = "5m",
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images that are decided together.")] = 32,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images that are looked at together.")] = 32,
     max_wait: Annotated[
         float,
         typer.Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others."),

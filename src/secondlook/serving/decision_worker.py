@@ -146,7 +146,7 @@ class DecisionWorker:
         self._decoder = ImageDecoder(lambda: live().decider, options.max_pixels)
         self._undecoded: SimpleQueue[_Request | None] = SimpleQueue()
         self._changed = Condition()
-        """Guards what follows."""
+        """Guards what is in work, the queue and whether it is closed."""
         self._in_work: dict[str, _Job] = {}
         """The images that are decoded and not answered, by their ids."""
         self._queue: deque[_Job] = deque()

@@ -25,7 +25,7 @@ class ServiceOptions:
     store_images: bool = True
     """Whether images that are to be reviewed are stored."""
     batch_size: int = 32
-    """Largest number of images that are decided together."""
+    """Largest number of images that are looked at together."""
     max_wait: float = 0.002
     """Seconds that the first image of a batch waits for others."""
     max_waiting: int = 512
