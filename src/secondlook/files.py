@@ -18,6 +18,8 @@ from pydantic_core import from_json, to_jsonable_python
 TEMPORARY_SUFFIX = ".tmp"
 _NAME_LENGTH = 50
 """Characters of a name that its temporary file begins with: file systems allow 255 bytes, and some need four each."""
+_UNIQUE = "[0-9a-f]" * 32
+"""Pattern of the part of a temporary name that no other file has."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -111,7 +113,7 @@ def _create_temporary_file(path: Path) -> tuple[BinaryIO, Path]:
 
 def _remove_abandoned_files(path: Path) -> None:
     """Remove the temporary files of `path` whose writers are dead; other processes may be writing the same path."""
-    for left in path.parent.glob(f".{escape(path.name[:_NAME_LENGTH])}.{'[0-9a-f]' * 32}{TEMPORARY_SUFFIX}"):
+    for left in path.parent.glob(f".{escape(path.name[:_NAME_LENGTH])}.{_UNIQUE}{TEMPORARY_SUFFIX}"):
         with suppress(OSError):
             _remove_if_abandoned(left)
 
@@ -125,8 +127,11 @@ def is_same_file(file: BinaryIO, path: Path) -> bool:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove temporary files that killed processes left; only safe while no other process writes in `folder`."""
-    for left in folder.rglob(f".*{TEMPORARY_SUFFIX}"):
+    """Remove the temporary files that killed `write_atomically` calls left directly in `folder`.
+
+    Only safe while no other process writes in `folder`.
+    """
+    for left in folder.glob(f".*.{_UNIQUE}{TEMPORARY_SUFFIX}"):
         left.unlink(missing_ok=True)
 
 

@@ -114,7 +114,7 @@ def test_damaged_images_file_is_reported_and_rewritten(
 def test_temporary_files_of_killed_processes_are_removed(
     counting: Counting, images: Array, labels: Array, store: Path
 ) -> None:
-    temporary = chunk_path(store).with_name(".part-000001.parquet.0123.tmp")
+    temporary = chunk_path(store).with_name(".part-000001.parquet." + "01" * 16 + ".tmp")
     temporary.write_bytes(b"incomplete")
     collect(counting.load(), images, VIEWS, labels=labels, store=store)
     assert not temporary.exists()
@@ -124,7 +124,7 @@ def test_temporary_files_of_killed_processes_are_removed(
 def test_temporary_files_of_running_processes_are_kept(
     counting: Counting, images: Array, labels: Array, store: Path
 ) -> None:
-    temporary = chunk_path(store).with_name(".part-000001.parquet.0123.tmp")
+    temporary = chunk_path(store).with_name(".part-000001.parquet." + "01" * 16 + ".tmp")
     with shared_lock(entry_folder(store) / "collecting.lock"):
         temporary.write_bytes(b"incomplete")
         collect(counting.load(), images, VIEWS, labels=labels, store=store)

@@ -1,6 +1,6 @@
 """Chunks of a scoring job: a chunk that is damaged, misplaced or of another job is never used."""
 
-import json
+import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -173,28 +173,36 @@ def test_damage_while_joining_is_an_error(stopped: Job, monkeypatch: pytest.Monk
     stopped.check_recomputed(path)
 
 
-@pytest.mark.parametrize(("version", "chunk"), [(2, "part-{}.parquet"), (3, "chunk-{}.bin"), (4, "chunk-{}.bin")])
-def test_job_of_an_earlier_version_is_computed_again(stopped: Job, version: int, chunk: str) -> None:
-    """Its files have other names, its rows lack columns, and its policy has another digest."""
-    record = stopped.folder / "_job.json"
-    content = json.loads(record.read_bytes())
-    record.unlink()
-    (stopped.folder / "job.json").write_text(json.dumps(content | {"version": version, "policy": "another"}))
-    for number, path in enumerate(stopped.chunks):
-        path.rename(path.with_name(chunk.format(f"{number:06d}")))
-    for name in ("lock", "handed-over.txt", "partial-000000-001.parquet"):
-        (stopped.folder / name).write_text("rejected")
-    stopped.check_recomputed()
+def test_files_of_the_user_are_never_touched(
+    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    names = ["sub/.notes.tmp", "sub/deep/.part-000000.0123456789abcdef0123456789abcdef.tmp", ".notes.tmp", "notes.txt"]
+    names.append("part-000000.parquet")
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
 
+    def check() -> None:
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert files >= set(names)
+        assert all((folder / name).read_text() == "mine" for name in names)
 
-def test_another_job_of_an_earlier_version_is_an_error(stopped: Job) -> None:
-    record = stopped.folder / "_job.json"
-    content = json.loads(record.read_bytes())
-    record.unlink()
-    (stopped.folder / "job.json").write_text(json.dumps(content | {"version": 3, "data": "another"}))
-    with pytest.raises(DecisionError, match="data"):
-        stopped.resume()
-    assert all(path.is_file() for path in stopped.chunks)
+    for overwrite in (False, True):
+        with pytest.raises(DecisionError, match="not a scoring job"):
+            score(review_policy, images, folder, classifier=classifier, overwrite=overwrite)
+        check()
+        assert len(list(folder.rglob("*"))) == len(names) + 2
+    # In a folder of scores that the user keeps notes in, only files of the job are removed.
+    (folder / "notes.txt").unlink()
+    (folder / "part-000000.parquet").unlink()
+    shutil.rmtree(folder / "sub")
+    score(review_policy, images, folder, classifier=classifier)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    score(review_policy, images[:9], folder, classifier=classifier, overwrite=True)
+    check()
 
 
 def test_another_process_may_remove_the_folder_while_this_one_waits(

@@ -82,7 +82,8 @@ class StoreEntry:
                 if held.enter_context(shared_lock(self.folder / _WRITERS_LOCK)):  # the only writer
                     # A process that is just opening the entry writes the manifest without the writers' lock.
                     with exclusive_lock(self.folder / _MANIFEST_LOCK):
-                        remove_temporary_files(self.folder)
+                        for folder in (self.folder, *(self.folder / view_key(view) for view in self.manifest.views)):
+                            remove_temporary_files(folder)
             yield
 
     @property

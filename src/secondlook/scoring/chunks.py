@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,7 +20,7 @@ from secondlook.files import (
     is_same_file,
     remove_temporary_files,
 )
-from secondlook.parts import DamagedPartError, LocalStorage, Parts, PartStorage
+from secondlook.parts import NAME, DamagedPartError, LocalStorage, Parts, PartStorage
 from secondlook.predictions import (
     Chunk,
     Chunking,
@@ -40,11 +41,9 @@ LOCK = "_lock"
 REJECTED_MARK = "_handed-over.txt"
 """File with the path of the folder for rejected images, written before the first one is put there."""
 PARTIAL = "_partial-"
-CHUNK_NAMES = ("part-", PARTIAL, "chunk-", "partial-")
-"""Beginnings of the names of chunks; the latter two are those of earlier versions of this package."""
-EARLIER_RECORD = "job.json"
-EARLIER_FILES = (EARLIER_RECORD, "handed-over.txt", "lock")
-"""Files of a job that an earlier version of this package left unfinished."""
+PARTIAL_NAME = re.compile(rf"{PARTIAL}\d{{6,}}-[^/]+\.parquet")
+
+_REPAIR = "remove it to start again, or choose another output"
 
 # Metadata of a chunk, which detects a file in the wrong place.
 _JOB = "secondlook.job"
@@ -55,7 +54,7 @@ class JobRecord(FrozenRecord):
     """Identity of a scoring job: its chunks must not be mixed with those of another job."""
 
     format: Literal["secondlook scoring"] = "secondlook scoring"
-    version: Literal[2, 3, 4, 5, 6] = 6
+    version: Literal[1] = 1
     policy: str
     classifier: str
     output: Output
@@ -154,10 +153,12 @@ class ScoreChunks:
         with ExitStack() as stack:
             with translate_write_errors("chunks of the scores", place):
                 if folder is not None:
+                    if folder.is_dir():  # before anything of it is touched: it may be any folder of the user
+                        _check_is_job(LocalStorage(folder))
                     stack.enter_context(_lock_folder(folder))
                     remove_temporary_files(folder)
                 storage = LocalStorage(place) if isinstance(place, Path) else place
-                record = _resume_record(storage, str(place), record, overwrite=overwrite)
+                record = _resume_record(storage, record, overwrite=overwrite)
                 chunks = cls(storage, record, metadata, folder)
                 storage.write_bytes(RECORD, record.encode())
                 chunks._count_finished()
@@ -347,9 +348,9 @@ def _remove_job(storage: PartStorage) -> None:
     The mark is removed last: while anything is left, the folder of rejected images is known to be that of the job.
     """
     names = storage.list_names()
-    for name in [*(name for name in names if name.startswith(CHUNK_NAMES)), *EARLIER_FILES, RECORD, REJECTED_MARK]:
-        if name in names:
-            storage.delete(name)
+    chunks = [name for name in names if NAME.fullmatch(name) or PARTIAL_NAME.fullmatch(name)]
+    for name in [*chunks, *(name for name in (RECORD, REJECTED_MARK) if name in names)]:
+        storage.delete(name)
 
 
 @contextmanager
@@ -370,35 +371,37 @@ def _take_lock(folder: Path, stack: ExitStack) -> bool:
     return is_same_file(held, folder / LOCK)
 
 
-def _resume_record(storage: PartStorage, where: str, record: JobRecord, *, overwrite: bool) -> JobRecord:
+def _check_is_job(storage: PartStorage) -> None:
+    """Raise an error for a place with files that are not those of a scoring job."""
+    names = storage.list_names()
+    # A job that is killed before it writes its record, or while it is removed, leaves these files only.
+    allowed = (LOCK, REJECTED_MARK)
+    if RECORD not in names and any(name not in allowed and not name.endswith(TEMPORARY_SUFFIX) for name in names):
+        raise DecisionError(f"the folder {str(storage)!r} exists and is not a scoring job; {_REPAIR}.")
+
+
+def _resume_record(storage: PartStorage, record: JobRecord, *, overwrite: bool) -> JobRecord:
     """Return the record of a job, with the size of its chunks if it was begun before, perhaps on another device.
 
-    A place that holds another job is an error, unless it is to be replaced. What an earlier version of this package
-    computed is removed.
+    A place that holds another job is an error, unless it is to be replaced.
     """
-    repair = "remove it to start again, or choose another output"
-    names = storage.list_names()
-    if RECORD not in names and EARLIER_RECORD not in names:
-        # A job that is killed before it writes its record, or while it is removed, leaves these files only.
-        allowed = (LOCK, REJECTED_MARK)
-        if any(name not in allowed and not name.endswith(TEMPORARY_SUFFIX) for name in names):
-            raise DecisionError(f"the folder {where!r} exists and is not a scoring job; {repair}.")
+    _check_is_job(storage)
+    if RECORD not in storage.list_names():
         return record
     try:
-        found = JobRecord.model_validate_json(storage.read_bytes(RECORD if RECORD in names else EARLIER_RECORD))
+        found = JobRecord.model_validate_json(storage.read_bytes(RECORD))
     except ValidationError:
-        raise DecisionError(f"the folder {where!r} holds a scoring job that cannot be read; {repair}.") from None
-    stored = found.model_dump(mode="json")  # as in the file, where a tuple is a list
-    # Policies were digested in another form then, and rows had other columns, so that nothing of it can be used.
-    is_older = found.version < record.version
-    ignored = {"version", "rows"} | ({"policy"} if is_older else set())
-    given = record.model_dump(mode="json", exclude=ignored)
-    different = [name for name, value in given.items() if stored[name] != value]
-    if different and not overwrite:
         raise DecisionError(
-            f"the folder {where!r} holds a scoring job with different {', '.join(different)}; {repair}."
+            f"the folder {str(storage)!r} holds a scoring job that cannot be read; {_REPAIR}."
+        ) from None
+    stored = found.model_dump(mode="json")  # as in the file, where a tuple is a list
+    given = record.model_dump(mode="json", exclude={"rows"})
+    different = [name for name, value in given.items() if stored[name] != value]
+    if not different:
+        return found
+    if not overwrite:
+        raise DecisionError(
+            f"the folder {str(storage)!r} holds a scoring job with different {', '.join(different)}; {_REPAIR}."
         )
-    if different or is_older:
-        _remove_job(storage)
-        return record
-    return found
+    _remove_job(storage)
+    return record

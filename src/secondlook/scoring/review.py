@@ -16,7 +16,7 @@ import numpy as np
 from secondlook.arrays import Array
 from secondlook.classifiers import as_pixels
 from secondlook.errors import DecisionError
-from secondlook.files import TEMPORARY_SUFFIX, remove_temporary_files, write_atomically
+from secondlook.files import TEMPORARY_SUFFIX, write_atomically
 from secondlook.scoring.chunks import ScoreChunks
 from secondlook.scoring.formats import open_text, translate_write_errors
 from secondlook.scoring.rows import AUDIT, REASON
@@ -152,14 +152,13 @@ class RejectedFolder:
         with translate_write_errors("rejected images", self.path):
             chunks.write_rejected_mark(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
-            remove_temporary_files(self.path)
             for image in queue:
                 self._check_file_is_free(image, used)
                 self._add(image)
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
-            write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file))
+            write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file), clean=True)
 
     def _check_file_is_free(self, image: ReviewImage, used: set[str]) -> None:
         """Raise an error if an id is made to look like the file name of another, which has a digest at its end."""
@@ -175,7 +174,9 @@ class RejectedFolder:
     def _add(self, image: ReviewImage) -> None:
         target = self.path_of(image)
         target.parent.mkdir(exist_ok=True)
+        # A resumed job writes every image again, and so replaces what a killed one left under this name.
         temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
+        temporary.unlink(missing_ok=True)
         original = find_file(self.source, image.position)
         if original is None:
             temporary.write_bytes(encode_png(self.source.read(image.position)))
