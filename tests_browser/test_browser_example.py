@@ -321,6 +321,10 @@ def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits,
         for name, content in {"model.onnx": model, "cut.onnx": cut, "empty.onnx": b"", "x.onnx": b"<html>"}.items():
             page.set_input_files("#decider", FilePayload(name=name, mimeType="", buffer=content))
             expect(page.locator("#problem")).to_contain_text(f"“{name}” is not a decider")
+        flipped = bytearray((site.folder / "digits.onnx").read_bytes())
+        flipped[len(flipped) // 2] ^= 1
+        page.set_input_files("#decider", FilePayload(name="flipped.onnx", mimeType="", buffer=bytes(flipped)))
+        expect(page.locator("#problem")).to_contain_text("“flipped.onnx” is damaged")
         assert decide(page, digits.files[0], "again.png") == right, "the decider before is still there"
         expect(page.locator("#problem")).to_be_hidden()
 

@@ -1,6 +1,6 @@
 // A decider: an ONNX file that `secondlook export` wrote, run by ONNX Runtime Web in a worker of its own.
 
-import { readMetadata } from "./metadata.js";
+import { isIntact, readMetadata } from "./metadata.js";
 
 const RUNTIME = "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
 const KNOWN_VERSION = 1;
@@ -24,6 +24,12 @@ export class Decider {
     const metadata = readMetadata(bytes);
     if (!metadata?.has("secondlook.policy") || !metadata.has("secondlook.export")) {
       throw new DeciderError(`“${name}” is not a decider: it contains no policy; write one with “secondlook export”.`);
+    }
+    if (!globalThis.crypto?.subtle) {
+      throw new DeciderError("The browser cannot check the file on this address; open the page on “localhost”, or by HTTPS.");
+    }
+    if (!await isIntact(bytes)) {
+      throw new DeciderError(`“${name}” is damaged, or was changed after it was exported (wrong checksum); export it again.`);
     }
     const record = JSON.parse(metadata.get("secondlook.export"));
     if (record.version !== KNOWN_VERSION) {

@@ -17,6 +17,15 @@ export function readMetadata(bytes) {
   }
 }
 
+const CHECKSUM_ENTRY = 89; // bytes of the last entry: tag, length, and "secondlook.checksum" with 64 hexadecimal digits
+
+/** Returns whether a file's bytes are those that were exported: the last entry has the SHA-256 of all bytes before it. */
+export async function isIntact(bytes) {
+  const stated = readMetadata(bytes)?.get("secondlook.checksum");
+  const digest = await crypto.subtle.digest("SHA-256", bytes.subarray(0, -CHECKSUM_ENTRY));
+  return stated === Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 const decodeText = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
 
 /** Yields [number, content] of the fields of a message; all but texts and messages are skipped, whatever their size. */

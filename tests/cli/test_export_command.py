@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import secondlook as sl
+from secondlook.classifiers import seal_model
 from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
@@ -178,11 +179,27 @@ def test_a_changed_file_is_told_once(exported: Here) -> None:
     (entry,) = (one for one in model.metadata_props if one.key == "secondlook.policy")
     content = json.loads(entry.value)
     entry.value = json.dumps({**content, "made": "never"})
-    onnx.save(model, "changed.onnx")
+    Path("changed.onnx").write_bytes(seal_model(model.SerializeToString()))
     done = exported("info", "changed.onnx", "--json")
     assert done.err.count("warning:") == 1
     assert "changed after it was written" in done.json["file"]
     assert done.json["guarantee"].startswith("none")
+
+
+def test_a_damaged_file_is_an_error_of_every_command(exported: Here) -> None:
+    content = bytearray(Path("decide.onnx").read_bytes())
+    content[len(content) // 2] ^= 4
+    Path("damaged.onnx").write_bytes(content)
+    data = ("--data", "folder:new")
+    for words in (
+        ("info", "damaged.onnx"),
+        ("score", "--decider", "damaged.onnx", *data, "--out", "s.csv"),
+        ("verify", "damaged.onnx", "--policy", "policy.json", *data),
+    ):
+        done = exported(*words)
+        assert done.code == 2
+        assert "damaged.onnx" in done.err
+        assert "checksum" in done.err
 
 
 def test_settings_files_and_a_moved_model(exported: Here) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from secondlook.classifiers import load_classifier
+from secondlook.classifiers import load_classifier, seal_model
 from secondlook.selective import Policy, Rule
 
 RECORD: dict[str, Any] = {
@@ -83,7 +82,7 @@ def write_decider(
         **(metadata or {}),
     }
     helper.set_model_props(model, {key: value for key, value in stored.items() if value is not None})
-    onnx.save(model, path)
+    path.write_bytes(seal_model(model.SerializeToString()))
     return path
 
 

@@ -1,5 +1,6 @@
 """Exported files in the library: the decisions of the file, and no harm from files that are damaged or hostile."""
 
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from secondlook.arrays import Array
-from secondlook.classifiers import Ensemble, load_classifier, read_onnx_metadata, read_onnx_opset
+from secondlook.classifiers import Ensemble, load_classifier, read_onnx_metadata, read_onnx_opset, seal_model
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.onnx_export import export_onnx
 from secondlook.scoring import EXPORT_METADATA, OnnxDecider, load_decider, load_policy
@@ -186,6 +187,7 @@ def test_metadata_and_opset_are_read_without_onnx(tmp_path: Path) -> None:
         EXPORT_METADATA: json.dumps(RECORD),
         "other": "Zürich",
         "empty": "",
+        "secondlook.checksum": hashlib.sha256(file.read_bytes()[:-89]).hexdigest(),
     }
     assert read_onnx_opset(file, "d") == 18
     model = onnx.load(file)
@@ -423,26 +425,41 @@ def set_external(file: Path, location: str) -> None:
     white.ClearField("raw_data")
     white.data_location = TensorProto.EXTERNAL
     white.external_data.add(key="location", value=location)
-    file.write_bytes(model.SerializeToString())
+    file.write_bytes(seal_model(model.SerializeToString()))
 
 
-def test_weights_beside_the_file_belong_to_its_digest(tmp_path: Path) -> None:
+def test_weights_beside_the_file_are_not_read(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx")
-    inside = load_decider(file)
     (tmp_path / "white.bin").write_bytes(np.array(255.0).tobytes())
     set_external(file, "white.bin")
-    outside = load_decider(file)
-    np.testing.assert_array_equal(outside.decide_images(IMAGES).confidence, inside.decide_images(IMAGES).confidence)
-    (tmp_path / "white.bin").write_bytes(np.array(300.0).tobytes())
-    assert len({one.digest for one in (inside, outside, load_decider(file))}) == 3
+    with pytest.raises(DecisionError, match="external data"):
+        load_decider(file)
+
+
+def test_every_flipped_bit_is_an_error(exported: dict[str, Any], tmp_path: Path) -> None:
+    content = exported["adaptive"][0].read_bytes()
+    file = tmp_path / "d.onnx"
+    rng = np.random.default_rng(4)
+    places = [*rng.integers(0, 8 * len(content), 400).tolist(), 0, 8 * len(content) - 1]
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        file.write_bytes(flipped)
+        for load in (load_decider, Policy.load):
+            with pytest.raises(DecisionError, match=r"d\.onnx"):
+                load(file)
+    for changed in (content[:-1], content + b"\0", content[: len(content) // 2], content[:-100]):
+        file.write_bytes(changed)
+        with pytest.raises(DecisionError, match=r"d\.onnx"):
+            load_decider(file)
 
 
 @pytest.mark.filterwarnings("ignore::secondlook.selective.PolicyWarning")
-def test_damaged_files_work_or_are_an_error(tmp_path: Path) -> None:
+def test_damaged_files_with_a_new_checksum_work_or_are_an_error(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx")
     content, messages = file.read_bytes(), []
     for number in range(N_FILES):
-        file.write_bytes(damage(content, number))
+        file.write_bytes(seal_model(damage(content, number)))
         try:
             load_decider(file, timeout=5, threads=1).decide_images(IMAGES)
         except DecisionError as error:

@@ -17,7 +17,13 @@ from secondlook.classifiers.function import FunctionClassifier
 from secondlook.classifiers.http_client import HttpClient, HttpResponse
 from secondlook.classifiers.inference_protocol import HEADER_LENGTH, MAX_JSON_VALUES
 from secondlook.classifiers.loading import MODELS, LoadOptions, ModelScheme, load_classifier, model_scheme
-from secondlook.classifiers.onnx_file import find_external_data, read_onnx_metadata, read_onnx_opset
+from secondlook.classifiers.onnx_file import (
+    find_external_data,
+    is_sealed,
+    read_onnx_metadata,
+    read_onnx_opset,
+    seal_model,
+)
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.classifiers.onnx_session import DEFAULT_TIMEOUT, OnnxSessions, limit_session
 from secondlook.classifiers.preprocessing import LUMINANCE_WEIGHTS, MAX_RESIZED_PIXELS, Preprocessing, as_pixels
@@ -54,6 +60,7 @@ __all__ = [
     "digest_files",
     "find_external_data",
     "hide_secrets",
+    "is_sealed",
     "limit_session",
     "limit_threads",
     "load_classifier",
@@ -62,6 +69,7 @@ __all__ = [
     "read_onnx_opset",
     "reject_failures",
     "require_torch",
+    "seal_model",
     "shorten_reason",
     "split_credentials",
 ]

@@ -1,5 +1,6 @@
 """What the protobuf of an ONNX model tells without the onnx package: files of weights, metadata, and the opset."""
 
+import hashlib
 import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ OPSET_DOMAIN, OPSET_VERSION = 1, 2
 EXTERNAL = 1
 STANDARD_DOMAINS = (b"", b"ai.onnx")
 
+SEAL_METADATA = "secondlook.checksum"
+"""Key of the metadata of an exported file that has the hex sha256 of all bytes before it."""
+
 
 def find_external_data(model: Path, spec: str) -> list[Path]:
     """Return the files beside an ONNX model that contain its weights, sorted by name.
@@ -72,6 +76,30 @@ def read_onnx_opset(model: Path, spec: str) -> int | None:
     check_regular_file(model, repr(spec))
     with _open_model(model, spec) as reader:
         return next((version for domain, version in reader.iterate_opsets() if domain in STANDARD_DOMAINS), None)
+
+
+def seal_model(content: bytes) -> bytes:
+    """Return a serialized ONNX model with a checksum of all its bytes as the last entry of its metadata."""
+    return content + _make_seal(hashlib.sha256(content))
+
+
+def is_sealed(model: Path) -> bool:
+    """Whether a file ends with the checksum of all bytes before it, as `seal_model` adds it."""
+    length = len(_make_seal(hashlib.sha256()))
+    with model.open("rb") as file:
+        left = max(model.stat().st_size - length, 0)
+        digest = hashlib.sha256()
+        while left and (block := file.read(min(left, 2**20))):
+            digest.update(block)
+            left -= len(block)
+        return file.read(length + 1) == _make_seal(digest)
+
+
+def _make_seal(digest: "hashlib._Hash") -> bytes:
+    """Return a field of `ModelProto` with an entry of metadata; fields may be appended to a serialized message."""
+    key, value = SEAL_METADATA.encode(), digest.hexdigest().encode()
+    entry = bytes((ENTRY_KEY << 3 | BYTES, len(key))) + key + bytes((ENTRY_VALUE << 3 | BYTES, len(value))) + value
+    return bytes((MODEL_METADATA << 3 | BYTES, len(entry))) + entry
 
 
 @contextmanager

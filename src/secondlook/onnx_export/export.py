@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from secondlook import __version__
-from secondlook.classifiers import Classifier, OnnxClassifier
+from secondlook.classifiers import Classifier, OnnxClassifier, seal_model
 from secondlook.errors import DecisionError, ExportError
 from secondlook.files import write_bytes_atomically
 from secondlook.imports import import_extra
@@ -126,7 +126,8 @@ def export_onnx(
     plan = DecisionPlan(loaded.rule, views, Frame(*shape.fitted), tuple(members), tuple(networks))
     record = _make_record(plan, shape, pixels, resolved)
     with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
-        content: bytes = _make_model(loaded, plan, shape, record, resolved.classifier.name).SerializeToString()
+        model = _make_model(loaded, plan, shape, record, resolved.classifier.name)
+        content = seal_model(model.SerializeToString())
     _check_content(content, shape, path)
     write_bytes_atomically(path, content)
     added = len(content) - sum(network.size for network in networks)

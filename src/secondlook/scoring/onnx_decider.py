@@ -27,7 +27,14 @@ from secondlook.errors import ClassifierError, DecisionError
 from secondlook.predictions import BatchSize, choose_batch_size
 from secondlook.progress import Advance, ignore_progress
 from secondlook.scoring.adaptive_looks import LookedGroup, take_first_views
-from secondlook.scoring.export_record import INPUT_NAME, TOP_K_OUTPUT, ExportRecord, check_session, read_record
+from secondlook.scoring.export_record import (
+    INPUT_NAME,
+    TOP_K_OUTPUT,
+    ExportRecord,
+    check_session,
+    invalid_file,
+    read_record,
+)
 from secondlook.scoring.loaded_policy import DEFAULT_LEVEL, ImageDecision, choose_class_names
 from secondlook.scoring.policy_classifier import split_members
 from secondlook.scoring.rows import FileDecisions, make_decisions
@@ -253,7 +260,7 @@ def load_decider(
     Parameters
     ----------
     path
-        The file. Weights outside of it must be in the same folder.
+        The file. One that was damaged or changed after it was exported is an error.
     device
         Where to run it: "auto", "cpu", "cuda" (the first GPU) or "cuda:N".
     threads
@@ -273,13 +280,14 @@ def load_decider(
     check_threshold_transfers(policy.method, policy.options)
     with _as_decision_errors():
         record = read_record(read_onnx_metadata(file, str(path)), policy, str(path))
-        # ONNX Runtime opens external data, so their paths are checked before.
-        files = [file, *find_external_data(file, str(path))]
+        # ONNX Runtime would open external data, which the checksum does not cover.
+        if find_external_data(file, str(path)):
+            raise invalid_file(str(path), "it keeps external data in other files")
         with reject_failures(f"ONNX Runtime cannot open the decider {str(path)!r}", "export the policy again."):
             session = OnnxSessions(file, threads, timeout).open_on_device(device)
         check_session(session, record, policy, str(path))
         with reject_failures(f"the preprocessing in {str(path)!r} is not valid", "export the policy again."):
-            return OnnxDecider(file, digest_files(files), policy, record, session, timeout)
+            return OnnxDecider(file, digest_files([file]), policy, record, session, timeout)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
-from secondlook.classifiers import Preprocessing, read_onnx_metadata
+from secondlook.classifiers import Preprocessing, is_sealed, read_onnx_metadata
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError, ViewError
 from secondlook.estimators import find_method
 from secondlook.evaluation import format_class
@@ -557,6 +557,11 @@ def _read_content(path: Path) -> bytes:
         raise DecisionError(
             f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
             "export_onnx(policy, out), or pass a policy file (.json)."
+        )
+    if not is_sealed(path):
+        raise DecisionError(
+            f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
+            "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."
         )
     return metadata[POLICY_METADATA].encode()
 
