@@ -33,11 +33,11 @@ from reproduction.defaults_study import (
 )
 from secondlook.arrays import Float64Array
 from secondlook.classifiers import Classifier
+from secondlook.decisions import ScoreSummary, score
 from secondlook.diagnosis import AUTO_POOL
 from secondlook.estimators import confidence
+from secondlook.policies import Frontier, Guarantee, Policy, Rule, certify, certify_confidence, compute_frontier
 from secondlook.predictions import Predictions
-from secondlook.scoring import ScoreSummary, score
-from secondlook.selective import Frontier, Guarantee, Policy, Rule, certify, certify_confidence, compute_frontier
 from secondlook.sources import Source, open_source
 
 if TYPE_CHECKING:

@@ -39,10 +39,10 @@ from measurement import (
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
+from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
+from secondlook.policies import Policy, Rule, threshold_for
 from secondlook.predictions import Engine, collect
-from secondlook.scoring import ScoreSummary, score
-from secondlook.selective import Policy, Rule, threshold_for
 from secondlook.sources import ArraySource, FileSource, ReadOptions, Source, open_source
 
 PART_SIZE = 1000

@@ -14,10 +14,10 @@ from latency import make_policy
 from measurement import Row, time_rounds
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.classifiers import Classifier
+from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import confidence
+from secondlook.policies import Policy, Rule, certify, threshold_for
 from secondlook.predictions import Predictions, collect
-from secondlook.scoring import ScoreSummary, score
-from secondlook.selective import Policy, Rule, certify, threshold_for
 from secondlook.views import ViewSet
 
 METHOD = "blend"

@@ -27,8 +27,8 @@ from search import make_predictions
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
+from secondlook.policies import Guarantee, Rule, certify, certify_confidence, largest_certified_count
 from secondlook.predictions import PredictFrom, Predictions, collect
-from secondlook.selective import Guarantee, Rule, certify, certify_confidence, largest_certified_count
 from secondlook.sources import open_source
 
 METHODS = ("msr", "mean", "bootstrap-lower")

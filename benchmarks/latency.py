@@ -30,9 +30,9 @@ from measurement import (
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.classifiers.onnx_model import OnnxClassifier
+from secondlook.decisions import LoadedPolicy, encode_png, load_policy
+from secondlook.policies import Policy, Rule, threshold_for
 from secondlook.predictions import collect
-from secondlook.scoring import LoadedPolicy, encode_png, load_policy
-from secondlook.selective import Policy, Rule, threshold_for
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 

@@ -24,8 +24,8 @@ from scipy.stats import binomtest
 from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.monitoring import AuditedImage, ShiftAlarm, judge_audits
+from secondlook.policies import AuditPlan, certify, make_reference
 from secondlook.predictions import Predictions, collect
-from secondlook.selective import AuditPlan, certify, make_reference
 from secondlook.sources import open_source
 
 ALPHA = 0.05

@@ -35,8 +35,8 @@ from secondlook.monitoring import (
     learn_shift_model,
     score_images,
 )
+from secondlook.policies import Policy, certify
 from secondlook.predictions import Predictions, collect
-from secondlook.selective import Policy, certify
 from secondlook.sources import open_source
 
 VIEWS, METHOD = "cifar10", "blend"

@@ -18,8 +18,8 @@ import numpy as np
 from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
 from secondlook.estimators import confidence
 from secondlook.metrics import rank
+from secondlook.policies import certify, largest_certified_count
 from secondlook.predictions import Predictions, collect
-from secondlook.selective import certify, largest_certified_count
 from secondlook.sources import open_source
 
 METHOD = "blend"

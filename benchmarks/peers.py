@@ -44,8 +44,8 @@ from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, PACKAGES, Row, creat
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.estimators import confidence
+from secondlook.policies import certify_confidence
 from secondlook.predictions import Predictions, collect
-from secondlook.selective import certify_confidence
 from secondlook.views import apply_views
 
 if TYPE_CHECKING:

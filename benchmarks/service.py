@@ -34,9 +34,9 @@ from measurement import (
     write_results,
 )
 from secondlook.classifiers import Classifier
+from secondlook.decisions import encode_png, score
+from secondlook.policies import Policy, Rule, threshold_for
 from secondlook.predictions import collect
-from secondlook.scoring import encode_png, score
-from secondlook.selective import Policy, Rule, threshold_for
 from secondlook.sources import open_source
 from service_kills import kill_service
 from service_load import Load, draw_arrivals, make_requests, run_load

@@ -30,8 +30,8 @@ from secondlook.diagnosis import AUTO_POOL, choose_views, refine_choice
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import METHODS, default_method, fit_method, needs_fitting, tuning_positions
 from secondlook.metrics import METRICS, rank
+from secondlook.policies import largest_certified_count
 from secondlook.predictions import PredictFrom
-from secondlook.selective import largest_certified_count
 
 RESULTS = Path(__file__).parent / "results" / "defaults"
 SPLITS = 20

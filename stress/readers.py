@@ -60,7 +60,7 @@ def _read_source(spec: str) -> Callable[[], str]:
 
 def _read_policy(path: str) -> Callable[[], str]:
     def read() -> str:
-        from secondlook.selective import Policy
+        from secondlook.policies import Policy
 
         policy = Policy.load(path)
         return policy.model_dump_json() + str(policy.rule)
@@ -69,7 +69,7 @@ def _read_policy(path: str) -> Callable[[], str]:
 
 
 def _read_run() -> str:
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
 
     run = open_run("run")
     return _digest(run.record.model_dump_json(), run.title, run.command, run.top_k, run.predict_from, _read_all(run))
@@ -81,14 +81,14 @@ def _read_all(run: Any) -> str:
 
 
 def _read_evaluation() -> str:
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
 
     evaluation = open_run("run").evaluation
     return json.dumps(evaluation.to_dict()) + str(evaluation)
 
 
 def _read_ledger() -> str:
-    from secondlook.runs.ledger import Ledger
+    from secondlook.report.ledger import Ledger
 
     return Ledger.read(Path("run")).model_dump_json()
 
@@ -111,7 +111,7 @@ def _use_run(*names: str) -> Callable[[], str]:
 
     def use() -> str:
         from secondlook.errors import SecondLookError
-        from secondlook.runs import open_run
+        from secondlook.report import open_run
 
         run, ledger = open_run("run"), Path("run/calibrations.json")
         before, results, refusals = ledger.read_bytes(), [], []
@@ -135,9 +135,9 @@ def _use_policy(path: str) -> Callable[[], str]:
     def use() -> str:
         import pyarrow.parquet as pq
 
+        from secondlook.decisions import score
         from secondlook.monitoring import Monitor
-        from secondlook.scoring import score
-        from secondlook.selective import Policy
+        from secondlook.policies import Policy
 
         policy = Policy.load(path)
         decisions = policy.accept([0.5, 0.9])
@@ -246,7 +246,7 @@ def _run_quietly(*words: str) -> str:
 
 
 def _finish_scoring() -> str:
-    from secondlook.scoring import score
+    from secondlook.decisions import score
 
     pristine = Path("job-backup")
     if not pristine.is_dir():
@@ -262,7 +262,7 @@ def _finish_scoring() -> str:
 
 def interrupt_scoring() -> None:
     """Leave the job folder of a scoring job that was interrupted after its last chunk, and a command line."""
-    from secondlook.scoring.destinations import ScoreFile
+    from secondlook.decisions.destinations import ScoreFile
 
     line = "calibrate --run run --coverage 0.7 --method mean --predict-from image --top-k 1 --out from-words.json"
     Path("command.txt").write_text(line.replace(" ", "\n"))

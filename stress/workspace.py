@@ -73,7 +73,7 @@ def score_adaptively() -> None:
 
 def write_adaptive_policy() -> None:
     """Write a policy whose schedule leaves some images open after each look; there are too few to fit one."""
-    from secondlook.selective import Policy, Schedule
+    from secondlook.policies import Policy, Schedule
 
     policy = Policy.load("policy.json")
     schedule = Schedule(
@@ -163,9 +163,9 @@ def run_in(folder: Path, job: Callable[[], object], fault: Fault | None = None) 
 
 def make_small_and_repeatable() -> None:
     """Let chunks be small, time stand still, and plots take no time; for forked processes only."""
+    from secondlook.policies import policy
     from secondlook.predictions import batching
     from secondlook.report import writer
-    from secondlook.selective import policy
 
     now = types.SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC))
     batching.CHUNK_BYTES = 16 * 8 * 8  # 16 digits of 8 x 8 pixels

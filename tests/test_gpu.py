@@ -9,10 +9,10 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import TorchClassifier, load_classifier
+from secondlook.decisions import score
 from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.policies import Policy, certify
 from secondlook.predictions import collect
-from secondlook.scoring import score
-from secondlook.selective import Policy, certify
 from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, apply_view_to_tensor
 
 torch = pytest.importorskip("torch")

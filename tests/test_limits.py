@@ -8,7 +8,7 @@ import pytest
 from secondlook.classifiers import http_client, inference_protocol, model_input, onnx_file, onnx_model, preprocessing
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
-from secondlook.scoring import policy_options
+from secondlook.decisions import policy_options
 from secondlook.serving import ServiceOptions, request_limits
 from secondlook.sources import image_files, official_files, regular_files, source
 from secondlook.views import view

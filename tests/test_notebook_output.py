@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 
 INJECTION = "<script>alert('$x$')</script>"
 

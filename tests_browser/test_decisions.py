@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from secondlook.arrays import BoolArray
+from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
     OperatingPoint,
@@ -23,7 +24,6 @@ from secondlook.report.operating_points import (
     slider_risks,
 )
 from secondlook.report.study import Study, build_study
-from secondlook.selective import certify
 from tests_browser.conftest import METHODS
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
 
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving.database import open_database
 from secondlook.serving.review_store import ReviewItem, ReviewStore
 from secondlook.serving.service import Service

@@ -8,24 +8,22 @@ if TYPE_CHECKING:
     from secondlook import metrics
     from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
     from secondlook.cluster import RayEngine
-    from secondlook.diagnosis import auto_views, candidate_views, diagnose_views, search_views
-    from secondlook.displays import (
-        ConfidenceHistogramDisplay,
-        ReliabilityDisplay,
-        RiskCoverageDisplay,
-        ScheduleDisplay,
-        ViewsDisplay,
+    from secondlook.decisions import Decisions, SelectiveClassifier, load_decider, load_policy, score
+    from secondlook.diagnosis import (
+        SetupCheck,
+        SetupWarning,
+        auto_views,
+        candidate_views,
+        check_setup,
+        diagnose_views,
+        search_views,
     )
     from secondlook.errors import SecondLookError
     from secondlook.estimators import confidence, confidence_interval, fit_method, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
     from secondlook.monitoring import Monitor
     from secondlook.onnx_export import export_onnx, verify_decider
-    from secondlook.predictions import Predictions, collect
-    from secondlook.report import write_report
-    from secondlook.runs import Run, create_run, open_run
-    from secondlook.scoring import Decisions, SelectiveClassifier, load_decider, load_policy, score
-    from secondlook.selective import (
+    from secondlook.policies import (
         Policy,
         Rule,
         Schedule,
@@ -34,8 +32,19 @@ if TYPE_CHECKING:
         fit_schedule,
         threshold_for,
     )
+    from secondlook.predictions import Predictions, collect
+    from secondlook.report import (
+        ConfidenceHistogramDisplay,
+        ReliabilityDisplay,
+        RiskCoverageDisplay,
+        Run,
+        ScheduleDisplay,
+        ViewsDisplay,
+        create_run,
+        open_run,
+        write_report,
+    )
     from secondlook.serving import Client
-    from secondlook.setup_check import SetupCheck, SetupWarning, check_setup
     from secondlook.sources import Source, open_source
     from secondlook.views import View, ViewSet, ViewWarning, apply_views, contact_sheet, view_step
 
@@ -44,57 +53,57 @@ __version__ = "0.1.0"
 _ROOMS = {
     "Classifier": "classifiers",
     "Client": "serving",
-    "ConfidenceHistogramDisplay": "displays",
-    "Decisions": "scoring",
+    "ConfidenceHistogramDisplay": "report",
+    "Decisions": "decisions",
     "Ensemble": "classifiers",
     "Evaluation": "evaluation",
     "Monitor": "monitoring",
-    "Policy": "selective",
+    "Policy": "policies",
     "Predictions": "predictions",
     "Preprocessing": "classifiers",
     "RayEngine": "cluster",
-    "ReliabilityDisplay": "displays",
-    "RiskCoverageDisplay": "displays",
-    "Rule": "selective",
-    "Run": "runs",
-    "Schedule": "selective",
-    "ScheduleDisplay": "displays",
+    "ReliabilityDisplay": "report",
+    "RiskCoverageDisplay": "report",
+    "Rule": "policies",
+    "Run": "report",
+    "Schedule": "policies",
+    "ScheduleDisplay": "report",
     "SecondLookError": "errors",
-    "SelectiveClassifier": "scoring",
-    "SetupCheck": "setup_check",
-    "SetupWarning": "setup_check",
+    "SelectiveClassifier": "decisions",
+    "SetupCheck": "diagnosis",
+    "SetupWarning": "diagnosis",
     "Source": "sources",
     "View": "views",
     "ViewSet": "views",
     "ViewWarning": "views",
-    "ViewsDisplay": "displays",
+    "ViewsDisplay": "report",
     "apply_views": "views",
     "auto_views": "diagnosis",
     "candidate_views": "diagnosis",
-    "certify": "selective",
-    "certify_confidence": "selective",
-    "check_setup": "setup_check",
+    "certify": "policies",
+    "certify_confidence": "policies",
+    "check_setup": "diagnosis",
     "collect": "predictions",
     "compare": "evaluation",
     "confidence": "estimators",
     "confidence_interval": "estimators",
     "contact_sheet": "views",
-    "create_run": "runs",
+    "create_run": "report",
     "diagnose_views": "diagnosis",
     "evaluate": "evaluation",
     "export_onnx": "onnx_export",
     "fit_method": "estimators",
-    "fit_schedule": "selective",
+    "fit_schedule": "policies",
     "fit_temperature": "estimators",
     "load_classifier": "classifiers",
-    "load_decider": "scoring",
-    "load_policy": "scoring",
+    "load_decider": "decisions",
+    "load_policy": "decisions",
     "metrics": "metrics",
-    "open_run": "runs",
+    "open_run": "report",
     "open_source": "sources",
-    "score": "scoring",
+    "score": "decisions",
     "search_views": "diagnosis",
-    "threshold_for": "selective",
+    "threshold_for": "policies",
     "verify_decider": "onnx_export",
     "view_step": "views",
     "write_report": "report",

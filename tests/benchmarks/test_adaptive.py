@@ -15,7 +15,7 @@ from measurement import RESULTS
 from reproduction.defaults_study import VIEWS, Row, Split, read_rows
 from search import make_predictions
 from secondlook.arrays import Array
-from secondlook.selective import Guarantee, Rule, compute_frontier
+from secondlook.policies import Guarantee, Rule, compute_frontier
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARANTEE = Guarantee(0.05, 0.05)

@@ -9,8 +9,8 @@ import pytest
 import guarantee as benchmark
 import secondlook as sl
 from search import make_predictions
+from secondlook.policies import Guarantee, Rule
 from secondlook.predictions import PredictFrom
-from secondlook.selective import Guarantee, Rule
 
 
 def make_world(predict_from: PredictFrom = "image", *, n_images: int = 600) -> benchmark.AdaptiveWorld:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import monitoring as benchmark
-from secondlook.selective import AuditPlan
+from secondlook.policies import AuditPlan
 
 
 @pytest.mark.parametrize("pattern", benchmark.PATTERNS)

@@ -10,7 +10,7 @@ import pytest
 import secondlook as sl
 from secondlook.cli.options import require_partner
 from secondlook.errors import DecisionError
-from secondlook.selective import DEFAULT_TOLERANCE
+from secondlook.policies import DEFAULT_TOLERANCE
 from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]

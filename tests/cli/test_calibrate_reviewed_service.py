@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from secondlook.monitoring import recertify
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving.database import Database, open_database
 from secondlook.serving.policy_stream import PolicyStream
 from secondlook.serving.review_store import ReviewStore

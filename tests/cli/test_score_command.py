@@ -19,7 +19,7 @@ import secondlook as sl
 from secondlook.classifiers import load_classifier
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.cli.info import describe
-from secondlook.selective import Policy, certify, threshold_for
+from secondlook.policies import Policy, certify, threshold_for
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -14,7 +14,7 @@ from secondlook.classifiers import load_classifier
 from secondlook.cluster import rank_on_cluster, read_masses
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import confidence, default_resamplings, plurality_confidence, view_resampling_counts
-from secondlook.runs import create_run
+from secondlook.report import create_run
 from tests.conftest import PickledEngine
 
 pytestmark = [

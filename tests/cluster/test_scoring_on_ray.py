@@ -18,10 +18,10 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
+from secondlook.decisions import score
 from secondlook.errors import SourceError
+from secondlook.policies import Policy, Rule
 from secondlook.predictions import ComputedChunk
-from secondlook.scoring import score
-from secondlook.selective import Policy, Rule
 from tests.classifiers.test_pickling import write_model
 from tests.cluster.test_ray_engine import wait_until
 

@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.errors import ConfidenceError, MetricError
-from secondlook.estimators import METHODS, confidence, method, methods
-from secondlook.evaluation import (
-    FittedMethods,
-    ImageStatistics,
-    check_divisible,
-    compute_statistics,
-    evaluate,
-    evaluate_statistics,
-    fit_methods,
-)
+from secondlook.estimators import METHODS, FittedMethods, confidence, fit_methods, method, methods
+from secondlook.evaluation import ImageStatistics, check_divisible, compute_statistics, evaluate, evaluate_statistics
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import Registry
 

@@ -15,7 +15,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.scoring import ImageDecision
+from secondlook.decisions import ImageDecision
 from tests.classifiers.conftest import free_port
 from tests.serving.running import Digits, make_digits, send
 

@@ -16,7 +16,7 @@ from secondlook.errors import MonitoringError
 from secondlook.monitoring import AlarmState, ShiftAlarm
 from secondlook.monitoring.alarm import POWERS, START_DECAY, START_SPAN
 from secondlook.monitoring.alarm_kernel import rank_image
-from secondlook.selective import Reference, make_reference
+from secondlook.policies import Reference, make_reference
 
 NAMES = ("confidence", "first_look", "disagreement")
 

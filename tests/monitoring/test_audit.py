@@ -20,7 +20,7 @@ from secondlook.monitoring.audit import (
     START_DECAY,
     START_SPAN,
 )
-from secondlook.selective import AuditPlan, make_reference
+from secondlook.policies import AuditPlan, make_reference
 
 RISK = 0.1
 

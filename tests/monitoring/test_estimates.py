@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import AccuracyEstimate, AccuracyEstimator, Monitor
 from secondlook.monitoring.estimates import compute_expected_accuracy, compute_threshold_weights
-from secondlook.selective import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel, make_reference
+from secondlook.policies import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel, make_reference
 from tests.monitoring import streams
 
 THRESHOLD = 0.7

@@ -20,7 +20,7 @@ from secondlook.monitoring import Monitor
 from secondlook.monitoring.alarm import ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, judge_audits
 from secondlook.monitoring.timeline import MAX_WINDOWS
-from secondlook.selective import AuditPlan, Policy
+from secondlook.policies import AuditPlan, Policy
 from tests.monitoring.streams import CLASSES, RISK, THRESHOLD, Row, make_policy, make_rows, review
 
 Change = Callable[[list[Row]], object]

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow.parquet
 from secondlook.monitoring import Monitor, monitor_scores, score_files
 from secondlook.report import write_monitor_page
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 root = Path(sys.argv[1])
 policy = Policy.load(root / "policy.json")
 read = Monitor.update

@@ -14,7 +14,7 @@ from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, MonitoringError
 from secondlook.monitoring.audit import STAKES_BELOW
 from secondlook.monitoring.recertification import find_last_passing, list_starts, list_thresholds, recertify
-from secondlook.selective import PolicyClassifier
+from secondlook.policies import PolicyClassifier
 
 VIEWS = ("identity", "hflip", "vflip", "gamma:2")
 

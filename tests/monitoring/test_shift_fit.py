@@ -8,7 +8,7 @@ import pytest
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import LabeledScores, ShiftedScores, learn_shift_model, shift_fit
 from secondlook.monitoring.shift_fit import find_error
-from secondlook.selective import (
+from secondlook.policies import (
     Reference,
     ShiftModel,
     group_classes,

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
+from secondlook.policies import Policy, Rule
 from secondlook.predictions import Predictions, collect
-from secondlook.selective import Policy, Rule
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 rotate:5 gamma:0.8 zoom:1.1+contrast:1.2"
 N_CLASSES = 4

@@ -12,8 +12,8 @@ from secondlook.errors import ExportError
 from secondlook.estimators import METHODS, confidence
 from secondlook.onnx_export.confidence_graph import CONFIDENCES, LookOutputs, add_confidence, check_method
 from secondlook.onnx_export.graph import Graph, Tensor
+from secondlook.policies import Rule
 from secondlook.predictions import PredictFrom, Predictions
-from secondlook.selective import Rule
 from tests.estimators.conftest import LEARNED_WEIGHTS, make_predictions
 from tests.onnx_export.running import run_graph
 

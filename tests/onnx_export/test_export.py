@@ -13,13 +13,13 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
+from secondlook.decisions import OnnxDecider, load_decider, load_policy
 from secondlook.errors import DecisionError, ExportError
 from secondlook.onnx_export import export, export_onnx
 from secondlook.onnx_export.conversion import iterate_graphs
 from secondlook.onnx_export.networks import BATCH_NAME, make_networks
+from secondlook.policies import Policy, Rule, certify, fit_schedule
 from secondlook.predictions import Predictions
-from secondlook.scoring import OnnxDecider, load_decider, load_policy
-from secondlook.selective import Policy, Rule, certify, fit_schedule
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
 from tests.onnx_export.conftest import N_CLASSES, make_images, make_policy, write_network

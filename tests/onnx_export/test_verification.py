@@ -14,10 +14,10 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier, seal_model
+from secondlook.decisions import load_decider, load_policy, score
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.onnx_export import export_onnx, verification, verify_decider
-from secondlook.scoring import load_decider, load_policy, score
-from secondlook.selective import Policy, Rule, fit_schedule
+from secondlook.policies import Policy, Rule, fit_schedule
 from tests.onnx_export.conftest import make_images, make_policy, write_network
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 gamma:0.8"

@@ -11,13 +11,13 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.estimators import tuning_positions
+from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report import write_report
 from secondlook.report.adaptive_looking import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.galleries import choose_images
 from secondlook.report.page import MAX_MOST_LOOKS
 from secondlook.report.study import build_study
-from secondlook.selective import certify
 
 ImageReader = Callable[[int], Array]
 PageDataReader = Callable[[Path], dict[str, Any]]

@@ -11,11 +11,11 @@ import pytest
 from secondlook.errors import ReportError
 from secondlook.evaluation import Evaluation, evaluate
 from secondlook.metrics import coverage_at, rank
+from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report.findings import Headline, compute_findings, coverage_metric, write_headline
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import Study, build_study
-from secondlook.selective import certify
 
 PredictionFactory = Callable[..., Predictions]
 RISK = 0.2

@@ -1,4 +1,4 @@
-"""Operating points against counting by hand, and against the rules of `secondlook.selective`."""
+"""Operating points against counting by hand, and against the rules of `secondlook.policies`."""
 
 import math
 import re
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import ReportError
 from secondlook.metrics import rank
+from secondlook.policies import certify, threshold_for
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
     CertifiedPoints,
@@ -27,7 +28,6 @@ from secondlook.report.operating_points import (
     thin_ranking,
 )
 from secondlook.report.study import build_study
-from secondlook.selective import certify, threshold_for
 
 images = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.1, 0.2, 0.25, 0.5, 0.75, 0.9, 1.0])), min_size=1, max_size=40

@@ -11,12 +11,12 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.metrics import rank
+from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report import page, write_report
 from secondlook.report.galleries import choose_images
 from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_coverage, point_at_risk
 from secondlook.report.study import build_study
-from secondlook.selective import certify
 from secondlook.views import ViewSet
 
 PageDataReader = Callable[[Path], dict[str, Any]]

@@ -13,11 +13,11 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.errors import ReportError
 from secondlook.evaluation import evaluate
+from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report import write_report, writer
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import build_study
-from secondlook.selective import certify
 
 PredictionFactory = Callable[..., Predictions]
 ImageReader = Callable[[int], Array]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.scoring import ClassProbability, DetailedDecision, LookPrediction
-from secondlook.selective import Policy
+from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.policies import Policy
 from secondlook.serving.access import Access
 from secondlook.serving.database import Database
 from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import secondlook as sl
+from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
 from secondlook.errors import ServingError
-from secondlook.scoring import ClassProbability, DetailedDecision, LookPrediction
 from secondlook.serving import database as database_module
 from secondlook.serving.database import Database, DatabaseReadError, StorageError, open_database, parse_url
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage

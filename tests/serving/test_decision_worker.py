@@ -14,9 +14,9 @@ import pytest
 
 import secondlook as sl
 from secondlook.classifiers import Classifier
+from secondlook.decisions import Decider, DetailedDecision, RowOptions, load_policy
 from secondlook.errors import SecondLookError
-from secondlook.scoring import Decider, DetailedDecision, RowOptions, load_policy
-from secondlook.selective import draw_audits
+from secondlook.policies import draw_audits
 from secondlook.serving import request_images
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, StoredOutcome

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from secondlook.scoring import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
 from secondlook.serving.database import Database
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
 from secondlook.serving.faults import RequestError

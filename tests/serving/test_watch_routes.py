@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 import secondlook as sl
 from secondlook.monitoring import Monitor
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving import tokens
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database, parse_url
 from secondlook.serving.review_store import ReviewStore

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import monitor_scores
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving import stream_monitor
 from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.review_store import ReviewStore

@@ -61,7 +61,7 @@ for trial in processes.run_trials(judge, 5, 60):
 SKIPPING_JOB = """
 import os, sys
 from pathlib import Path
-import secondlook.report.writer, secondlook.selective.policy  # so that forked processes need not import them
+import secondlook.report.writer, secondlook.policies.policy  # so that forked processes need not import them
 from secondlook.files import write_bytes_atomically
 from stress import crashes, workspace
 from stress.plan import Plan

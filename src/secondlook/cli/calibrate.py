@@ -12,7 +12,7 @@ import typer
 
 from secondlook.cli import options
 from secondlook.errors import DecisionError
-from secondlook.selective import (
+from secondlook.policies import (
     DEFAULT_DELTA,
     DEFAULT_SHIFT_IMAGES,
     DEFAULT_TOLERANCE,
@@ -27,7 +27,7 @@ DATABASES = ("postgresql:", "postgresql+", "postgres:")
 
 if TYPE_CHECKING:
     from secondlook.monitoring import Recertification
-    from secondlook.runs import Run
+    from secondlook.report import Run
 
 
 def calibrate(
@@ -153,7 +153,7 @@ def calibrate(
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
     from secondlook.evaluation import describe_prediction
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
 
     _check_origin(run, reviewed, policy, scores)
     learning = {"--shift-images": images, "--model": model or None, "--batch-size": batch_size}
@@ -276,8 +276,8 @@ def _calibrate_again(
 
 def _calibrate_run(run: "Run", settings: dict[str, Any], *, quiet: bool, progress: bool) -> Policy:
     """Return the policy from the labeled images of a run."""
-    from secondlook.runs import CalibrationWarning
-    from secondlook.setup_check import SetupWarning
+    from secondlook.diagnosis import SetupWarning
+    from secondlook.report import CalibrationWarning
     from secondlook.views import ViewWarning
 
     with warnings.catch_warnings():
@@ -294,7 +294,7 @@ def _learn_shifts(
 ) -> Policy:
     """Return a policy that has also learned from corrupted images; say before what it takes."""
     from secondlook.monitoring import count_looks
-    from secondlook.runs import SHIFTS
+    from secondlook.report import SHIFTS
 
     if not quiet:
         used = min(images, run.record.data.images)
@@ -341,7 +341,7 @@ def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | 
 def _describe_next_step(policy: Policy, path: Path) -> str:
     """Return the command that scores new images; it names the models that a policy does not load by itself."""
     from secondlook.classifiers import MODELS
-    from secondlook.scoring import can_load_classifier
+    from secondlook.decisions import can_load_classifier
 
     specs = [] if can_load_classifier(policy) else policy.classifier.name.split(MEMBER_SEPARATOR)
     if any(spec.partition(":")[0] not in MODELS for spec in specs):

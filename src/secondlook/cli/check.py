@@ -37,7 +37,7 @@ def check(
 
     Example: secondlook check --model onnx:m.onnx --data folder:val/
     """
-    from secondlook.setup_check import check_setup
+    from secondlook.diagnosis import check_setup
 
     classifier = options.load_models(
         model,

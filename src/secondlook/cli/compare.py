@@ -28,7 +28,7 @@ def compare(
     Example: secondlook compare run-a/ run-b/ --metric auroc
     """
     from secondlook.evaluation import compare as compare_predictions
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
 
     _check_distinct(runs)
     opened = {str(path): open_run(path) for path in runs}

@@ -76,7 +76,7 @@ def _keep_earlier(policy: Path, earlier: bytes | None) -> None:
     from pydantic import ValidationError
 
     from secondlook.files import write_bytes_atomically
-    from secondlook.selective import Policy
+    from secondlook.policies import Policy
 
     if earlier is None:
         return
@@ -147,7 +147,7 @@ def commands(out: Path) -> list[list[str]]:
 
 def _clear_rejected(folder: Path) -> None:
     """Remove the rejected images of an earlier demo; a folder with anything else in it is left alone."""
-    from secondlook.scoring import REJECTED_LIST
+    from secondlook.decisions import REJECTED_LIST
 
     if (folder / REJECTED_LIST).is_file():
         shutil.rmtree(folder)

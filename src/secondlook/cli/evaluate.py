@@ -68,8 +68,8 @@ def evaluate(
 
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --out run/
     """
-    from secondlook.runs import EVALUATION, REPORT, Run, create_run
-    from secondlook.setup_check import SetupWarning
+    from secondlook.diagnosis import SetupWarning
+    from secondlook.report import EVALUATION, REPORT, Run, create_run
     from secondlook.views import ViewWarning
 
     classifier = options.load_models(

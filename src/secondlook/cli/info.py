@@ -14,8 +14,8 @@ from secondlook.errors import SecondLookError
 from secondlook.tables import TextTable
 
 if TYPE_CHECKING:
-    from secondlook.runs import Run
-    from secondlook.selective import Policy
+    from secondlook.policies import Policy
+    from secondlook.report import Run
 
 Facts = Mapping[str, object]
 
@@ -67,7 +67,7 @@ def describe(what: str) -> Facts:
 
 
 def _describe_run(path: Path) -> Facts:
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
 
     run = open_run(path)
     record = run.record
@@ -110,7 +110,7 @@ INTACT: Mapping[bool | None, str] = {
 
 
 def _describe_policy_file(path: Path) -> Facts:
-    from secondlook.selective import Policy
+    from secondlook.policies import Policy
 
     return _describe_policy(Policy.load(path), path)
 
@@ -146,7 +146,7 @@ def _describe_policy(policy: "Policy", path: Path) -> Facts:
 
 def _describe_onnx_file(path: Path) -> Facts:
     from secondlook.classifiers import read_onnx_metadata
-    from secondlook.selective import POLICY_METADATA
+    from secondlook.policies import POLICY_METADATA
 
     if POLICY_METADATA not in read_onnx_metadata(path, str(path)):
         return _describe_model(f"onnx:{path}")
@@ -156,7 +156,7 @@ def _describe_onnx_file(path: Path) -> Facts:
 def _describe_decider(path: Path) -> Facts:
     """Return all facts about the policy of an exported file, and how the file is used."""
     from secondlook.classifiers import read_onnx_opset
-    from secondlook.scoring import INPUT_NAME, list_outputs, load_decider
+    from secondlook.decisions import INPUT_NAME, list_outputs, load_decider
 
     decider = load_decider(path, device="cpu")
     record = decider.record

@@ -72,7 +72,7 @@ def _sources() -> dict[str, Registry[Any]]:
 
 
 def _exports() -> dict[str, Registry[Any]]:
-    from secondlook.scoring import EXPORTS, SCORE_FORMATS
+    from secondlook.decisions import EXPORTS, SCORE_FORMATS
 
     return {"export": EXPORTS, "score file": SCORE_FORMATS}
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from secondlook.cli import options
-from secondlook.selective import DEFAULT_DELTA
+from secondlook.policies import DEFAULT_DELTA
 
 
 def report(
@@ -34,7 +34,7 @@ def report(
 
     Example: secondlook report run/
     """
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
     from secondlook.views import ViewWarning
 
     opened = open_run(run)

@@ -88,8 +88,8 @@ def score(
 
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
-    from secondlook.scoring import load_decider
-    from secondlook.scoring import score as score_images
+    from secondlook.decisions import load_decider
+    from secondlook.decisions import score as score_images
 
     _check_decider(policy, decider, engine)
     options.require_partner({"--header-from-env": header_from_env}, "--model", model)

@@ -45,7 +45,7 @@ def search(
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """
     from secondlook.diagnosis import search_views
-    from secondlook.runs import open_run
+    from secondlook.report import open_run
 
     opened = open_run(run)
     result = search_views(

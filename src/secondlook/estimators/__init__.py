@@ -8,6 +8,7 @@ from secondlook.estimators.bootstrap import (
     default_resamplings,
     view_resampling_counts,
 )
+from secondlook.estimators.fitting import FittedMethods, choose_positions, fit_methods, fit_on_images, resolve_tuning
 from secondlook.estimators.look_statistics import LookStatistics, compute_look_statistics
 from secondlook.estimators.methods import (
     METHODS,
@@ -48,12 +49,14 @@ __all__ = [
     "NO_NORM",
     "STORED_FLOOR",
     "WEIGHTS",
+    "FittedMethods",
     "LookStatistics",
     "Method",
     "Resampling",
     "WindowRanking",
     "bootstrap_confidences",
     "check_window",
+    "choose_positions",
     "class_mass",
     "compute_embeddings",
     "compute_look_statistics",
@@ -68,6 +71,8 @@ __all__ = [
     "find_mean_over_views",
     "find_method",
     "fit_method",
+    "fit_methods",
+    "fit_on_images",
     "fit_temperature",
     "make_entries",
     "method",
@@ -79,6 +84,7 @@ __all__ = [
     "predicted_classes",
     "rank_by_ranges",
     "resolve_method",
+    "resolve_tuning",
     "running_confidence",
     "split_method",
     "spread_confidences",

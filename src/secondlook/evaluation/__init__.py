@@ -3,7 +3,6 @@
 from secondlook.evaluation.comparison import Comparison, compare, compare_confidences
 from secondlook.evaluation.estimates import ARROWS, Estimate, check_resampling, describe_prediction
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate, evaluate_statistics
-from secondlook.evaluation.fitting import FittedMethods, fit_methods, fit_on_images, resolve_tuning
 from secondlook.evaluation.groups import Groups, format_class, select_groups
 from secondlook.evaluation.image_or_views import PredictFromComparison
 from secondlook.evaluation.image_statistics import ImageStatistics, check_divisible, compute_statistics
@@ -15,7 +14,6 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Evaluation",
-    "FittedMethods",
     "Groups",
     "ImageStatistics",
     "PredictFromComparison",
@@ -29,9 +27,6 @@ __all__ = [
     "describe_prediction",
     "evaluate",
     "evaluate_statistics",
-    "fit_methods",
-    "fit_on_images",
     "format_class",
-    "resolve_tuning",
     "select_groups",
 ]

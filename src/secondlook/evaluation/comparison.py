@@ -8,7 +8,7 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import MetricError
-from secondlook.estimators import find_method, needs_fitting
+from secondlook.estimators import choose_positions, find_method, fit_methods, needs_fitting
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
@@ -18,7 +18,6 @@ from secondlook.evaluation.estimates import (
     estimate_blocks,
     estimate_metrics,
 )
-from secondlook.evaluation.fitting import choose_positions, fit_methods
 from secondlook.evaluation.groups import ALL_IMAGES
 from secondlook.metrics import NamedConfidences, parse_metrics
 from secondlook.predictions import PredictFrom, Predictions

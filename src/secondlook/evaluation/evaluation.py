@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import MetricError, PredictionsError
-from secondlook.estimators import find_method, plurality_confidence
+from secondlook.estimators import FittedMethods, find_method, fit_methods, plurality_confidence
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
@@ -22,7 +22,6 @@ from secondlook.evaluation.estimates import (
     estimate_blocks,
     estimate_metrics,
 )
-from secondlook.evaluation.fitting import FittedMethods, fit_methods
 from secondlook.evaluation.groups import (
     ALL_IMAGES,
     IN_DISTRIBUTION,

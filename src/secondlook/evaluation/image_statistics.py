@@ -11,8 +11,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
-from secondlook.estimators import confidence, find_method, other_class_mass, predicted_classes
-from secondlook.evaluation.fitting import FittedMethods
+from secondlook.estimators import FittedMethods, confidence, find_method, other_class_mass, predicted_classes
 from secondlook.evaluation.image_or_views import METHOD
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.tables import arrow_table

@@ -12,7 +12,7 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import MetricError
-from secondlook.evaluation.fitting import FittedMethods
+from secondlook.estimators import FittedMethods
 from secondlook.evaluation.image_statistics import ImageStatistics, compute_statistics
 from secondlook.parts import DamagedPartError, LocalStorage, Parts
 from secondlook.predictions import Chunking, DamagedChunkWarning, Predictions, SkippedImage

@@ -9,7 +9,7 @@ from pydantic import Field
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import MonitoringError
 from secondlook.files import Count, FrozenRecord
-from secondlook.selective import BinCounts, Reference
+from secondlook.policies import BinCounts, Reference
 
 # Bets and start times were chosen on corrupted CIFAR-10 images and resnet20; validity does not depend on them.
 POWERS = (0.7, 0.9, 1.2, 1.6, 3.0)

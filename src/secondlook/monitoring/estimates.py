@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import MonitoringError
-from secondlook.selective import LogOddsRange, Policy, Reference, group_classes, to_share
+from secondlook.policies import LogOddsRange, Policy, Reference, group_classes, to_share
 
 Z_OF_LEVEL = 1.6448536269514722
 """Standard deviations on each side of an interval of 90 %."""

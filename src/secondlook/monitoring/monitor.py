@@ -21,7 +21,7 @@ from secondlook.monitoring.score_rows import ScoreRows
 from secondlook.monitoring.state import AuditRecord, DoubtfulImage, MonitorState, ReadFile, StreamImage
 from secondlook.monitoring.status import MonitorStatus, ShiftStatus
 from secondlook.monitoring.timeline import Timeline, TimelineWindow, WindowRows, WindowSums, add_up
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 
 MAX_DOUBTFUL = 24
 """Number of accepted images with the largest doubt that are remembered."""

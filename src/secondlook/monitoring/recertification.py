@@ -19,7 +19,7 @@ from secondlook.errors import DecisionError, MonitoringError
 from secondlook.monitoring.audit import log_capital_below
 from secondlook.monitoring.labels import Labels, collect_labels, find_class
 from secondlook.monitoring.score_rows import ScoreRows
-from secondlook.selective import Calibration, Guarantee, Policy, Reference, make_reference
+from secondlook.policies import Calibration, Guarantee, Policy, Reference, make_reference
 
 START_RATIO = 2
 MAX_STARTS = 6

@@ -20,8 +20,8 @@ from secondlook.monitoring.monitor import Monitor
 from secondlook.monitoring.score_rows import COLUMNS
 from secondlook.monitoring.state import ReadFile
 from secondlook.monitoring.status import MonitorStatus
+from secondlook.policies import Policy
 from secondlook.progress import progress_bar
-from secondlook.selective import Policy
 from secondlook.tables import format_csv_row
 
 if TYPE_CHECKING:

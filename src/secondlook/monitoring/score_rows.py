@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number
 from secondlook.errors import MonitoringError
-from secondlook.selective import AuditPlan, Policy, PolicyWarning
+from secondlook.policies import AuditPlan, Policy, PolicyWarning
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MonitoringError
 from secondlook.monitoring.estimates import compute_expected_accuracy
-from secondlook.selective import (
+from secondlook.policies import (
     MAX_CLASS_GROUPS,
     AccuracyModel,
     LearnedShift,

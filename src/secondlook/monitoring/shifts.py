@@ -11,8 +11,8 @@ from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier
 from secondlook.errors import MonitoringError
 from secondlook.monitoring.shift_fit import LabeledScores, ShiftedScores, learn_shift_model
+from secondlook.policies import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES, Policy, ShiftModel
 from secondlook.predictions import BatchSize, Predictions, collect, read_first_image
-from secondlook.selective import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES, Policy, ShiftModel
 from secondlook.sources import Source, Subset
 from secondlook.views import ViewSet
 

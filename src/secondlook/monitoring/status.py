@@ -6,7 +6,7 @@ from typing import Any
 
 from secondlook.monitoring.audit import AuditVerdict
 from secondlook.monitoring.estimates import AccuracyEstimate
-from secondlook.selective import Guarantee
+from secondlook.policies import Guarantee
 from secondlook.tables import format_html
 
 ESTIMATE = "estimate, not guarantee"

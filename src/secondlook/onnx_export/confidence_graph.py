@@ -10,7 +10,7 @@ import numpy as np
 from secondlook.errors import ExportError
 from secondlook.estimators import LOGIT_FLOOR, NO_NORM, STORED_FLOOR, WEIGHTS, find_method, resolve_method
 from secondlook.onnx_export.graph import Graph, Tensor, as_int64
-from secondlook.selective import Rule
+from secondlook.policies import Rule
 from secondlook.views import ViewSet, as_view_set_with_identity
 
 IMAGES, VIEWS, CLASSES = 0, 1, 2

@@ -15,7 +15,7 @@ from secondlook.onnx_export.graph import Graph, Tensor, as_int64, describe_value
 from secondlook.onnx_export.networks import Network, embed_network
 from secondlook.onnx_export.preprocessing_graph import add_normalization
 from secondlook.onnx_export.view_graph import add_view
-from secondlook.selective import Rule, Schedule
+from secondlook.policies import Rule, Schedule
 from secondlook.views import Frame, ViewSet
 
 if TYPE_CHECKING:

@@ -10,16 +10,7 @@ import numpy as np
 
 from secondlook import __version__
 from secondlook.classifiers import Classifier, OnnxClassifier, seal_model
-from secondlook.errors import DecisionError, ExportError
-from secondlook.files import write_bytes_atomically
-from secondlook.imports import import_extra
-from secondlook.onnx_export.confidence_graph import check_method
-from secondlook.onnx_export.conversion import describe_failures, list_model_files
-from secondlook.onnx_export.decision_graph import DecisionOutputs, DecisionPlan, add_decision
-from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, describe_value
-from secondlook.onnx_export.networks import Network, make_networks
-from secondlook.onnx_export.preprocessing_graph import ImageShape, add_fit, find_image_shape
-from secondlook.scoring import (
+from secondlook.decisions import (
     EXPORT_METADATA,
     INPUT_NAME,
     ExportRecord,
@@ -29,7 +20,16 @@ from secondlook.scoring import (
     load_decider,
     open_policy_classifier,
 )
-from secondlook.selective import POLICY_METADATA, Policy, check_threshold_transfers
+from secondlook.errors import DecisionError, ExportError
+from secondlook.files import write_bytes_atomically
+from secondlook.imports import import_extra
+from secondlook.onnx_export.confidence_graph import check_method
+from secondlook.onnx_export.conversion import describe_failures, list_model_files
+from secondlook.onnx_export.decision_graph import DecisionOutputs, DecisionPlan, add_decision
+from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, describe_value
+from secondlook.onnx_export.networks import Network, make_networks
+from secondlook.onnx_export.preprocessing_graph import ImageShape, add_fit, find_image_shape
+from secondlook.policies import POLICY_METADATA, Policy, check_threshold_transfers
 from secondlook.specs import short_name
 from secondlook.views import Frame, ViewSet
 

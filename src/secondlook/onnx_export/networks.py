@@ -8,6 +8,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Output
 from secondlook.classifiers import Classifier, OnnxClassifier, SklearnClassifier
+from secondlook.decisions import INPUT_NAME, OUTPUT_NAMES, TOP_K_OUTPUT
 from secondlook.errors import ExportError
 from secondlook.imports import import_extra
 from secondlook.onnx_export.conversion import (
@@ -19,7 +20,6 @@ from secondlook.onnx_export.conversion import (
     load_or_convert,
 )
 from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor
-from secondlook.scoring import INPUT_NAME, OUTPUT_NAMES, TOP_K_OUTPUT
 
 if TYPE_CHECKING:
     import onnx

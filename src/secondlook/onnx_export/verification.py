@@ -10,17 +10,7 @@ import numpy as np
 
 from secondlook.arrays import is_number, is_whole_number
 from secondlook.classifiers import Preprocessing
-from secondlook.errors import DecisionError
-from secondlook.onnx_export.verification_result import (
-    DEFAULT_DIFFERENCE,
-    Cause,
-    ComparedDecision,
-    DifferingImage,
-    Verification,
-)
-from secondlook.predictions import BatchSize, Predictions, chunk_rows, find_first_image, read_ahead
-from secondlook.progress import progress_bar
-from secondlook.scoring import (
+from secondlook.decisions import (
     Decider,
     FileDecisions,
     OnnxDecider,
@@ -29,7 +19,17 @@ from secondlook.scoring import (
     load_decider,
     open_policy_classifier,
 )
-from secondlook.selective import Policy, Rule
+from secondlook.errors import DecisionError
+from secondlook.onnx_export.verification_result import (
+    DEFAULT_DIFFERENCE,
+    Cause,
+    ComparedDecision,
+    DifferingImage,
+    Verification,
+)
+from secondlook.policies import Policy, Rule
+from secondlook.predictions import BatchSize, Predictions, chunk_rows, find_first_image, read_ahead
+from secondlook.progress import progress_bar
 from secondlook.sources import Batch, OnError, Source, open_source, spread_images
 from secondlook.views import Blur, Filter, Frame, View, Warp, plan_operations
 

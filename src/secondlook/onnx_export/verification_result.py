@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from secondlook.scoring import FileDecisions
+from secondlook.decisions import FileDecisions
 from secondlook.tables import TextTable, format_html
 
 DEFAULT_DIFFERENCE = 1e-3

@@ -8,10 +8,10 @@ import numpy as np
 from secondlook.arrays import BoolArray, IntArray
 from secondlook.errors import DecisionError
 from secondlook.estimators import find_method, split_method, tuning_positions
+from secondlook.policies import CertifiedPoint, Frontier, compute_frontier
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import format_pair, format_percent
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
-from secondlook.selective import CertifiedPoint, Frontier, compute_frontier
 
 PASSES, PASSES_PER_VIEW = 6, 4
 """How often predictions are read, roughly; those per view where classes are predicted from the views so far."""

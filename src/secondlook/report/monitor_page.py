@@ -18,9 +18,9 @@ from secondlook.monitoring import (
     format_evidence,
     format_rate,
 )
+from secondlook.policies import BinCounts, Policy
 from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
 from secondlook.report.templating import render_template, use_unbroken_spaces
-from secondlook.selective import BinCounts, Policy
 from secondlook.sources import Source, UnreadableImageError
 
 STYLES = ("report.css", "monitor.css")

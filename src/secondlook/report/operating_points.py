@@ -13,8 +13,8 @@ from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import split_method
 from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.policies import check_threshold_transfers, largest_certified_count
 from secondlook.report.study import Study
-from secondlook.selective import check_threshold_transfers, largest_certified_count
 
 MAX_RISK_STEPS = 100
 MAX_DECIMALS = 4

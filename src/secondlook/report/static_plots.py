@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.displays import CORRECT, REFERENCE, WRONG, looks_ticks, risk_axis_end
+from secondlook.report.display_axes import CORRECT, REFERENCE, WRONG, looks_ticks, risk_axis_end
 from secondlook.report.findings import Findings
 
 if TYPE_CHECKING:

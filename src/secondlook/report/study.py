@@ -7,8 +7,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ReportError
-from secondlook.estimators import find_method
-from secondlook.evaluation import FittedMethods, fit_methods
+from secondlook.estimators import FittedMethods, find_method, fit_methods
 from secondlook.metrics import Ranking, rank
 from secondlook.predictions import PredictFrom, Predictions
 

@@ -10,6 +10,7 @@ from secondlook.errors import ReportError
 from secondlook.estimators import needs_fitting
 from secondlook.evaluation import DEFAULT_METRICS
 from secondlook.files import write_bytes_atomically
+from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.progress import progress_bar
 from secondlook.report.curves import BAND_RESAMPLES
@@ -19,7 +20,6 @@ from secondlook.report.page import render_report_page
 from secondlook.report.static_plots import N_PLOTS, render_plots
 from secondlook.report.study import Study, build_study
 from secondlook.report.tables import render_tables
-from secondlook.selective import DEFAULT_DELTA
 
 REPORTED_PACKAGES = ("secondlook", "numpy", "scipy", "numba", "pillow", "opencv-python-headless")
 

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from secondlook.arrays import is_number
 from secondlook.classifiers import HttpClient, HttpResponse, hide_secrets
+from secondlook.decisions import encode_png
 from secondlook.errors import ClassifierError, ServingError
-from secondlook.scoring import encode_png
 from secondlook.serving.faults import RequestError
 from secondlook.sources import UnreadableImageError, read_image
 from secondlook.specs import expand_path

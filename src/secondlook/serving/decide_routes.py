@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from secondlook.selective import Guarantee
+from secondlook.policies import Guarantee
 from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
 from secondlook.serving.decision_worker import too_many_images
 from secondlook.serving.faults import RequestError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from secondlook.scoring import DetailedDecision
-from secondlook.selective import Policy
+from secondlook.decisions import DetailedDecision
+from secondlook.policies import Policy
 from secondlook.serving.database import Database
 from secondlook.serving.schema import decisions, deployments, images, reviews
 

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.errors import SecondLookError
-from secondlook.scoring import (
+from secondlook.decisions import (
     Decider,
     DetailedDecision,
     LookedImage,
@@ -31,6 +30,7 @@ from secondlook.scoring import (
     encode_png,
     take_first_views,
 )
+from secondlook.errors import SecondLookError
 from secondlook.serving.database import DatabaseReadError, StorageError
 from secondlook.serving.decision_store import (
     DecisionStore,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sqlalchemy as sa
 
 from secondlook.monitoring import SCORE_METADATA
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving.database import Database
 from secondlook.serving.decision_store import DecisionStore, StoredDecision
 from secondlook.serving.schema import decisions, deployments

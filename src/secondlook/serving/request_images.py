@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from secondlook.arrays import Array
+from secondlook.decisions import Decider
 from secondlook.errors import SecondLookError, ServingError, SourceError
-from secondlook.scoring import Decider
 from secondlook.serving.faults import RequestError
 from secondlook.serving.image_types import find_media_type
 from secondlook.serving.pixel_budget import PixelBudget

@@ -10,9 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from secondlook.decisions import (
+    ReviewImage,
+    format_labeling_interface,
+    make_label_studio_choice,
+    make_label_studio_task,
+)
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import find_class
-from secondlook.scoring import ReviewImage, format_labeling_interface, make_label_studio_choice, make_label_studio_task
 from secondlook.serving.faults import RequestError
 from secondlook.serving.request_images import check_id
 from secondlook.serving.review_store import NewLabel, QueueState, ReviewItem

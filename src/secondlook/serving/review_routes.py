@@ -8,8 +8,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
+from secondlook.decisions import encode_png
 from secondlook.monitoring import find_class
-from secondlook.scoring import encode_png
 from secondlook.serving.decide_routes import as_time
 from secondlook.serving.faults import RequestError
 from secondlook.serving.image_types import OF_BROWSERS

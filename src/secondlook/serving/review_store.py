@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from secondlook.scoring import ClassProbability, LookPrediction
+from secondlook.decisions import ClassProbability, LookPrediction
 from secondlook.serving.database import Database
 from secondlook.serving.decision_store import COLUMNS, MAX_IDS, StoredDecision, StoredImage, make_stored_decision
 from secondlook.serving.faults import RequestError

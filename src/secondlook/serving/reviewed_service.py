@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secondlook.errors import ServingError
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving.database import DATABASE_FILE, Database, describe_url, open_database
 from secondlook.serving.decision_store import DecisionStore
 from secondlook.serving.policy_stream import PolicyStream

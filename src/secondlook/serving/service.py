@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from secondlook.decisions import Decider, RowOptions, load_policy
 from secondlook.errors import SecondLookError, ServingError
 from secondlook.files import shared_lock
-from secondlook.scoring import Decider, RowOptions, load_policy
-from secondlook.selective import Guarantee, Policy
+from secondlook.policies import Guarantee, Policy
 from secondlook.serving.access import Access, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, Deployment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import Monitor, ReadFile
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving.database import Database
 from secondlook.serving.policy_stream import PolicyStream
 from secondlook.serving.review_store import LabelChange, ReviewStore

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
 
 from secondlook.files import describe_invalid
-from secondlook.selective import Policy
+from secondlook.policies import Policy
 from secondlook.serving.faults import RequestError
 from secondlook.serving.pages import render_page
 from secondlook.serving.tokens import Principal

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from secondlook import __version__
 from secondlook.errors import SecondLookError
 from secondlook.monitoring import StreamImage
+from secondlook.policies import Policy
 from secondlook.report import describe_plots, describe_timeline
-from secondlook.selective import Policy
 from secondlook.serving.activity import MINUTE, Activity, DecisionCounts
 from secondlook.serving.database import StorageError
 from secondlook.serving.decision_store import Deployment

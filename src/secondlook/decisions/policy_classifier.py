@@ -1,0 +1,225 @@
+"""The classifier of a policy: loaded from its spec, compared with the policy, its members run side by side."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secondlook.arrays import Array, Float32Array, Output
+from secondlook.classifiers import MODELS, Classifier, Fetch, load_classifier, split_credentials
+from secondlook.decisions.policy_options import DescribedModel, inherit_options, select_harmless_options
+from secondlook.errors import ClassifierError, DecisionError, SecondLookError
+from secondlook.policies import Policy
+from secondlook.predictions import Predictions
+from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
+from secondlook.views import View, ViewSet
+
+REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
+"""A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
+
+
+@dataclass(frozen=True)
+class ResolvedClassifier:
+    """A loaded classifier. `mismatch` tells why the guarantee of the policy does not hold for it, if it does not."""
+
+    classifier: Classifier
+    mismatch: str | None
+
+    def on_device(self, device: str) -> "ResolvedClassifier":
+        """Return the same with the classifier on a device, see `Classifier.on_device`."""
+        return replace(self, classifier=self.classifier.on_device(device))
+
+    def split_batches(self) -> "ResolvedClassifier":
+        """Return the same with a classifier that splits batches, see `Classifier.split_batches`."""
+        return replace(self, classifier=self.classifier.split_batches())
+
+
+def resolve_classifier(
+    policy: Policy, given: object, *, allow_mismatch: bool, folder: Path | None = None
+) -> ResolvedClassifier:
+    """Load the given classifier, or that of the policy if None, and compare it with the policy.
+
+    A spec inherits the options of the policy that it lacks, as far as they are harmless. A relative path in the policy
+    is looked up in the working directory and in `folder`, that of the policy file, and a file name in `folder`. A
+    classifier that the policy was not made for is an error unless `allow_mismatch` is set.
+    """
+    classifier = _load_from_policy(policy, folder) if given is None else _load_given(given, policy)
+    if not allow_mismatch:
+        policy.check(classifier)
+    mismatch = policy.find_mismatch(classifier)
+    return ResolvedClassifier(classifier, None if mismatch is None else mismatch.reason)
+
+
+def can_load_classifier(policy: Policy) -> bool:
+    """Whether the classifier of a policy may be loaded by itself, because all its models are local data files."""
+    try:
+        return all(_find_danger(parse_spec(text)) is None for text in policy.classifier.name.split(MEMBER_SEPARATOR))
+    except SecondLookError:
+        return False
+
+
+def _load_given(given: object, policy: Policy) -> Classifier:
+    """Load a given classifier; specs inherit the options of the policy that they lack."""
+    specs = [given] if isinstance(given, str) else given
+    if isinstance(specs, list | tuple) and specs and all(isinstance(spec, str) for spec in specs):
+        return _load_models(inherit_options(specs, policy))
+    return load_classifier(given)
+
+
+def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
+    """Load the classifier that a policy names; of several files of that name, the one that the policy was made for."""
+    places = _find_places(policy.classifier.name, folder)
+    other: Classifier | None = None
+    failure: ClassifierError | None = None
+    for specs in places:
+        try:
+            classifier = _load_models(inherit_options([str(spec) for spec in specs], policy))
+        except ClassifierError as error:
+            failure = failure or error
+            continue
+        if policy.find_mismatch(classifier) is None:
+            return classifier
+        other = other or classifier
+    if other is None:
+        raise DecisionError(
+            f"cannot load the classifier of the policy: {str(failure).rstrip('.')}; pass it as classifier=."
+        )
+    return other
+
+
+def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
+    """Return the specs of a policy's models in the working directory, and in the folder of the policy, where they are.
+
+    In that folder, a model is also found by its file name alone: both may be moved to another machine. Nothing is
+    opened, and whatever is not a local file that is data is an error.
+    """
+    try:
+        specs = [_check_data_only(text) for text in name.split(MEMBER_SEPARATOR)]
+    except ClassifierError as error:
+        raise DecisionError(
+            f"cannot load the classifier of the policy: {str(error).rstrip('.')}; pass it as classifier=."
+        ) from None
+    if folder is None:
+        return [specs]
+    beside = [replace(spec, location=str(folder / spec.path)) for spec in specs]
+    by_name = [replace(spec, location=str(folder / spec.path.name)) for spec in specs]
+    places = {tuple(spec.path.absolute() for spec in place): place for place in (specs, beside, by_name)}
+    if len(places) == 1:
+        return [specs]
+    existing = [place for paths, place in places.items() if all(map(os.path.exists, paths))]
+    if not existing:
+        missing = next(spec for spec in specs if not os.path.exists(spec.path))  # noqa: PTH110
+        raise DecisionError(
+            f"the model {missing.location!r} of the policy is neither in the working directory {str(Path.cwd())!r} nor "
+            f"beside the policy in {str(folder)!r}; copy it to one of them, or pass it as classifier=."
+        )
+    return existing
+
+
+def _load_models(models: Sequence[DescribedModel]) -> Classifier:
+    """Load a model, or an ensemble whose name is made of those of its members."""
+    loaded = [load_classifier(model.spec, default_output=model.default_output) for model in models]
+    if len(loaded) == 1:
+        return loaded[0]
+    return load_classifier(loaded, name=MEMBER_SEPARATOR.join(member.name for member in loaded))
+
+
+def _check_data_only(text: str) -> Spec:
+    """Return the spec of a local file that is data, or raise an error: a policy may come from a stranger."""
+    spec = parse_spec(text, ClassifierError)
+    reason = _find_danger(spec)
+    if reason is not None:
+        shown = split_credentials(text)[0]
+        raise DecisionError(
+            f"the classifier {shown!r} of the policy is not loaded, since {reason}; if you trust it, pass it as "
+            "classifier=."
+        )
+    return spec
+
+
+def _find_danger(spec: Spec) -> str | None:
+    """Return why a policy may not load a spec by itself, or None; nothing is opened or imported."""
+    if not MODELS.find(spec.scheme, f" in {str(spec)!r}").is_data_only:
+        return f"{spec.scheme!r} may run code or send images to a server"
+    if REMOTE_LOCATION.match(spec.location):
+        return f"{spec.location!r} may be on a server"
+    refused = sorted(set(spec.options) - set(select_harmless_options(spec)))
+    if refused:
+        return f"{refused[0]}={spec.options[refused[0]]!r} may do more than read the file"
+    return None
+
+
+class MemberOutputs(Classifier):
+    """A classifier, or all members of an ensemble, with the outputs of the members side by side.
+
+    An interval resamples the outputs of every member, so their mean is not enough; computed together, every view of an
+    image is made once for all members.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__(
+            name=classifier.name,
+            digest=classifier.digest,
+            output=classifier.output,
+            preprocessing=classifier.preprocessing,
+        )
+        self.members = classifier.members or (classifier,)
+
+    def forward(self, images: Array) -> Array:
+        """Compute the outputs of all members. uint8|float32 [N, H, W, C] -> float32 [N, members * classes]"""
+        return np.concatenate([member(images) for member in self.members], axis=1)
+
+    def __call__(self, images: Array) -> Float32Array:
+        """Compute the outputs of all members, each of which checks its own. -> float32 [N, members * classes]"""
+        outputs: Float32Array = self.forward(images)
+        self.n_classes = outputs.shape[1]
+        return outputs
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether all members are on the same GPUs, so that these make the views once for all of them."""
+        workers = [member.workers for member in self.members]
+        devices = {None if one is None else one.devices for one in workers}
+        return devices != {None} and len(devices) == 1
+
+    def upload(self, images: Any) -> Any:
+        """Start to copy images at input size to the GPUs. uint8|float32 [N, H, W, C]"""
+        return self.members[0].upload(images)
+
+    def start(self, images: Any, views: Sequence[View]) -> Fetch:
+        """Start to classify views with all members. -> float32 [V * n, members * classes]"""
+        fetches = [member.start(images, views) for member in self.members]
+        return lambda: np.concatenate([fetch() for fetch in fetches], axis=1)
+
+    def find_batch_size(self, image: Array) -> int | None:
+        """Return how many images [H, W, C] fill the GPUs and fit in their memory; None unless all members have some."""
+        sizes = [member.find_batch_size(image) for member in self.members] if self.is_accelerated else []
+        return min((size for size in sizes if size is not None), default=None)
+
+    def as_predictions(
+        self, outputs: Float32Array, views: ViewSet, ids: Sequence[str], class_names: tuple[str, ...] | None
+    ) -> Predictions:
+        """Return the outputs of all members, float32 [N, V, members * classes], as predictions."""
+        return split_members(outputs, [member.output for member in self.members], views, ids, class_names)
+
+
+def split_members(
+    outputs: Float32Array,
+    kinds: Sequence[Output],
+    views: ViewSet,
+    ids: Sequence[str],
+    class_names: tuple[str, ...] | None,
+) -> Predictions:
+    """Return outputs of members side by side as predictions; `kinds` has the kind of output of each member.
+
+    float32 [N, V, members * classes]
+    """
+    tables = [
+        Predictions(**{kind: member_outputs}, views=views, ids=ids, class_names=class_names)
+        for kind, member_outputs in zip(kinds, np.split(outputs, len(kinds), axis=2), strict=True)
+    ]
+    return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)

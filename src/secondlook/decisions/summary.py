@@ -1,0 +1,98 @@
+"""`ScoreSummary`: what a scoring job did."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from secondlook.decisions.chunk_worker import EngineUse
+from secondlook.policies import Guarantee
+
+LISTED_SKIPPED = 20
+"""Number of skipped images that the text of a summary lists."""
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """Result of `score`: counts of images, the guarantee, and the files that were written."""
+
+    out: Path | str
+    """The file or folder of the scores, or its URL."""
+    accepted: int
+    rejected: int
+    skipped: tuple[tuple[str, str], ...]
+    """Id of each image that could not be read, and the reason."""
+    guarantee: Guarantee | None
+    mismatch: str | None
+    """Why the guarantee of the policy does not hold, if it was used with another classifier."""
+    rejected_folder: Path | None = None
+    exports: tuple[str, ...] = ()
+    guarantee_of_policy: str = "none"
+    """The guarantee of the policy in words, or 'none' with the reason."""
+    looks: int = 0
+    """Number of looks at all images together."""
+    views: int = 1
+    """Number of looks at each image if every one had all of them."""
+    is_adaptive: bool = False
+    """Whether the policy has a schedule, so that an image is looked at only until it is decided."""
+    use: EngineUse | None = None
+    """What the workers of an engine did; None if the images were scored in this process."""
+    audited: int | None = None
+    """Number of accepted images that are marked for review; None without an audit."""
+
+    @property
+    def images(self) -> int:
+        """Number of accepted and rejected images."""
+        return self.accepted + self.rejected
+
+    @property
+    def mean_looks(self) -> float:
+        """Mean number of looks at an image."""
+        return self.looks / self.images if self.images else 0.0
+
+    @property
+    def guarantee_text(self) -> str:
+        """The guarantee in words, or 'none' with the reason."""
+        return self.guarantee_of_policy if self.mismatch is None else f"none, since {self.mismatch}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the summary as JSON values."""
+        return {
+            "out": str(self.out),
+            "images": self.images,
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            **({} if self.audited is None else {"audited": self.audited}),
+            "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
+            "mean_looks": self.mean_looks,
+            "views": self.views,
+            "guarantee": None if self.guarantee is None else str(self.guarantee),
+            "guarantee_text": self.guarantee_text,
+            "mismatch": self.mismatch,
+            "rejected_folder": None if self.rejected_folder is None else str(self.rejected_folder),
+            "exports": list(self.exports),
+            **({} if self.use is None else self.use.to_dict()),
+        }
+
+    def __str__(self) -> str:
+        percentage = 100 * self.accepted / max(1, self.images)
+        lines = [
+            f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
+            f"{len(self.skipped):,} skipped",
+            *([] if self.audited is None else [f"audit: {self.audited:,} of the accepted images are to be reviewed"]),
+            *([self._describe_looks()] if self.is_adaptive else []),
+            *(() if self.use is None else self.use.describe()),
+            f"guarantee: {self.guarantee_text}",
+            *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
+        ]
+        if len(self.skipped) > LISTED_SKIPPED:
+            lines.append(f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more")
+        return "\n".join([*lines, "", *self._list_files()])
+
+    def _describe_looks(self) -> str:
+        saved = 100 * (1 - self.mean_looks / self.views)
+        return (
+            f"looks: {self.mean_looks:.2f} of {self.views} on average, which saves {saved:.1f} % of the forward passes"
+        )
+
+    def _list_files(self) -> list[str]:
+        folder = [] if self.rejected_folder is None else [f"Rejected images: {self.rejected_folder}"]
+        return [f"Scores: {self.out}", *folder, *(f"Review queue: {export}" for export in self.exports)]

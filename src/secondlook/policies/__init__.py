@@ -1,0 +1,93 @@
+"""Selective classification: thresholds with a guaranteed error rate, and policy files that store them."""
+
+from secondlook.policies.audit_plan import AuditPlan, draw_audits
+from secondlook.policies.certification import certify, certify_confidence, threshold_for
+from secondlook.policies.fixed_sequence import largest_certified_count
+from secondlook.policies.frontier import CertifiedPoint, Frontier, compute_frontier
+from secondlook.policies.group_certification import OTHER_GROUPS, Risks
+from secondlook.policies.policy import (
+    POLICY_METADATA,
+    Policy,
+    PolicyClassifier,
+    PolicyWarning,
+    describe_classifier,
+    has_onnx_suffix,
+)
+from secondlook.policies.reference import BinCounts, Reference, make_reference
+from secondlook.policies.rule import (
+    DEFAULT_DELTA,
+    Calibration,
+    ComparedMethod,
+    GroupThreshold,
+    Guarantee,
+    LookedImages,
+    Rule,
+    Shortfall,
+)
+from secondlook.policies.schedule import FrontierPoint, Looks, Schedule
+from secondlook.policies.schedule_fit import DEFAULT_TOLERANCE, fit_schedule
+from secondlook.policies.scored_images import as_methods, check_threshold_transfers
+from secondlook.policies.shift_model import (
+    DEFAULT_SHIFT_IMAGES,
+    MAX_CLASS_GROUPS,
+    MIN_SHIFT_IMAGES,
+    AccuracyModel,
+    LearnedShift,
+    LogOddsRange,
+    RiskModel,
+    ShiftModel,
+    group_classes,
+    measure_class_distance,
+    to_log_odds,
+    to_share,
+)
+
+__all__ = [
+    "DEFAULT_DELTA",
+    "DEFAULT_SHIFT_IMAGES",
+    "DEFAULT_TOLERANCE",
+    "MAX_CLASS_GROUPS",
+    "MIN_SHIFT_IMAGES",
+    "OTHER_GROUPS",
+    "POLICY_METADATA",
+    "AccuracyModel",
+    "AuditPlan",
+    "BinCounts",
+    "Calibration",
+    "CertifiedPoint",
+    "ComparedMethod",
+    "Frontier",
+    "FrontierPoint",
+    "GroupThreshold",
+    "Guarantee",
+    "LearnedShift",
+    "LogOddsRange",
+    "LookedImages",
+    "Looks",
+    "Policy",
+    "PolicyClassifier",
+    "PolicyWarning",
+    "Reference",
+    "RiskModel",
+    "Risks",
+    "Rule",
+    "Schedule",
+    "ShiftModel",
+    "Shortfall",
+    "as_methods",
+    "certify",
+    "certify_confidence",
+    "check_threshold_transfers",
+    "compute_frontier",
+    "describe_classifier",
+    "draw_audits",
+    "fit_schedule",
+    "group_classes",
+    "has_onnx_suffix",
+    "largest_certified_count",
+    "make_reference",
+    "measure_class_distance",
+    "threshold_for",
+    "to_log_odds",
+    "to_share",
+]

@@ -1,0 +1,286 @@
+"""Choosing a threshold: for a guaranteed risk, or for a coverage."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from secondlook.arrays import Array, is_number
+from secondlook.errors import DecisionError, MetricError
+from secondlook.metrics import Ranking, rank
+from secondlook.policies.fixed_sequence import (
+    estimate_prospect,
+    find_certifiable_delta,
+    largest_certified_count,
+    smallest_certifiable_risk,
+)
+from secondlook.policies.group_certification import CertifiedGroups, Grouping, Risks, certify_groups, make_grouping
+from secondlook.policies.rule import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, Rule, Shortfall
+from secondlook.policies.schedule_fit import DEFAULT_TOLERANCE
+from secondlook.policies.scored_images import (
+    Adaptive,
+    Looking,
+    ScoredImages,
+    exclude_images,
+    find_threshold,
+    fit_on_tuning_images,
+    plan_for_risk,
+    score_judged_images,
+)
+from secondlook.predictions import PredictFrom, Predictions
+
+
+def certify(
+    preds: Predictions,
+    method: str | Sequence[str] | None = None,
+    *,
+    risk: Risks,
+    delta: float = DEFAULT_DELTA,
+    groups: CertifiedGroups = None,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    duplicates: Collection[str] = (),
+    tuning: object = None,
+    adaptive: Adaptive = False,
+    tolerance: float = DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
+    **options: object,
+) -> Rule:
+    """Return the rule with the largest coverage whose error rate among accepted images is at most `risk`.
+
+    The guarantee holds for every classifier, confidence and distribution, with probability 1 - `delta` over the draw of
+    the labeled images (proof in docs/selective.md). If nothing can be guaranteed, the rule accepts nothing: `certified`
+    is False and `shortfall` tells what would have been possible.
+
+    Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
+    To certify each with the whole `delta` and keep the best would break it.
+
+    A method that has to be fitted, such as 'learned', is fitted on images that are set apart (a quarter of the images,
+    at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive rule; what
+    is certified are the adaptive decisions themselves.
+
+    With `groups`, every group has a threshold of its own, and the error rate among its accepted images is at most its
+    risk, in all groups at once with probability 1 - `delta`. A group where nothing can be guaranteed accepts nothing.
+
+    Parameters
+    ----------
+    preds
+        Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
+        independent draw: a copy of another image counts as a second one unless it is among `duplicates`.
+    method, options
+        A confidence method, or a list of methods to choose from, and the options of all of them. By default 'blend',
+        or 'msr' if there is only one view.
+    risk
+        Largest error rate among accepted images. With `groups`, it may be a mapping from groups (names or indices of
+        classes, or labels) to risks, with the key "*" for all others.
+    delta
+        Failure probability of the guarantee.
+    groups
+        "class" for the predicted classes, or one label per image, [N], which must be known of new images, too, when
+        they are decided: `rule.accept(confidence, groups=...)`. The true class is not.
+    predict_from, top_k
+        Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+    duplicates
+        Ids of images that are copies of others, which are left out; `Source.find_duplicates` finds them.
+    tuning
+        Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one or
+        a schedule; nothing is certified on them.
+    adaptive
+        Whether to look at an image again only while its decision is open. True fits a schedule on images set apart; a
+        given one (`fit_schedule`) must have been fitted to other images than those it is certified on.
+    tolerance, max_looks
+        For `adaptive=True`: fraction of images whose decision may differ from that with all looks, and the largest
+        number of looks, by default all views.
+    """
+    if not preds.has_labels:
+        raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
+    looking = Looking(adaptive, tolerance, max_looks)
+    requested = _Request.check(preds, groups, risk, delta, predict_from, top_k, looking)
+    distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
+    fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
+    rules, candidates = [], []
+    for text in fitted.options:
+        scored = score_judged_images(distinct, fitted, text, looking, requested.plan)
+        share = delta / len(fitted.options)
+        rules.append(scored.complete(requested.certify(scored, share), share))
+        candidates.append(scored)
+    best = max(range(len(rules)), key=lambda place: rules[place].coverage)
+    rule = replace(
+        _complete_best(rules, best, requested.guarantee), compared=_compare(tuple(fitted.options), rules, best)
+    )
+    reference = candidates[best].describe_reference(rule.threshold, len(rules))
+    assert rule.calibration is not None, "both ways to certify count images"
+    left_out = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
+    return replace(rule, calibration=replace(rule.calibration, **left_out), reference=reference)
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """What is to be guaranteed: a risk for all images, or one for each group."""
+
+    guarantee: Guarantee
+    grouping: Grouping | None
+    position_of: Mapping[str, int]
+    """Position of each image among those that `grouping` is about; empty without groups."""
+
+    @classmethod
+    def check(
+        cls,
+        preds: Predictions,
+        groups: CertifiedGroups,
+        risk: Risks,
+        delta: float,
+        predict_from: PredictFrom,
+        top_k: int,
+        looking: Looking,
+    ) -> Self:
+        """Return a valid request, or raise an error."""
+        check_probability("delta", delta)
+        if groups is None:
+            if isinstance(risk, Mapping):
+                raise DecisionError("risk= is a mapping of the risks of groups, but there are no groups; pass groups=.")
+            check_probability("risk", risk)
+            return cls(Guarantee(risk, delta), None, {})
+        if looking.adaptive is not False:
+            raise DecisionError("adaptive= looks until one threshold decides, which groups= has several of; omit one.")
+        grouping = make_grouping(preds, groups, risk, predict_from, top_k)
+        for name, value in zip(grouping.names, grouping.risks, strict=True):
+            check_probability("risk", value, f" of {name!r}" if isinstance(risk, Mapping) else "")
+        return cls(grouping.guarantee(delta), grouping, {id_: place for place, id_ in enumerate(preds.ids)})
+
+    def plan(self, scored: ScoredImages) -> float:
+        """Return the threshold that a schedule is fitted for."""
+        return plan_for_risk(scored, self.guarantee.risk)
+
+    def certify(self, scored: ScoredImages, delta: float) -> Rule:
+        """Return the rule for the confidence of some of the images, with a failure probability of its own."""
+        correct, confidence = scored.correct(), scored.confidence
+        if self.grouping is None:
+            return certify_confidence(correct, confidence, risk=self.guarantee.risk, delta=delta)
+        _check_finite(confidence)
+        images = np.array([self.position_of[id_] for id_ in scored.preds.ids], dtype=np.int64)
+        return certify_groups(correct, confidence, self.grouping.select(images), delta)
+
+
+def _compare(methods: Sequence[str], rules: Sequence[Rule], best: int) -> tuple[ComparedMethod, ...]:
+    """Return what each of several methods certifies."""
+    return tuple(
+        ComparedMethod(
+            method=text,
+            threshold=rule.threshold if rule.certified else None,
+            coverage=rule.coverage,
+            chosen=place == best,
+        )
+        for place, (text, rule) in enumerate(zip(methods, rules, strict=True))
+    )
+
+
+def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
+    """Return the rule of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
+    check_risk_and_delta(risk, delta)
+    ranking = _rank(correct, confidence)
+    _check_finite(np.asarray(confidence))
+    guarantee = Guarantee(risk, delta)
+    accepted = largest_certified_count(ranking, risk, delta)
+    if accepted is None:
+        prospect = estimate_prospect(ranking, risk, delta)
+        shortfall = Shortfall(
+            guarantee,
+            smallest_certifiable_risk(lambda other: largest_certified_count(ranking, other, delta) is not None, risk),
+            None if prospect.needed is None else prospect.needed - ranking.n_images,
+            find_certifiable_delta(lambda other: largest_certified_count(ranking, risk, other) is not None, delta),
+            Calibration(ranking.n_images, prospect.accepted, prospect.errors),
+        )
+        return Rule(math.inf, calibration=Calibration(ranking.n_images, 0, 0), shortfall=shortfall)
+    tie = int(np.searchsorted(ranking.accepted, accepted))
+    calibration = Calibration(ranking.n_images, accepted, int(ranking.errors[tie]))
+    return Rule(float(ranking.confidences[tie]), guarantee=guarantee, calibration=calibration)
+
+
+def threshold_for(
+    preds: Predictions,
+    method: str | None = None,
+    *,
+    coverage: float,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    tuning: object = None,
+    adaptive: Adaptive = False,
+    tolerance: float = DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
+    **options: object,
+) -> Rule:
+    """Return the rule that accepts at least this fraction of the images, without a guarantee about errors.
+
+    Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed, except to
+    fit a method. The default method and the other arguments are those of `certify`.
+    """
+    if not is_number(coverage) or not 0 < coverage <= 1:
+        raise DecisionError(
+            f"coverage={coverage!r} is not a fraction of images; expected a number in (0, 1], such as 0.8."
+        )
+    looking = Looking(adaptive, tolerance, max_looks)
+    fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
+    (text,) = fitted.options
+    scored = score_judged_images(preds, fitted, text, looking, lambda one: find_threshold(one.confidence, coverage))
+    threshold = find_threshold(scored.confidence, coverage)
+    accepted = scored.confidence >= threshold
+    errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
+    calibration = Calibration(len(accepted), int(np.sum(accepted)), errors, tuning=len(fitted.tuning))
+    reference = scored.describe_reference(threshold)
+    return replace(scored.complete(Rule(threshold, calibration=calibration), DEFAULT_DELTA), reference=reference)
+
+
+def check_risk_and_delta(risk: float, delta: float) -> None:
+    """Raise an error unless both are probabilities between 0 and 1."""
+    check_probability("risk", risk)
+    check_probability("delta", delta)
+
+
+def check_probability(name: Literal["risk", "delta"], value: float, where: str = "") -> None:
+    """Raise an error unless a risk or a delta is between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
+        raise DecisionError(f"{name}={value!r}{where}; expected a number between 0 and 1, such as {example}.")
+
+
+def _complete_best(rules: Sequence[Rule], best: int, guarantee: Guarantee) -> Rule:
+    """Return the best rule, each of which had an equal share of delta, with the guarantee or shortfall of the choice.
+
+    With probability 1 - delta all certified rules are good at once, so the choice may depend on the labeled images.
+    """
+    if rules[best].certified:
+        return replace(rules[best], guarantee=guarantee)
+    shortfalls = [rule.shortfall for rule in rules if rule.shortfall is not None]
+    closest = min(shortfalls, key=lambda one: math.inf if one.additional_images is None else one.additional_images)
+    alike = [one for one in shortfalls if one.group == closest.group]
+    risks = [one.smallest_risk for one in alike if one.smallest_risk is not None]
+    deltas = [len(rules) * one.larger_delta for one in alike if one.larger_delta is not None]
+    return replace(
+        rules[best],
+        shortfall=replace(
+            closest,
+            requested=guarantee,
+            smallest_risk=min(risks, default=None),
+            larger_delta=min(deltas, default=None),
+        ),
+    )
+
+
+def _check_finite(confidence: Array) -> None:
+    """Raise an error for a confidence that no threshold could be. [N]"""
+    for index in np.flatnonzero(~np.isfinite(confidence)):
+        raise DecisionError(
+            f"confidence is {float(confidence[index])} at index {index}, expected a finite number; fix or remove this "
+            "image."
+        )
+
+
+def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
+    try:
+        return rank(correct, confidence)
+    except MetricError as error:
+        raise DecisionError(str(error)) from None

@@ -1,0 +1,134 @@
+"""An exported file written by hand, and what an attacker or an accident could make of it.
+
+It takes images uint8 [batch, 4, 4, 3], looks once, and predicts 1 (bright) with the probability mean / 255, else 0.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from secondlook.classifiers import load_classifier, seal_model
+from secondlook.policies import Policy, Rule
+
+RECORD: dict[str, Any] = {
+    "version": 1,
+    "secondlook": "0.1.0",
+    "pixels": "uint8",
+    "image_shape": [4, 4, 3],
+    "members": 1,
+    "outputs": ["probabilities"],
+    "classes": 2,
+    "adaptive": False,
+    "mismatch": None,
+}
+OUTPUTS: dict[str, tuple[int, list[Any]]] = {
+    "label": (TensorProto.INT64, ["batch"]),
+    "confidence": (TensorProto.FLOAT, ["batch"]),
+    "accept": (TensorProto.BOOL, ["batch"]),
+    "probabilities": (TensorProto.FLOAT, ["batch", 2]),
+    "looks": (TensorProto.INT64, ["batch"]),
+    "view_outputs": (TensorProto.FLOAT, ["batch", 1, 2]),
+}
+
+
+def make_bright_policy(threshold: float = 0.6) -> Policy:
+    """Return the policy of the file."""
+    classifier = load_classifier(_classify, name="bright", output="probabilities")
+    return Policy.from_rule(Rule(threshold, "msr"), classifier=classifier, views=("identity",), made="then")
+
+
+def _classify(images: Any) -> Any:
+    bright = images.mean(axis=(1, 2, 3)) / 255
+    return np.stack([1 - bright, bright], axis=1)
+
+
+def write_decider(
+    path: Path,
+    policy: Policy | None = None,
+    *,
+    nodes: Mapping[str, NodeProto] | None = None,
+    outputs: Mapping[str, tuple[int, list[Any]] | None] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    record: Mapping[str, object] | None = None,
+    metadata: Mapping[str, str | None] | None = None,
+) -> Path:
+    """Write the file. The arguments add or replace nodes (by what they compute), outputs and metadata; None omits."""
+    policy = policy or make_bright_policy()
+    initializers = {
+        "pixel_axes": np.array([1, 2, 3]),
+        "last_axis": np.array([1]),
+        "white": np.array(255.0),
+        "one": np.array(1.0),
+        "threshold": np.array(policy.threshold),
+        "single": np.array([1]),
+        **(constants or {}),
+    }
+    described = {**OUTPUTS, **(outputs or {})}
+    graph = helper.make_graph(
+        _sort({**make_nodes(), **(nodes or {})}),
+        "decide",
+        [helper.make_tensor_value_info("images", TensorProto.UINT8, ["batch", 4, 4, 3])],
+        [helper.make_tensor_value_info(name, *form) for name, form in described.items() if form is not None],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    stored = {
+        "secondlook.policy": policy.model_dump_json(),
+        "secondlook.export": json.dumps({**RECORD, **(record or {})}),
+        **(metadata or {}),
+    }
+    helper.set_model_props(model, {key: value for key, value in stored.items() if value is not None})
+    path.write_bytes(seal_model(model.SerializeToString()))
+    return path
+
+
+def make_nodes() -> dict[str, NodeProto]:
+    """Return the operators of the file by what they compute."""
+    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
+        ("Cast", ["images"], "values", {"to": TensorProto.DOUBLE}),
+        ("ReduceMean", ["values", "pixel_axes"], "mean", {"keepdims": 0}),
+        ("Div", ["mean", "white"], "bright", {}),
+        ("Sub", ["one", "bright"], "dark", {}),
+        ("Unsqueeze", ["bright", "last_axis"], "bright_column", {}),
+        ("Unsqueeze", ["dark", "last_axis"], "dark_column", {}),
+        ("Concat", ["dark_column", "bright_column"], "both", {"axis": 1}),
+        ("ReduceMax", ["both", "last_axis"], "exact", {"keepdims": 0}),
+        ("ArgMax", ["both"], "label", {"axis": 1, "keepdims": 0}),
+        ("Cast", ["exact"], "confidence", {"to": TensorProto.FLOAT}),
+        ("GreaterOrEqual", ["exact", "threshold"], "accept", {}),
+        ("Cast", ["both"], "probabilities", {"to": TensorProto.FLOAT}),
+        ("Shape", ["mean"], "count", {}),
+        ("Expand", ["single", "count"], "looks", {}),
+        ("Unsqueeze", ["probabilities", "last_axis"], "view_outputs", {}),
+    ]
+    return {result: helper.make_node(kind, inputs, [result], **options) for kind, inputs, result, options in steps}
+
+
+def _sort(nodes: Mapping[str, NodeProto]) -> list[NodeProto]:
+    """Return nodes such that each comes after those whose results it uses, as far as that is possible."""
+    waiting, ordered = dict(nodes), []
+    while ready := [name for name, node in waiting.items() if not set(node.input) & waiting.keys()]:
+        ordered += [waiting.pop(name) for name in ready]
+    return [*ordered, *waiting.values()]
+
+
+def make_endless_loop() -> NodeProto:
+    """Return a loop without an end, in place of the mean pixel."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["before"], ["go_on"]), helper.make_node("Abs", ["inner"], ["next"])],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("before", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("inner", TensorProto.DOUBLE, None),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.DOUBLE, None),
+        ],
+    )
+    return helper.make_node("Loop", ["", "yes", "mean"], ["looped"], body=body)

@@ -1,0 +1,405 @@
+"""`SelectiveClassifier`: predicts, rejects, and follows the conventions of scikit-learn."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.utils.validation import check_is_fitted
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.decisions import SelectiveClassifier, adaptive_looks, selective_classifier
+from secondlook.errors import DecisionError, PredictionsError
+from secondlook.policies import DEFAULT_DELTA, DEFAULT_TOLERANCE, Guarantee, Policy, Rule, certify
+from secondlook.predictions import collect
+from secondlook.sources import ArraySource, open_source
+
+VIEWS = "identity hflip shift:1,0 brightness:1.05"
+
+Data = tuple[Array, Array]
+
+
+@pytest.fixture(scope="module")
+def fitted(classifier: Classifier, bright_or_dark: Data) -> SelectiveClassifier:
+    images, labels = bright_or_dark
+    return SelectiveClassifier(classifier, views=VIEWS, risk=0.05, delta=0.1).fit(images[:500], labels[:500])
+
+
+def make_policy(classifier: Classifier, **rule: Any) -> Policy:
+    return Policy.from_rule(Rule(0.8, **rule), classifier=classifier, views=tuple(VIEWS.split()))
+
+
+def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    assert fitted.rule_.certified
+    predicted = fitted.predict(images[500:])
+    accepted = predicted != -1
+    assert 0.3 < accepted.mean() < 1
+    assert np.mean(predicted[accepted] != labels[500:][accepted]) <= 0.08
+    assert np.array_equal(accepted, fitted.rule_.accept(fitted.confidence(images[500:])))
+
+
+def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
+    image = bright_or_dark[0][0]
+    assert fitted.predict(image).shape == (1,)
+    assert fitted.predict(image) == fitted.predict(image[None])
+    assert fitted.predict_proba(image).shape == (1, 2)
+    assert fitted.decide(image)[0].confidence == fitted.confidence(image)[0]
+
+
+def test_blocks_do_not_change_decisions(
+    fitted: SelectiveClassifier, bright_or_dark: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = bright_or_dark[0][:50]
+    whole = fitted.decide(images)
+    monkeypatch.setattr(selective_classifier, "BLOCK_IMAGES", 7)
+    blocks = fitted.decide(ArraySource(images))
+    assert blocks.ids == whole.ids
+    assert np.array_equal(blocks.labels, whole.labels)
+    assert np.array_equal(blocks.accept, whole.accept)
+    assert blocks.confidence == pytest.approx(whole.confidence)
+    assert np.array_equal(fitted.predict(images), np.where(whole.accept, whole.labels, -1))
+
+
+def test_decisions_have_label_confidence_interval_and_accept(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
+    decisions = fitted.decide(bright_or_dark[0][:20], level=0.9)
+    assert len(decisions) == 20
+    for decision in decisions:
+        assert decision.interval is not None
+        low, high = decision.interval
+        assert low <= decision.confidence <= high
+        assert decision.accept == (decision.confidence >= fitted.rule_.threshold)
+        assert decision.label in (0, 1)
+    assert decisions.to_arrow().num_rows == 20
+
+
+def test_probabilities_follow_predict_from(
+    classifier: Classifier, brightness: Callable[[Any], Any], bright_or_dark: Data
+) -> None:
+    images = bright_or_dark[0][:10]
+    from_image = SelectiveClassifier(classifier, make_policy(classifier)).predict_proba(images)
+    assert from_image == pytest.approx(brightness(images), abs=1e-6)
+    from_views = SelectiveClassifier(classifier, make_policy(classifier, predict_from="views")).predict_proba(images)
+    assert from_views.sum(axis=1) == pytest.approx(np.ones(10))
+    assert not np.allclose(from_views, brightness(images))
+
+
+def test_policy_file_gives_the_same_decisions(
+    fitted: SelectiveClassifier, bright_or_dark: Data, brightness: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    fitted.policy_.save(tmp_path / "policy.json")
+    loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
+    assert np.array_equal(loaded.predict(bright_or_dark[0][:40]), fitted.predict(bright_or_dark[0][:40]))
+    assert loaded.rule_ == fitted.rule_
+
+
+def test_fit_with_a_policy_calibrates_its_settings_again(
+    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
+) -> None:
+    images, labels = bright_or_dark
+    again = SelectiveClassifier(classifier, fitted.policy_, risk=0.4, method="msr").fit(images[:400], labels[:400])
+    assert again.rule_.method == fitted.rule_.method
+    assert again.rule_.guarantee == fitted.rule_.guarantee
+    assert again.views_ == fitted.views_
+    assert again.rule_.calibration != fitted.rule_.calibration
+
+
+def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
+    fitted: SelectiveClassifier, brightness: Callable[[Any], Any], bright_or_dark: Data
+) -> None:
+    images = bright_or_dark[0][:3]
+    other = load_classifier(brightness, name="other")
+    with pytest.raises(DecisionError, match=r"'brightness'.*'other'"):
+        SelectiveClassifier(other, fitted.policy_).predict(images)
+    allowed = SelectiveClassifier(other, fitted.policy_, allow_mismatch=True)
+    assert len(allowed.predict(images)) == 3
+    assert fitted.rule_.certified
+    assert not allowed.rule_.certified, "the guarantee is for the other classifier"
+    assert allowed.rule_.threshold == fitted.rule_.threshold
+
+
+def test_folders_of_new_images_need_not_be_classes(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
+    images = bright_or_dark[0][:9]
+    cameras = ArraySource(images, labels=np.arange(9) % 3, class_names=["camera 1", "camera 2", "camera 3"])
+    assert np.array_equal(fitted.predict(cameras), fitted.predict(images))
+
+
+def test_fit_reports_what_cannot_be_guaranteed(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    with pytest.raises(DecisionError, match=r"0\.1 % errors"):
+        SelectiveClassifier(brightness, views=VIEWS, risk=0.001, delta=0.01).fit(images, labels)
+    with pytest.raises(DecisionError, match="labels"):
+        SelectiveClassifier(brightness, views=VIEWS).fit(images)
+
+
+def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
+    def three_classes(batch: Any) -> Any:
+        first = batch.mean(axis=(1, 2, 3)) / 510
+        return np.stack([first, 0.9 - first, np.full(len(batch), 0.1)], axis=1)
+
+    images, labels = bright_or_dark[0][:30], bright_or_dark[1][:30]
+    named = load_classifier(three_classes, name="three")
+    policy = Policy.from_rule(Rule(0.85, top_k=2), classifier=named, views=("identity",))
+    top_2 = SelectiveClassifier(named, policy)
+    predicted = top_2.predict(images)
+    decisions = top_2.decide(images)
+    assert predicted.shape == (30, 2)
+    assert decisions.interval is None
+    assert np.array_equal(predicted[:, 0] == -1, ~decisions.accept)
+    assert isinstance(decisions[0].label, tuple)
+    assert decisions[0].interval is None
+    assert top_2.score(images, labels) == np.mean(np.any(predicted == labels[:, None], axis=1))
+
+
+def test_score_is_the_fraction_of_accepted_and_correct_images(
+    fitted: SelectiveClassifier, bright_or_dark: Data
+) -> None:
+    images, labels = bright_or_dark[0][500:], bright_or_dark[1][500:]
+    expected = np.mean(fitted.predict(images) == labels)
+    assert fitted.score(images, labels) == expected
+    assert fitted.score(ArraySource(images, labels=labels)) == expected
+    with pytest.raises(DecisionError, match="labels"):
+        fitted.score(images)
+
+
+def test_init_loads_and_checks_nothing() -> None:
+    lazy = SelectiveClassifier("onnx:absent.onnx", "absent.json", views="no such view", method="none", risk=7)
+    assert lazy.get_params() == {
+        "classifier": "onnx:absent.onnx",
+        "policy": "absent.json",
+        "views": "no such view",
+        "method": "none",
+        "risk": 7,
+        "delta": DEFAULT_DELTA,
+        "predict_from": "image",
+        "top_k": 1,
+        "method_options": None,
+        "adaptive": False,
+        "tolerance": DEFAULT_TOLERANCE,
+        "max_looks": None,
+        "allow_mismatch": False,
+        "progress": False,
+        "device": "auto",
+    }
+    with pytest.raises(DecisionError, match=r"absent\.json"):
+        lazy.predict(np.zeros((1, 4, 4, 3), dtype=np.uint8))
+
+
+def test_unfitted_without_policy_is_an_error_of_both_libraries(
+    brightness: Callable[[Any], Any], bright_or_dark: Data
+) -> None:
+    unfitted = SelectiveClassifier(brightness, views=VIEWS)
+    for use in (unfitted.predict, unfitted.predict_proba, unfitted.confidence, unfitted.decide, unfitted.score):
+        with pytest.raises(DecisionError, match="fit") as caught:
+            use(bright_or_dark[0][:2])
+        assert isinstance(caught.value, NotFittedError)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(unfitted)
+    assert not hasattr(unfitted, "classes_")
+
+
+def test_fitted_attributes(fitted: SelectiveClassifier, classifier: Classifier) -> None:
+    check_is_fitted(fitted)
+    assert is_classifier(fitted)
+    assert fitted.classifier_ is classifier
+    assert fitted.views_.texts == tuple(VIEWS.split())
+    assert fitted.rule_ == fitted.policy_.rule
+    assert fitted.n_classes_ == 2
+    assert np.array_equal(fitted.classes_, [0, 1])
+
+
+def test_policy_makes_it_usable_without_fit(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+    classifier = load_classifier(brightness, name="brightness")
+    usable = SelectiveClassifier(classifier, make_policy(classifier))
+    check_is_fitted(usable)
+    assert not hasattr(usable, "classes_"), "the number of classes is unknown yet"
+    usable.predict(bright_or_dark[0][:2])
+    assert np.array_equal(usable.classes_, [0, 1])
+
+
+def test_clone_keeps_parameters_and_drops_the_fit(
+    fitted: SelectiveClassifier, classifier: Classifier, brightness: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        check_is_fitted(copy)
+    make_policy(classifier).save(tmp_path / "policy.json")
+    for policy in (tmp_path / "policy.json", str(tmp_path / "policy.json"), make_policy(classifier)):
+        copy = clone(SelectiveClassifier(classifier, policy))
+        assert copy.policy == policy
+        assert copy.classifier is classifier
+        assert copy.rule_.threshold == 0.8
+    function = clone(SelectiveClassifier(brightness, views=VIEWS, method_options={"temperature": 2.0}))
+    assert function.classifier is brightness
+    assert function.method_options == {"temperature": 2.0}
+
+
+def test_clone_keeps_a_trained_estimator(bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    estimator = GaussianNB().fit(images.reshape(len(images), -1), labels)
+    assert clone(SelectiveClassifier(estimator)).classifier is estimator
+
+
+def test_set_params_discards_what_was_loaded(classifier: Classifier) -> None:
+    first, second = make_policy(classifier), make_policy(classifier, method="msr")
+    chooser = SelectiveClassifier(classifier, first)
+    assert chooser.rule_.method == "mean"
+    assert chooser.set_params(policy=second).rule_.method == "msr"
+    with pytest.raises(ValueError, match="'color'"):
+        chooser.set_params(color="red")
+
+
+def test_cross_validation_works(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
+    assert scores.shape == (2,)
+    assert np.all((scores > 0.3) & (scores < 1))
+
+
+def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    chooser = SelectiveClassifier(classifier, views=VIEWS, method=["msr", "mean"], risk=0.08, delta=0.1)
+    chooser.fit(images, labels)
+    preds = collect(classifier, images, VIEWS, labels=labels)
+    halves = [certify(preds, method, risk=0.08, delta=0.05) for method in ("msr", "mean")]
+    best = max(halves, key=lambda rule: rule.coverage)
+    assert (chooser.rule_.method, chooser.rule_.threshold) == (best.method, best.threshold)
+    assert chooser.rule_.guarantee == Guarantee(0.08, 0.1)
+    assert clone(chooser).method == ["msr", "mean"]
+    with pytest.raises(DecisionError, match="duplicate method 'mean'"):
+        SelectiveClassifier(classifier, method=["mean", "mean"]).fit(images, labels)
+
+
+def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dark: Data) -> None:
+    """Five copies of each image are no more evidence than one: they certified a larger threshold before."""
+    images, labels = bright_or_dark[0][:100], bright_or_dark[1][:100]
+    chooser = SelectiveClassifier(classifier, views=VIEWS, risk=0.2, delta=0.1)
+    once = chooser.fit(images, labels).rule_
+    repeated = chooser.fit(np.tile(images, (5, 1, 1, 1)), np.tile(labels, 5)).rule_
+    assert repeated.threshold == once.threshold
+    assert repeated.calibration is not None
+    assert once.calibration is not None
+    assert (repeated.calibration.images, repeated.calibration.duplicates) == (100, 400)
+    assert (once.calibration.images, once.calibration.duplicates) == (100, 0)
+    assert chooser.policy_.calibration is not None
+    assert chooser.policy_.calibration.duplicates == 400
+
+
+def make_adaptive(classifier: Any, rule: Rule, **options: Any) -> SelectiveClassifier:
+    assert rule.schedule is not None
+    loaded = load_classifier(classifier)
+    return SelectiveClassifier(loaded, Policy.from_rule(rule, classifier=loaded, views=rule.schedule.views), **options)
+
+
+@pytest.mark.parametrize("rows", [7, 4096])
+@pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
+def test_adaptive_policy_looks_until_images_are_decided(
+    make_adaptive_rule: Callable[..., Rule],
+    bright_or_dark: Data,
+    brightness: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    settings: dict[str, Any],
+) -> None:
+    images, labels = bright_or_dark[0][:60], bright_or_dark[1][:60]
+    forwards: list[int] = []
+
+    def count(batch: Any) -> Any:
+        forwards.append(len(batch))
+        dark, bright = brightness(batch).T
+        return np.stack([0.9 * dark, 0.9 * bright, np.full(len(batch), 0.1)], axis=1)
+
+    monkeypatch.setattr(adaptive_looks, "ADAPTIVE_CHUNK_ROWS", rows)
+    rule = make_adaptive_rule(**settings)
+    assert rule.schedule is not None
+    adaptive = make_adaptive(load_classifier(count, name="counted"), rule)
+    preds = collect(adaptive.classifier_, images, list(rule.schedule.views))
+    stored = rule.look(preds)
+    accepted = rule.accept(stored.confidence)
+    forwards.clear()
+    decisions = adaptive.decide(images)
+    assert sum(forwards) == stored.looks.sum() < 5 * 60
+    assert np.array_equal(decisions.looks, stored.looks)
+    assert np.array_equal(decisions.labels, stored.predicted)
+    assert np.array_equal(decisions.confidence, stored.confidence)
+    assert np.array_equal(decisions.accept, accepted)
+    assert decisions.ids == preds.ids
+    assert decisions.interval is not None
+    assert np.array_equal(np.isnan(decisions.interval[0]), stored.looks == 1)
+    assert all((decision.interval is None) == (decision.looks == 1) for decision in decisions)
+    assert np.array_equal(adaptive.confidence(images), stored.confidence)
+    predicted = np.where(accepted.reshape((-1,) + (1,) * (stored.predicted.ndim - 1)), stored.predicted, -1)
+    assert np.array_equal(adaptive.predict(images), predicted)
+    assert adaptive.score(images, labels) == np.mean((predicted.reshape(60, -1) == labels[:, None]).any(axis=1))
+    assert adaptive.n_classes_ == 3
+    probabilities = preds.probabilities.astype(np.float64)
+    seen = np.ones(60, dtype=int) if rule.predict_from == "image" else stored.looks
+    expected = [probabilities[row, :count].mean(axis=0) for row, count in enumerate(seen)]
+    assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_one_adaptive_image(make_adaptive_rule: Callable[..., Rule], classifier: Classifier, images: Array) -> None:
+    adaptive = make_adaptive(classifier, make_adaptive_rule())
+    whole = adaptive.decide(images)
+    for image, decision in zip(images, whole, strict=True):
+        assert adaptive.decide(image)[0][1:] == decision[1:]
+
+
+def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(
+    make_adaptive_rule: Callable[..., Rule], classifier: Classifier, images: Array
+) -> None:
+    with pytest.raises(PredictionsError, match="2"):
+        make_adaptive(classifier, make_adaptive_rule()).score(images, np.full(len(images), 2))
+
+
+def test_unreadable_images_are_left_out_of_adaptive_decisions(
+    make_adaptive_rule: Callable[..., Rule], classifier: Classifier, image_files: str
+) -> None:
+    adaptive = make_adaptive(classifier, make_adaptive_rule())
+    whole = adaptive.decide(image_files)
+    broken = Path(image_files.partition(":")[2]) / whole.ids[3]
+    broken.write_bytes(b"")
+    source = open_source(image_files, on_error="skip")
+    fewer = adaptive.decide(source)
+    assert fewer.ids == whole.ids[:3] + whole.ids[4:]
+    assert np.array_equal(fewer.looks, np.delete(whole.looks, 3))
+
+
+@pytest.mark.parametrize("max_looks", [None, 2])
+def test_fit_makes_an_adaptive_policy(classifier: Classifier, bright_or_dark: Data, max_looks: int | None) -> None:
+    images, labels = bright_or_dark
+    arguments: dict[str, Any] = {"risk": 0.1, "delta": 0.1, "tolerance": 0.02, "max_looks": max_looks}
+    fitted = SelectiveClassifier(classifier, views=VIEWS, adaptive=True, **arguments).fit(images, labels)
+    preds = collect(classifier, images, VIEWS, labels=labels)
+    duplicates = [ArraySource(images).ids[index] for index in ArraySource(images).find_duplicates()]
+    assert fitted.rule_ == certify(preds, duplicates=duplicates, adaptive=True, **arguments)
+    schedule = fitted.rule_.schedule
+    assert schedule is not None
+    assert (schedule.tolerance, len(schedule.views)) == (0.02, max_looks or 4)
+    assert fitted.views_.texts == schedule.views == fitted.policy_.views
+    decisions = fitted.decide(images)
+    assert 1 < decisions.looks.mean() < 4
+    again = SelectiveClassifier(classifier, fitted.policy_, adaptive=False).fit(images, labels)
+    assert again.rule_.schedule is not None
+    assert again.rule_.schedule.tolerance == 0.02
+    assert sorted(again.views_.texts) == sorted(schedule.views)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_everything_is_classified_on_the_device(cuda_1_only: Classifier, bright_or_dark: Data, adaptive: bool) -> None:
+    images, labels = bright_or_dark
+    options: dict[str, Any] = {"risk": 0.3, "delta": 0.1, "adaptive": adaptive}
+    model = SelectiveClassifier(cuda_1_only, views=VIEWS, device="cuda:1", **options)
+    assert clone(model).device == "cuda:1"
+    predicted = model.fit(images, labels).predict(images[:9])
+    again = SelectiveClassifier(cuda_1_only, model.policy_, device="cuda:1")
+    np.testing.assert_array_equal(again.predict(images[:9]), predicted)
+    with pytest.raises(AssertionError):
+        SelectiveClassifier(cuda_1_only, model.policy_).predict(images[:9])

@@ -1,0 +1,73 @@
+"""Rules: what they accept, and how they describe their guarantee."""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secondlook.errors import DecisionError
+from secondlook.policies import Calibration, Guarantee, Rule, Shortfall
+
+
+def test_plain_threshold_has_no_guarantee() -> None:
+    rule = Rule(0.9)
+    assert not rule.certified
+    assert rule.accept([0.95, 0.9, 0.1]).tolist() == [True, True, False]
+    assert "guarantee: none" in str(rule)
+    with pytest.raises(DecisionError, match="coverage"):
+        rule.coverage  # noqa: B018
+
+
+def test_nan_is_rejected() -> None:
+    with pytest.raises(DecisionError, match="threshold=nan"):
+        Rule(math.nan)
+    with pytest.raises(DecisionError, match="NaN at index 0"):
+        Rule(0.5).accept([np.nan])
+
+
+@pytest.mark.parametrize("value", ["0.9", None, True, [0.9], np.array([0.9, 0.8])])
+def test_threshold_must_be_a_number(value: Any) -> None:
+    with pytest.raises(DecisionError, match=re.escape(f"threshold={value!r}")):
+        Rule(value)
+
+
+def test_infinite_threshold_accepts_nothing_or_everything() -> None:
+    assert not Rule(math.inf).accept([0.5]).any()
+    assert Rule(-math.inf).accept([0.5]).all()
+
+
+@pytest.mark.parametrize("confidence", [[[0.1], [0.2, 0.3]], ["a"], [None], np.ma.masked_array([0.5], mask=[True])])
+def test_confidences_must_be_numbers(confidence: Any) -> None:
+    with pytest.raises(DecisionError, match="confidence"):
+        Rule(0.5).accept(confidence)
+
+
+def test_text_has_duplicates_and_the_joint_failure_probability() -> None:
+    text = str(Rule(0.75, calibration=Calibration(2000, 1500, 7, duplicates=12, joint_delta=0.2)))
+    assert "12 duplicate images were counted once" in text
+    assert "20 %" in text
+
+
+def test_text_has_threshold_guarantee_and_calibration() -> None:
+    rule = Rule(0.75, guarantee=Guarantee(0.01, 0.001), calibration=Calibration(2000, 1500, 7))
+    for part in ("mean >= 0.75", "1 % errors", "99.9 %", "1,500 of 2,000", "75 %", "7 of them"):
+        assert part in str(rule)
+    assert rule.certified
+    assert rule.coverage == 0.75
+
+
+def test_calibration_risk_is_undefined_without_labels_or_accepted_images() -> None:
+    assert Calibration(10, 5, 1).risk == 0.2
+    assert Calibration(10, 5, None).risk is None
+    assert Calibration(10, 0, 0).risk is None
+
+
+def test_shortfall_text_has_what_would_have_been_possible() -> None:
+    requested = Guarantee(0.01, 0.001)
+    assert "2.5 %" in str(Shortfall(requested, 0.025, 1200))
+    assert "1,200" in str(Shortfall(requested, None, 1200))
+    assert "would not help" in str(Shortfall(requested, 0.025, None))
+    assert "a risk of 2.5 % or a delta of 0.05" in str(Shortfall(requested, 0.025, 1200, 0.05))
+    assert "7 of 1,040" in str(Shortfall(requested, None, None, None, Calibration(2000, 1040, 7)))

@@ -1,0 +1,292 @@
+"""Calibrations of a run: recorded once each, added up over the same images, duplicates counted once."""
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook.arrays import Array
+from secondlook.errors import DecisionError
+from secondlook.files import compute_checksum
+from secondlook.report import CalibrationWarning, ledger
+
+VIEWS = "identity hflip vflip"
+
+
+def certify(run: sl.Run, method: Any = "mean", **arguments: Any) -> sl.Policy:
+    """Certify with a warning allowed or not: `pytest` turns every warning into an error."""
+    return run.certify(method, **{"risk": 0.1, "delta": 0.1, "progress": False, **arguments})
+
+
+def joint_delta(policy: sl.Policy) -> float | None:
+    assert policy.calibration is not None
+    return policy.calibration.joint_delta
+
+
+def recorded(run: sl.Run) -> list[dict[str, Any]]:
+    content = json.loads((run.path / "calibrations.json").read_text())
+    assert content["version"] == 3
+    calibrations: list[dict[str, Any]] = content["calibrations"]
+    return calibrations
+
+
+def test_first_calibration_is_recorded_without_a_warning(run: sl.Run) -> None:
+    policy = certify(run)
+    assert joint_delta(policy) is None
+    assert recorded(run) == [
+        {
+            "images": run.record.data.digest,
+            "predictions": run.record.predictions,
+            "views": VIEWS.split(),
+            "method": "mean",
+            "options": {},
+            "predict_from": "image",
+            "top_k": 1,
+            "risk": 0.1,
+            "delta": 0.1,
+            "tolerance": None,
+            "max_looks": None,
+            "class_risks": None,
+        }
+    ]
+
+
+def test_same_calibration_adds_nothing(run: sl.Run) -> None:
+    first = certify(run)
+    before = (run.path / "calibrations.json").read_bytes()
+    assert certify(sl.open_run(run.path)).rule == first.rule
+    assert (run.path / "calibrations.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"method": "msr"},
+        {"risk": 0.2},
+        {"predict_from": "views"},
+        {"method": "bootstrap-lower", "seed": 3},
+        {"adaptive": True},
+    ],
+)
+def test_second_calibration_warns_of_the_joint_failure_probability(run: sl.Run, other: dict[str, Any]) -> None:
+    certify(run)
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        policy = certify(run, **other)
+    assert joint_delta(policy) == pytest.approx(0.2)
+    assert "20 %" in str(policy)
+    assert json.loads(policy.model_dump_json())["calibration"]["joint_delta"] == pytest.approx(0.2)
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        first = certify(run)
+    assert joint_delta(first) == pytest.approx(0.2), "the first guarantee is not the only one any more"
+
+
+def test_joint_failure_probability_is_the_sum_of_the_deltas_and_at_most_one(run: sl.Run) -> None:
+    certify(run, delta=0.01)
+    with pytest.warns(CalibrationWarning, match="3 %"):
+        assert joint_delta(certify(run, "msr", delta=0.02)) == pytest.approx(0.03)
+    with pytest.warns(CalibrationWarning, match="100 %"):
+        assert joint_delta(certify(run, "msr", delta=0.99)) == 1
+
+
+def test_calibration_that_certifies_nothing_counts(run: sl.Run) -> None:
+    with pytest.raises(DecisionError):
+        certify(run, risk=0.0001)
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(run)
+
+
+def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
+    policy = certify(run, ["msr", "mean"])
+    rule = sl.certify(run.predictions, ["msr", "mean"], risk=0.1, delta=0.1)
+    assert policy.rule == rule
+    assert policy.guarantee.delta == 0.1
+    assert joint_delta(policy) is None
+    assert [(one["method"], one["delta"]) for one in recorded(run)] == [("msr", 0.05), ("mean", 0.05)]
+    certify(run, ["mean", "msr"])
+    assert len(recorded(run)) == 2, "the order of the methods does not matter"
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(run)
+
+
+def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) -> None:
+    policy = certify(run, risk=0.3, groups="class")
+    rule = sl.certify(run.predictions, "mean", risk=0.3, delta=0.1, groups="class")
+    assert policy.rule == rule
+    assert policy.class_thresholds is not None
+    assert joint_delta(policy) is None
+    (record,) = recorded(run)
+    assert (record["risk"], record["delta"], record["class_risks"]) == (0.3, 0.1, [0.3, 0.3])
+    certify(run, risk={"dark": 0.3, "*": 0.3}, groups="class")
+    assert len(recorded(run)) == 1, "the same risks given in another way"
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(run, risk={"dark": 0.2, "*": 0.3}, groups="class")
+    assert recorded(run)[1]["class_risks"] == [0.2, 0.3]
+    with pytest.warns(CalibrationWarning, match="30 %"):
+        certify(run, risk=0.3)
+
+
+def test_classes_and_several_methods_share_delta(run: sl.Run) -> None:
+    certify(run, ["msr", "mean"], risk=0.3, groups="class")
+    assert [(one["method"], one["delta"], one["class_risks"]) for one in recorded(run)] == [
+        ("msr", 0.05, [0.3, 0.3]),
+        ("mean", 0.05, [0.3, 0.3]),
+    ]
+
+
+def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
+    with pytest.raises(DecisionError, match="every predicted class"):
+        certify(run, risk={"dark": 0.0001, "bright": 0.0002}, groups="class")
+    assert [(one["risk"], one["class_risks"]) for one in recorded(run)] == [(0.0002, [0.0001, 0.0002])]
+
+
+def test_run_has_no_other_groups_than_classes(run: sl.Run) -> None:
+    groups: Any = ["a", "b"] * 250
+    with pytest.raises(DecisionError, match="groups='class'"):
+        certify(run, groups=groups)
+    assert not (run.path / "calibrations.json").exists()
+
+
+def test_invalid_calibration_is_not_recorded(run: sl.Run) -> None:
+    for arguments in ({"risk": "a"}, {"method": "meen"}, {"method": ["mean", "bootstrap"]}):
+        with pytest.raises(sl.SecondLookError):
+            certify(run, **arguments)
+    assert not (run.path / "calibrations.json").exists()
+
+
+def test_threshold_without_a_guarantee_is_not_recorded(run: sl.Run) -> None:
+    run.threshold_for(coverage=0.5, progress=False)
+    assert not (run.path / "calibrations.json").exists()
+
+
+def test_evaluating_the_same_images_again_keeps_the_ledger(
+    run: sl.Run, classifier: sl.Classifier, archive: str
+) -> None:
+    certify(run)
+    options: dict[str, Any] = {"resamples": 5, "progress": False}
+    again = sl.create_run(classifier, archive, run.path, views="identity hflip", **options)
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(again)
+    others = sl.create_run(classifier, f"{archive}?limit=400", run.path, views=VIEWS, **options)
+    assert joint_delta(certify(others)) is None
+    back = sl.create_run(classifier, archive, run.path, views=VIEWS, **options)
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(back)
+
+
+def test_another_classifier_on_the_same_images_is_another_calibration(run: sl.Run, archive: str) -> None:
+    def classify(batch: Array) -> Array:
+        brightness = batch.mean(axis=(1, 2, 3)) / 255
+        return np.stack([1 - brightness, brightness], axis=1)
+
+    certify(run)
+    other = sl.load_classifier(classify, output="probabilities", name="brightness-v2")
+    replaced = sl.create_run(other, archive, run.path, views=VIEWS, resamples=5, progress=False)
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(replaced)
+
+
+def test_ledger_of_version_1_is_read(run: sl.Run) -> None:
+    certify(run)
+    path = run.path / "calibrations.json"
+    content = json.loads(path.read_text())
+    older = {
+        "format": content["format"],
+        "version": 1,
+        "calibrations": [
+            {name: value for name, value in one.items() if name not in ("tolerance", "max_looks")}
+            for one in content["calibrations"]
+        ],
+    }
+    path.write_text(json.dumps({**older, "checksum": compute_checksum(older)}))
+    assert joint_delta(certify(run)) is None
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        certify(run, risk=0.2)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}x", b'{"calibrations": [{"delta": 2}]}', b'{"version": 9}'])
+def test_damaged_ledger_is_an_error(run: sl.Run, content: bytes) -> None:
+    (run.path / "calibrations.json").write_bytes(content)
+    with pytest.raises(DecisionError, match=re.escape(str(run.path / "calibrations.json"))):
+        certify(run)
+    assert (run.path / "calibrations.json").read_bytes() == content
+
+
+def test_ledger_that_cannot_be_written_is_an_error(run: sl.Run) -> None:
+    (run.path / "calibrations.lock").mkdir()
+    with pytest.raises(DecisionError, match=re.escape(str(run.path / "calibrations.json"))):
+        certify(run)
+
+
+def test_simultaneous_calibrations_are_all_recorded(run: sl.Run) -> None:
+    record = run.record
+    calibrations = [
+        ledger.RecordedCalibration(
+            images=record.data.digest,
+            predictions=record.predictions,
+            views=record.views,
+            method="mean",
+            options={"number": number},
+            predict_from="image",
+            top_k=1,
+            risk=0.1,
+            delta=0.001,
+        )
+        for number in range(40)
+    ]
+    threads = [
+        threading.Thread(target=ledger.record_calibrations, args=(run.path, [calibration]))
+        for calibration in calibrations
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one["options"]["number"] for one in recorded(run)) == list(range(40))
+
+
+def write_repeated(archive: str, path: Path, repeats: int) -> str:
+    """Write an archive with every image of another one `repeats` times."""
+    content = dict(np.load(archive.removeprefix("npz:")))
+    content |= {name: np.repeat(content[name], repeats, axis=0) for name in ("images", "labels")}
+    np.savez(path, **content)
+    return f"npz:{path}"
+
+
+def test_copies_of_images_are_counted_once(
+    run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
+) -> None:
+    spec = write_repeated(archive, tmp_path / "five.npz", 5)
+    repeated = sl.create_run(classifier, spec, tmp_path / "five", views=VIEWS, resamples=5, progress=False)
+    assert repeated.record.data.duplicates is not None
+    assert len(repeated.record.data.duplicates) == 2000
+    Path(spec.removeprefix("npz:")).unlink()
+    expected, policy = certify(run), certify(sl.open_run(repeated.path))
+    assert policy.threshold == expected.threshold
+    assert policy.guarantee == expected.guarantee
+    assert policy.calibration is not None
+    assert expected.calibration is not None
+    counts = ("images", "accepted", "errors")
+    assert policy.calibration.model_dump(include={*counts}) == expected.calibration.model_dump(include={*counts})
+    assert (policy.calibration.duplicates, expected.calibration.duplicates) == (2000, 0)
+    assert "2,000 duplicate images were counted once" in str(policy)
+    assert sl.certify(repeated.predictions, "mean", risk=0.1, delta=0.1).coverage > policy.coverage, "the attack"
+
+
+def test_run_of_version_2_is_read_and_warns_of_unknown_duplicates(run: sl.Run) -> None:
+    content = json.loads((run.path / "run.json").read_text())
+    assert content["version"] == 4
+    content["version"] = 2
+    for name in ("evaluation", "checksum", "tuning", "view_choice"):
+        del content[name]
+    del content["data"]["duplicates"]
+    (run.path / "run.json").write_text(json.dumps(content))
+    old = sl.open_run(run.path)
+    assert old.record.data.duplicates is None
+    with pytest.warns(CalibrationWarning, match="duplicate"):
+        policy = certify(old)
+    assert policy.rule == certify(run).rule

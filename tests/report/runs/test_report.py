@@ -1,0 +1,96 @@
+"""The report of a run: its guarantees are those of the latest calibration, and it records none itself."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook.errors import ReportError
+from secondlook.report import CalibrationWarning, writer
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the plots, which take most of the time."""
+    monkeypatch.setattr(writer, "render_plots", lambda findings: ())
+
+
+def read_data(page: Path) -> dict[str, Any]:
+    embedded = re.search(r'id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)
+    assert embedded is not None
+    data: dict[str, Any] = json.loads(embedded[1])
+    return data
+
+
+def read_lead(page: Path) -> list[int]:
+    """Return the numbers of the first sentences: images, accepted, wrong, to review, errors there, errors."""
+    lead = re.search(r'id="lead"[^>]*>(.*?)</p>', page.read_text("utf-8"))
+    assert lead is not None
+    return [int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*", lead[1])]
+
+
+def test_report_uses_the_latest_calibration(run: sl.Run) -> None:
+    run.certify("msr", risk=0.2, delta=0.2, progress=False)
+    with pytest.warns(CalibrationWarning):
+        policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
+    before = (run.path / "calibrations.json").read_bytes()
+    written = run.report(progress=False)
+    data = read_data(written.path)
+    assert (data["risk"], data["delta"], data["calibrated"], data["method"]) == (0.1, 0.1, ["mean"], "mean")
+    accept = sl.confidence(run.predictions, "mean") >= policy.threshold
+    wrong = ~run.predictions.correct()
+    assert read_lead(written.path) == [500, *map(sum, (accept, accept & wrong, ~accept, ~accept & wrong, wrong))]
+    assert policy.calibration is not None
+    assert policy.calibration.accepted == sum(accept), "the page shows what the policy does"
+    assert "risk 0.1 and delta 0.1 of the latest calibration" in written.terms
+    assert written.terms in written.path.read_text("utf-8")
+    assert any("30 %" in note for note in written.notes), "the joint failure probability of both calibrations"
+    assert (run.path / "calibrations.json").read_bytes() == before
+
+
+def test_several_methods_of_a_calibration_share_its_delta(run: sl.Run) -> None:
+    policy = run.certify(["msr", "mean"], risk=0.1, delta=0.1, progress=False)
+    written = run.report(progress=False)
+    data = read_data(written.path)
+    assert (data["delta"], data["calibrated"], data["method"]) == (0.1, ["msr", "mean"], policy.method)
+    assert policy.calibration is not None
+    assert read_lead(written.path)[1:3] == [policy.calibration.accepted, policy.calibration.errors]
+    assert written.notes == ()
+
+
+def test_report_without_a_calibration_uses_the_default(run: sl.Run) -> None:
+    written = run.report(progress=False)
+    assert read_data(written.path)["delta"] == 0.001
+    assert "by default" in written.terms
+    assert not (run.path / "calibrations.json").exists()
+
+
+def test_calibration_of_other_predictions_is_not_used(run: sl.Run) -> None:
+    run.certify("mean", risk=0.1, delta=0.1, predict_from="views", progress=False)
+    assert "by default" in run.report(progress=False).terms
+
+
+def test_given_delta_is_shared_by_all_methods(run: sl.Run) -> None:
+    run.certify("mean", risk=0.1, delta=0.1, progress=False)
+    data = read_data(run.report(delta=0.3, progress=False).path)
+    assert (data["delta"], data["calibrated"]) == (0.3, [])
+    assert data["sharing"] == ["msr", "mean", "blend"]
+    with pytest.raises(ReportError, match="delta"):
+        run.report(delta=0.0, progress=False)
+
+
+def test_guarantee_counts_copies_once(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+    content = dict(np.load(archive.removeprefix("npz:")))
+    content |= {name: np.repeat(content[name], 3, axis=0) for name in ("images", "labels")}
+    np.savez(tmp_path / "three.npz", **content)
+    views = list(run.predictions.views.texts)
+    source = f"npz:{tmp_path / 'three.npz'}"
+    repeated = sl.create_run(classifier, source, tmp_path / "three", views=views, resamples=5, progress=False)
+    policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
+    assert repeated.certify("mean", risk=0.1, delta=0.1, progress=False).threshold == policy.threshold
+    assert policy.calibration is not None
+    assert read_lead(repeated.report(progress=False).path)[:2] == [1500, 3 * policy.calibration.accepted]
