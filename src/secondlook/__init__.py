@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         fit_schedule,
         threshold_for,
     )
-    from secondlook.predictions import Predictions, collect
+    from secondlook.predictions import Execution, Predictions, collect
     from secondlook.report import (
         ConfidenceHistogramDisplay,
         ReliabilityDisplay,
@@ -57,6 +57,7 @@ _ROOMS = {
     "Decisions": "decisions",
     "Ensemble": "classifiers",
     "Evaluation": "evaluation",
+    "Execution": "predictions",
     "Monitor": "monitoring",
     "Policy": "policies",
     "Predictions": "predictions",
@@ -116,6 +117,7 @@ __all__ = [
     "Decisions",
     "Ensemble",
     "Evaluation",
+    "Execution",
     "Monitor",
     "Policy",
     "Predictions",

@@ -1,8 +1,92 @@
-"""The errors that users can repair: every one is a `SecondLookError` whose message says how."""
+"""The errors that users can repair: every one is a `SecondLookError` that says what is wrong and how to repair it.
+
+A message has fields, so that each front end names arguments in its own language: `overwrite=True` in Python,
+`--force` on the command line. `str(error)` is the Python form.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+NameArgument = Callable[[str, object], str]
+"""Returns how a front end writes an argument with a value; `ANY` stands for whatever value the user has."""
+
+ANY: Any = ...
+"""Value of an argument in a repair that the user knows best: `Repair("pass {labels}", labels=ANY)`."""
+_UNKNOWN: Any = object()
 
 
-class SecondLookError(Exception):
+class Repair:
+    """A repair that names arguments: `Repair("pass {overwrite} to replace it", overwrite=True)`."""
+
+    def __init__(self, text: str, **arguments: object) -> None:
+        self.text = text
+        self.arguments = arguments
+
+    def word(self, name_argument: NameArgument) -> str:
+        """Return the sentence with its arguments in the language of a front end."""
+        return self.text.format(**{name: name_argument(name, value) for name, value in self.arguments.items()})
+
+
+def name_in_python(name: str, value: object) -> str:
+    """Return an argument as it is written in Python; with `ANY`, its name alone."""
+    return f"{name}=" if value is ANY else f"{name}={value!r}"
+
+
+class Message:
+    """Text of an error or a warning in fields: a fault, the argument and value it is about, and a repair.
+
+    With `argument`, the sentence begins with it: `DecisionError("is out of range", argument="level", value=2)` says
+    "level=2 is out of range."
+    """
+
+    def __init__(
+        self,
+        fault: str = "",
+        *,
+        argument: str | None = None,
+        value: object = _UNKNOWN,
+        repair: str | Repair | None = None,
+    ) -> None:
+        super().__init__(fault)  # type: ignore[call-arg]  # an exception comes next
+        self.fault, self.argument, self.repair = fault, argument, repair
+        self.value = None if value is _UNKNOWN else value
+        self._shown_value = ANY if value is _UNKNOWN else value
+
+    @classmethod
+    def from_error(cls, error: "Message", prefix: str = "") -> Self:
+        """Return another error, or a warning, with the fields of this one; `prefix` goes before its sentence."""
+        if prefix and error.argument is not None:
+            return cls(f"{prefix}{error.word(name_in_python)}")
+        return cls(f"{prefix}{error.fault}", argument=error.argument, value=error._shown_value, repair=error.repair)
+
+    def word(self, name_argument: NameArgument) -> str:
+        """Return the whole sentence in the language of a front end."""
+        start = "" if self.argument is None else f"{name_argument(self.argument, self._shown_value)} "
+        repair = self.repair.word(name_argument) if isinstance(self.repair, Repair) else self.repair
+        if self.argument is None and repair is None:
+            return self.fault
+        end = "." if repair is None else f"; {repair.rstrip('.')}."
+        return f"{start}{self.fault.rstrip('.')}{end}"
+
+    def __str__(self) -> str:
+        return self.word(name_in_python)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.__dict__)
+
+
+def _restore(kind: type[Exception], fields: dict[str, Any]) -> Any:
+    message: Any = Exception.__new__(kind)
+    message.__dict__.update(fields)
+    return message
+
+
+class SecondLookError(Message, Exception):
     """An error that the user can repair. The command line prints its message and exits with code 2."""
+
+
+class SecondLookWarning(Message, UserWarning):
+    """A warning that the user can act on."""
 
 
 class SourceError(SecondLookError):

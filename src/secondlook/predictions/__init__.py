@@ -19,6 +19,7 @@ from secondlook.predictions.collect_worker import Summaries, Summarize
 from secondlook.predictions.collection import PROGRESS_UNIT, collect, collect_summaries, skip_by_default
 from secondlook.predictions.decoding import DecodedChunk, find_first_image, list_skipped, read_first_image
 from secondlook.predictions.engine import ComputedChunk, Engine, LoadWorker, Worker
+from secondlook.predictions.execution import DEFAULT_EXECUTION, Execution
 from secondlook.predictions.inference import Inference, make_inference
 from secondlook.predictions.manifest import SkippedImage, ensemble_key, entry_key
 from secondlook.predictions.pipeline import (
@@ -41,6 +42,7 @@ from secondlook.predictions.validation import (
 )
 
 __all__ = [
+    "DEFAULT_EXECUTION",
     "PROGRESS_UNIT",
     "BatchSize",
     "Chunk",
@@ -52,6 +54,7 @@ __all__ = [
     "DamagedChunkWarning",
     "DecodedChunk",
     "Engine",
+    "Execution",
     "Inference",
     "LoadWorker",
     "PredictFrom",

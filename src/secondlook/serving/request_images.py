@@ -90,7 +90,7 @@ class ImageDecoder:
             pixels = read_image(content, place_and_name, max_pixels=max_pixels)
         except UnreadableImageError as error:
             # The repair names the argument of Python that would raise the limit; names of files are not in it.
-            if isinstance(error, LargeImageError) or "max_pixels" in error.repair:
+            if isinstance(error, LargeImageError) or "max_pixels" in error.plain_repair:
                 raise _TooLargeError from None
             raise RequestError(422, "unreadable_image", f"{where} cannot be read: {error.reason}.") from None
         except SourceError as error:

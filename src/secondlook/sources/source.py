@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray, default_ids, describe_image_fault
-from secondlook.errors import SourceError
+from secondlook.errors import Repair, SourceError
 from secondlook.registry import Registry
 from secondlook.sources.device_images import DeviceImages
 from secondlook.sources.labels import validate_class_names, validate_ids, validate_labels
@@ -75,11 +75,11 @@ class UnreadableImageError(SourceError):
     def __init__(
         self, where: str, reason: str, *, repair: str = "repair or remove it", skippable: bool = False
     ) -> None:
-        alternative = ", or pass on_error='skip'" if skippable else ""
-        super().__init__(f"image {where} cannot be read: {reason}; {repair}{alternative}.")
+        full = Repair(f"{repair}, or pass {{on_error}}", on_error="skip") if skippable else repair
+        super().__init__(f"image {where} cannot be read: {reason}", repair=full)
         self.where = where
         self.reason = reason
-        self.repair = repair
+        self.plain_repair = repair
 
 
 class LargeImageError(UnreadableImageError):
@@ -317,7 +317,9 @@ class Source(ABC):
             if max_bytes is not None and isinstance(error, LargeImageError):
                 return error.n_bytes
             if self.on_error == "fail":
-                raise UnreadableImageError(error.where, error.reason, repair=error.repair, skippable=True) from error
+                raise UnreadableImageError(
+                    error.where, error.reason, repair=error.plain_repair, skippable=True
+                ) from error
             return Skipped(self.ids[index], error.reason)
 
     def _make_batch(self, positions: range, results: Iterable[Array | Skipped | int]) -> Batch:

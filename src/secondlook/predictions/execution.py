@@ -1,0 +1,53 @@
+"""`Execution`: where and how a job runs, which changes its speed but not its results."""
+
+from dataclasses import dataclass
+
+from secondlook.classifiers import check_device
+from secondlook.errors import PredictionsError
+from secondlook.predictions.batching import BatchSize
+from secondlook.predictions.engine import Engine
+from secondlook.sources import OnError
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where and how a job runs: `Execution(device="cuda", batch_size=256)`.
+
+    Attributes
+    ----------
+    device
+        Where to classify: "auto" (GPUs where the model can use them), "cpu", "cuda" (all GPUs) or "cuda:N".
+    batch_size
+        Number of images per call of the classifier; "auto" chooses it by the size of the images.
+    engine
+        Where chunks are computed: by default in this process, with `secondlook.cluster.RayEngine` on a cluster.
+    part_size
+        Number of images per chunk; by default chosen by the size of the images, or by the engine.
+    on_error
+        What to do with an image that cannot be read: "fail" (by default), or "skip" (by default with an engine).
+    progress
+        Whether to show progress bars.
+    """
+
+    device: str = "auto"
+    batch_size: BatchSize = "auto"
+    engine: Engine | None = None
+    part_size: int | None = None
+    on_error: OnError | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        given: object = self.batch_size
+        if given != "auto" and (type(given) is not int or given < 1):  # True is an int, but not a batch size
+            raise PredictionsError(
+                "is invalid; expected 'auto' or a positive integer", argument="batch_size", value=given
+            )
+        size: object = self.part_size
+        if size is not None and (type(size) is not int or size < 1):
+            raise PredictionsError(
+                "is invalid; expected the number of images per chunk, at least 1", argument="part_size", value=size
+            )
+
+
+DEFAULT_EXECUTION = Execution()
