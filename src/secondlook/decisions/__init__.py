@@ -1,16 +1,26 @@
-"""Scoring: a policy, a classifier and new images become decisions, score files and review exports."""
+"""Decisions: a policy compiled with its classifier looks at images; score files and review exports."""
 
 from typing import TYPE_CHECKING
 
-from secondlook.decisions.adaptive_looks import take_first_views
-from secondlook.decisions.detailed_decisions import ClassProbability, DetailedDecision, LookPrediction, detail_decisions
-from secondlook.decisions.export_record import (
+from secondlook.decisions.decision import (
+    COLUMN_TYPES,
+    ClassProbability,
+    Decision,
+    Decisions,
+    FileOutputs,
+    LookPrediction,
+    RowOptions,
+    detail_decisions,
+    make_decisions,
+    make_table,
+)
+from secondlook.decisions.exported_file import (
     EXPORT_METADATA,
     INPUT_NAME,
-    OUTPUT_NAMES,
-    TOP_K_OUTPUT,
+    ExportedFile,
     ExportRecord,
     PixelType,
+    group_by_shape,
     list_outputs,
 )
 from secondlook.decisions.exports import (
@@ -20,21 +30,17 @@ from secondlook.decisions.exports import (
     make_label_studio_choice,
     make_label_studio_task,
 )
-from secondlook.decisions.formats import SCORE_FORMATS, ScoreFormat
-from secondlook.decisions.job import score
-from secondlook.decisions.loaded_policy import (
-    Decider,
-    ImageDecision,
-    LoadedPolicy,
-    load_policy,
-    open_policy_classifier,
+from secondlook.decisions.formats import SCORE_FORMATS
+from secondlook.decisions.job import Review, score
+from secondlook.decisions.looking import LookedImage, Looking, LookStream
+from secondlook.decisions.plan import Plan, bind_policy, compile_policy, load_policy, take_first_views
+from secondlook.decisions.policy_classifier import (
+    ResolvedClassifier,
+    can_load_classifier,
+    resolve_classifier,
+    select_harmless_options,
 )
-from secondlook.decisions.look_stream import LookedImage, LookStep, LookStream
-from secondlook.decisions.onnx_decider import OnnxDecider, group_by_shape, load_decider
-from secondlook.decisions.policy_classifier import ResolvedClassifier, can_load_classifier, resolve_classifier
-from secondlook.decisions.policy_options import select_harmless_options
 from secondlook.decisions.review import REJECTED_LIST, ReviewImage, encode_png
-from secondlook.decisions.rows import Decision, Decisions, FileDecisions, RowOptions, compute_confidence
 from secondlook.decisions.summary import ScoreSummary
 from secondlook.imports import lazy_attributes
 
@@ -42,47 +48,44 @@ if TYPE_CHECKING:
     from secondlook.decisions.selective_classifier import SelectiveClassifier
 
 __all__ = [
+    "COLUMN_TYPES",
     "EXPORTS",
     "EXPORT_METADATA",
     "INPUT_NAME",
-    "OUTPUT_NAMES",
     "REJECTED_LIST",
     "SCORE_FORMATS",
-    "TOP_K_OUTPUT",
     "ClassProbability",
-    "Decider",
     "Decision",
     "Decisions",
-    "DetailedDecision",
     "Export",
     "ExportRecord",
-    "FileDecisions",
-    "ImageDecision",
-    "LoadedPolicy",
+    "ExportedFile",
+    "FileOutputs",
     "LookPrediction",
-    "LookStep",
     "LookStream",
     "LookedImage",
-    "OnnxDecider",
+    "Looking",
     "PixelType",
+    "Plan",
     "ResolvedClassifier",
+    "Review",
     "ReviewImage",
     "RowOptions",
-    "ScoreFormat",
     "ScoreSummary",
     "SelectiveClassifier",
+    "bind_policy",
     "can_load_classifier",
-    "compute_confidence",
+    "compile_policy",
     "detail_decisions",
     "encode_png",
     "format_labeling_interface",
     "group_by_shape",
     "list_outputs",
-    "load_decider",
     "load_policy",
+    "make_decisions",
     "make_label_studio_choice",
     "make_label_studio_task",
-    "open_policy_classifier",
+    "make_table",
     "resolve_classifier",
     "score",
     "select_harmless_options",

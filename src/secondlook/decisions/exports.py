@@ -84,7 +84,8 @@ class ExportFile:
         for path in self.paths:
             if path.exists():
                 raise DecisionError(
-                    f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others; {REPLACE}."
+                    f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others",
+                    repair=REPLACE,
                 )
 
     def check_images(self, locations: ImageLocations, *, include_accepted: bool) -> None:

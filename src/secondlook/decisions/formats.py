@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from secondlook.errors import DecisionError
+from secondlook.errors import DecisionError, Repair
 from secondlook.files import write_atomically
 from secondlook.registry import NamedRecord, Registry
 from secondlook.tables import format_csv_row, unescape_formula
@@ -31,7 +31,7 @@ PEEK_BYTES = 2**20
 SCORE_COLUMNS = {"id", "label", "confidence", "accept"}
 """Columns by which a file of scores is recognized."""
 
-REPLACE = "pass overwrite=True to replace it, or choose another name"
+REPLACE = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"], 
         file.flush()
         if not overwrite and _has_content(path) and not filecmp.cmp(file.name, path, shallow=False):
             # The chunks of the job are still there, so that nothing is computed again.
-            raise DecisionError(f"{_describe_existing(path)} holds other scores; {REPLACE}.")
+            raise DecisionError(f"{_describe_existing(path)} holds other scores", repair=REPLACE)
 
     with translate_write_errors("scores", path):
         write_atomically(path, write, clean=True)
@@ -82,17 +82,17 @@ def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[s
     except OSError:
         return  # writing will tell why it cannot be read
     except (ValueError, KeyError, TypeError, csv.Error):
-        raise DecisionError(f"{_describe_existing(path)} is not a file of scores; {REPLACE}.") from None
+        raise DecisionError(f"{_describe_existing(path)} is not a file of scores", repair=REPLACE) from None
     if first_id is not None and first_id not in ids:
         raise DecisionError(
-            f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}; {REPLACE}."
+            f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}", repair=REPLACE
         )
     for key, content in found.items():
         given = json.loads(metadata[key])
         different = [name for name in given if given[name] != content.get(name)]
         if different:
             raise DecisionError(
-                f"{_describe_existing(path)} holds scores with another {', '.join(different)}; {REPLACE}."
+                f"{_describe_existing(path)} holds scores with another {', '.join(different)}", repair=REPLACE
             )
 
 

@@ -2,19 +2,18 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, Output
-from secondlook.classifiers import MODELS, Classifier, Fetch, load_classifier, split_credentials
-from secondlook.decisions.policy_options import DescribedModel, inherit_options, select_harmless_options
+from secondlook.arrays import OUTPUTS, Array, Float32Array, Output
+from secondlook.classifiers import MODELS, Classifier, Fetch, Preprocessing, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.policies import Policy
-from secondlook.predictions import Predictions
+from secondlook.predictions import ArrayTable, Predictions
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
 from secondlook.views import View, ViewSet
 
@@ -38,6 +37,14 @@ class ResolvedClassifier:
         return replace(self, classifier=self.classifier.split_batches())
 
 
+@dataclass(frozen=True)
+class DescribedModel:
+    """A spec with all that is known about its model; `default_output` is for a model that does not tell its output."""
+
+    spec: str
+    default_output: Output | None = None
+
+
 def resolve_classifier(
     policy: Policy, given: object, *, allow_mismatch: bool, folder: Path | None = None
 ) -> ResolvedClassifier:
@@ -57,22 +64,24 @@ def resolve_classifier(
 def can_load_classifier(policy: Policy) -> bool:
     """Whether the classifier of a policy may be loaded by itself, because all its models are local data files."""
     try:
-        return all(_find_danger(parse_spec(text)) is None for text in policy.classifier.name.split(MEMBER_SEPARATOR))
+        specs = policy.known_classifier.name.split(MEMBER_SEPARATOR)
+        return all(_find_danger(parse_spec(text)) is None for text in specs)
     except SecondLookError:
         return False
 
 
 def _load_given(given: object, policy: Policy) -> Classifier:
     """Load a given classifier; specs inherit the options of the policy that they lack."""
-    specs = [given] if isinstance(given, str) else given
-    if isinstance(specs, list | tuple) and specs and all(isinstance(spec, str) for spec in specs):
-        return _load_models(inherit_options(specs, policy))
+    specs = list(given) if isinstance(given, list | tuple) else [given]
+    texts = [spec for spec in specs if isinstance(spec, str)]
+    if policy.classifier is not None and texts and len(texts) == len(specs):
+        return _load_models(inherit_options(texts, policy))
     return load_classifier(given)
 
 
 def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
     """Load the classifier that a policy names; of several files of that name, the one that the policy was made for."""
-    places = _find_places(policy.classifier.name, folder)
+    places = _find_places(policy.known_classifier.name, folder)
     other: Classifier | None = None
     failure: ClassifierError | None = None
     for specs in places:
@@ -200,12 +209,6 @@ class MemberOutputs(Classifier):
         sizes = [member.find_batch_size(image) for member in self.members] if self.is_accelerated else []
         return min((size for size in sizes if size is not None), default=None)
 
-    def as_predictions(
-        self, outputs: Float32Array, views: ViewSet, ids: Sequence[str], class_names: tuple[str, ...] | None
-    ) -> Predictions:
-        """Return the outputs of all members, float32 [N, V, members * classes], as predictions."""
-        return split_members(outputs, [member.output for member in self.members], views, ids, class_names)
-
 
 def split_members(
     outputs: Float32Array,
@@ -216,10 +219,114 @@ def split_members(
 ) -> Predictions:
     """Return outputs of members side by side as predictions; `kinds` has the kind of output of each member.
 
-    float32 [N, V, members * classes]
+    float32 [N, V, members * classes], which the members have validated
     """
     tables = [
-        Predictions(**{kind: member_outputs}, views=views, ids=ids, class_names=class_names)
+        Predictions.from_table(ArrayTable(member_outputs, kind), views, ids=ids, class_names=class_names)
         for kind, member_outputs in zip(kinds, np.split(outputs, len(kinds), axis=2), strict=True)
     ]
     return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)
+
+
+# --- Options that a model inherits from the policy ---
+
+HARMLESS_OPTIONS = frozenset(
+    [
+        "output",
+        "name",
+        "output_name",
+        "dtype",
+        "channels_last",
+        "n_classes",
+        *(each.name for each in fields(Preprocessing)),
+    ]
+)
+"""Options that a policy may set to any value: they describe the outputs and the preprocessing of a model."""
+
+HARMLESS_VALUES: Mapping[str, frozenset[str]] = {
+    # Every thread takes memory, and thousands of them end the process.
+    "threads": frozenset(str(threads) for threads in range(1, 65)),
+    "timeout": frozenset(str(seconds) for seconds in range(1, 601)),  # at most the default
+    # ONNX Runtime has providers that call a server or write files.
+    "providers": frozenset(
+        ["CPUExecutionProvider", "CUDAExecutionProvider", "CUDAExecutionProvider,CPUExecutionProvider"]
+    ),
+}
+"""Options that a policy may set to these values only."""
+
+INPUT_FORMAT = ("size", "channels", "layout", "input_dtype")
+"""Preprocessing settings that a model's own input determines, so that they are not those of another model."""
+
+
+def select_harmless_options(spec: Spec) -> dict[str, str]:
+    """Return the options of a policy's classifier that can neither run code, nor write files, nor reach a server."""
+    return {
+        name: value
+        for name, value in spec.options.items()
+        if name in HARMLESS_OPTIONS or value in HARMLESS_VALUES.get(name, ())
+    }
+
+
+def inherit_options(specs: Sequence[str], policy: Policy) -> list[DescribedModel]:
+    """Return the specs of models that are used with a policy, each with the harmless options of the policy it lacks.
+
+    Members of an ensemble inherit from the members of the policy in the same order. With another number of members,
+    each inherits what all members of the policy agree on.
+    """
+    originals = [_parse_leniently(text) for text in policy.known_classifier.name.split(MEMBER_SEPARATOR)]
+    shared = Spec(originals[0].scheme, originals[0].location, _common_options(originals))
+    # The record of an ensemble is not that of each of its members.
+    recorded = _recorded_settings(policy) if len(originals) == 1 else {}
+    output = policy.known_classifier.output if len(originals) == 1 else None
+    same_order = originals if len(originals) == len(specs) else [shared] * len(specs)
+    return [_inherit(text, original, recorded, output) for text, original in zip(specs, same_order, strict=True)]
+
+
+def _inherit(text: str, original: Spec, recorded: Mapping[str, str], output: Output | None) -> DescribedModel:
+    if ":" not in text:
+        return DescribedModel(text)  # rejected with a hint when it is loaded
+    spec = parse_spec(text, ClassifierError)
+    scheme = MODELS.find(spec.scheme, f" in {split_credentials(text)[0]!r}")
+    is_same_scheme = spec.scheme == original.scheme
+    options = dict(recorded) if not scheme.describes_itself else {}
+    if is_same_scheme:
+        options |= select_harmless_options(original)
+    elif scheme.describes_itself:
+        return DescribedModel(text)
+    stated = options.pop("output", output)
+    if (spec.scheme, _location(text)) != (original.scheme, original.location):
+        # A function or a remote model is identified by its name, which another one must not borrow.
+        options.pop("name", None)
+    kept = {name: value for name, value in options.items() if name in scheme.known_options}
+    merged = Spec(spec.scheme, spec.location, {**kept, **spec.options})
+    return DescribedModel(str(merged), next((output for output in OUTPUTS if output == stated), None))
+
+
+def _location(text: str) -> str:
+    """Return the location of a spec without the user name and password of a URL, as policies store it."""
+    return parse_spec(split_credentials(text)[0], ClassifierError).location
+
+
+def _parse_leniently(name: str) -> Spec:
+    """Parse the name of a policy's classifier; that of a model made in Python need not be a spec."""
+    try:
+        return parse_spec(name, ClassifierError)
+    except ClassifierError:
+        return Spec("", name)
+
+
+def _common_options(specs: Sequence[Spec]) -> dict[str, str]:
+    """Return the options that all specs have with the same value."""
+    first, *others = specs
+    return {name: value for name, value in first.options.items() if all(o.options.get(name) == value for o in others)}
+
+
+def _recorded_settings(policy: Policy) -> dict[str, str]:
+    """Return the preprocessing of a policy as options: it may have been given in Python, and not in the spec."""
+    recorded, default = Preprocessing.from_dict(policy.known_classifier.preprocessing), Preprocessing()
+    names = [each.name for each in fields(Preprocessing) if each.name not in INPUT_FORMAT]
+    values = {name: getattr(recorded, name) for name in names if getattr(recorded, name) != getattr(default, name)}
+    return {
+        name: ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }

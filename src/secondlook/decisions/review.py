@@ -17,8 +17,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import as_pixels
 from secondlook.decisions.chunks import ScoreChunks
 from secondlook.decisions.formats import open_text, translate_write_errors
-from secondlook.decisions.rows import AUDIT, REASON
-from secondlook.errors import DecisionError
+from secondlook.errors import ANY, DecisionError, Repair
 from secondlook.files import TEMPORARY_SUFFIX, write_atomically
 from secondlook.sources import FileSource, Source, Subset
 from secondlook.specs import parse_spec
@@ -27,7 +26,7 @@ from secondlook.tables import format_csv_row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", REASON)
+QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", "reason")
 
 REJECTED_LIST = "rejected.csv"
 
@@ -73,14 +72,14 @@ class ReviewQueue:
 
         `tables` are the rows of all images, in order. Images that could not be read are left out.
         """
-        names = [name for name in QUEUE_COLUMNS if name != REASON]
+        names = [name for name in QUEUE_COLUMNS if name != "reason"]
         columns: dict[str, list[Any]] = {"position": [], **{name: [] for name in names}}
         start = 0
         for table in tables:
-            is_read = table[REASON].is_null().to_numpy()
+            is_read = table["reason"].is_null().to_numpy()
             is_due = ~table["accept"].to_numpy()
-            if AUDIT in table.column_names:
-                is_due = is_due | table[AUDIT].to_numpy()
+            if "audit" in table.column_names:
+                is_due = is_due | table["audit"].to_numpy()
             selected = np.flatnonzero(is_read & (include_accepted | is_due))
             columns["position"].append(start + selected)
             for name in names:
@@ -208,11 +207,12 @@ class ImageLocations:
         """Raise an error if the images of an export are not files."""
         if _has_files(self.source) or (self.rejected is not None and not include_accepted):
             return
-        repair = "pass rejected=FOLDER, where they are saved as PNG files"
+        repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
         if self.rejected is not None:
-            repair = "pass export_all=False, since only rejected images are saved as files"
+            repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
         raise DecisionError(
-            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not; {repair}."
+            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not",
+            repair=repair,
         )
 
     def path_of(self, image: ReviewImage) -> Path:

@@ -1,9 +1,8 @@
 """`SelectiveClassifier`: a scikit-learn classifier that predicts a class or rejects the image."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -14,41 +13,28 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions.adaptive_looks import AdaptiveLooks, LookedGroup, choose_chunk_rows, take_all_looks
-from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
-from secondlook.decisions.rows import REJECTED_LABEL, Decisions, compute_confidence, join_decisions, make_decisions
+from secondlook.decisions.decision import DEFAULT_LEVEL, REJECTED_LABEL, Decisions, make_decisions
+from secondlook.decisions.looking import LookedGroup
+from secondlook.decisions.plan import Plan
+from secondlook.decisions.policy_classifier import ResolvedClassifier, resolve_classifier
 from secondlook.diagnosis import ViewChoice, collect_views
-from secondlook.errors import DecisionError
-from secondlook.policies import (
-    DEFAULT_DELTA,
-    DEFAULT_TOLERANCE,
-    Guarantee,
-    Policy,
-    Rule,
-    Schedule,
-    as_methods,
-    certify,
-)
+from secondlook.errors import ANY, DecisionError, Repair
+from secondlook.policies import DEFAULT_DELTA, Guarantee, Policy, Schedule, as_methods, certify, read_policy
 from secondlook.predictions import (
     Chunking,
-    CollectJob,
+    Execution,
     PredictFrom,
     Predictions,
     check_class_names_match,
     check_classes,
-    choose_batch_size,
-    collect,
-    make_inference,
-    read_chunks,
     read_first_image,
 )
 from secondlook.progress import progress_bar
-from secondlook.sources import Source, Subset, open_labeled, open_source
+from secondlook.sources import Source, open_labeled, open_source
 from secondlook.specs import short_name
 from secondlook.views import AUTO, ViewSet, ViewsLike
 
-BLOCK_IMAGES = 1024
-"""Number of images that are predicted at once, so that memory does not grow with the number of images."""
+QUIET = Execution(progress=False)
 
 Values = TypeVar("Values", bound=Array)
 
@@ -59,11 +45,9 @@ class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc
 
 @dataclass
 class _Fitted:
-    """The loaded classifier and the policy in force; a mismatch voids its guarantee."""
+    """The plan in force, and what is known of how it came about."""
 
-    classifier: Classifier
-    policy: Policy
-    mismatch: str | None = None
+    plan: Plan
     n_classes: int | None = None
     view_choice: ViewChoice | None = None
 
@@ -82,7 +66,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A classifier, or whatever `load_classifier` accepts.
     policy
         A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from`,
-        `top_k`, `adaptive`, `tolerance` and `max_looks`, and its guarantee replaces `risk` and `delta`.
+        `top_k` and `adaptive`, and its guarantee replaces `risk` and `delta`.
     views, method, method_options
         Views, confidence method and its options. "auto" chooses views that suit the classifier and the images; the
         default method is 'blend'. Of a list of methods, `fit` chooses the one with the largest coverage; they share
@@ -91,23 +75,20 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Largest error rate among accepted images, and failure probability of this guarantee.
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
-    adaptive, tolerance, max_looks
+    adaptive
         Whether an image is looked at only until it is decided: True fits a schedule, a given one must have been fitted
-        to other images. For True: the fraction of images whose decision may differ from that with all looks, and the
-        largest number of looks, by default all views.
+        to other images.
     allow_mismatch
         Whether to use the policy with a classifier that it was not made for; nothing is guaranteed then.
-    progress
-        Whether to show progress bars.
-    device
-        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
+    execution
+        Where and how to classify; without progress bars by default.
 
     Attributes
     ----------
     classifier_
         The loaded classifier.
-    policy_, rule_
-        The policy in force, and its rule.
+    policy_
+        The policy in force; without a guarantee if the classifier is not the one it was made for.
     views_
         The views of the policy, in the order of looks if it is adaptive.
     view_choice_
@@ -129,11 +110,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         top_k: int = 1,
         method_options: dict[str, object] | None = None,
         adaptive: bool | Schedule = False,
-        tolerance: float = DEFAULT_TOLERANCE,
-        max_looks: int | None = None,
         allow_mismatch: bool = False,
-        progress: bool = False,
-        device: str = "auto",
+        execution: Execution = QUIET,
     ) -> None:
         self.classifier = classifier
         self.policy = policy
@@ -145,27 +123,18 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.top_k = top_k
         self.method_options = method_options
         self.adaptive = adaptive
-        self.tolerance = tolerance
-        self.max_looks = max_looks
         self.allow_mismatch = allow_mismatch
-        self.progress = progress
-        self.device = device
+        self.execution = execution
 
     @property
     def classifier_(self) -> Classifier:
         """The loaded classifier."""
-        return self._get_fitted().classifier
+        return self._get_fitted().plan.resolved.classifier
 
     @property
     def policy_(self) -> Policy:
         """The policy in force."""
-        return self._get_fitted().policy
-
-    @property
-    def rule_(self) -> Rule:
-        """The rule in force."""
-        fitted = self._get_fitted()
-        return fitted.policy.rule if fitted.mismatch is None else replace(fitted.policy.rule, guarantee=None)
+        return self._get_fitted().plan.policy
 
     @property
     def views_(self) -> ViewSet:
@@ -181,7 +150,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def n_classes_(self) -> int:
         """The number of classes."""
         fitted = self._get_fitted()
-        n_classes = fitted.n_classes or fitted.classifier.n_classes or len(fitted.policy.class_names or ())
+        n_classes = fitted.n_classes or self.classifier_.n_classes or len(self.policy_.class_names or ())
         if not n_classes:
             raise NotFittedError("the number of classes is unknown before the first prediction; call predict first.")
         return n_classes
@@ -203,75 +172,62 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         can be.
         """
         policy = self._load_policy()
-        views: ViewsLike
+        views: ViewsLike = self.views
         if policy is None:
-            classifier = load_classifier(self.classifier).on_device(self.device)
-            views = self.views
+            classifier = load_classifier(self.classifier)
             methods = None if self.method is None else as_methods(self.method)
             settings: dict[str, Any] = {"predict_from": self.predict_from, "top_k": self.top_k}
-            looking: dict[str, Any] = {name: getattr(self, name) for name in ("adaptive", "tolerance", "max_looks")}
+            settings |= {"adaptive": self.adaptive, "risk": self.risk, "delta": self.delta}
             options: dict[str, Any] = self.method_options or {}
-            risk: Any = self.risk
-            delta = self.delta
         else:
             classifier, views = self._resolve_classifier(policy).classifier, ViewSet(list(policy.views))
-            methods = (policy.method,)
+            methods, options = (policy.method,), dict(policy.options)
+            guarantee = policy.guarantee or Guarantee(risk=self.risk, delta=self.delta)
             settings = {"predict_from": policy.predict_from, "top_k": policy.top_k}
-            looking = {} if policy.schedule is None else {"adaptive": True, "tolerance": policy.schedule.tolerance}
-            options = dict(policy.options)
-            guarantee = policy.rule.guarantee or Guarantee(self.risk, self.delta)
-            risk, delta = guarantee.risk, guarantee.delta
-            if policy.classes is not None:
-                risk, settings["groups"] = dict(enumerate(policy.classes.risks)), "class"
+            settings |= {"risk": guarantee.risk, "delta": guarantee.delta}
+            if policy.schedule is not None:
+                settings |= {"adaptive": True, "tolerance": policy.schedule.tolerance}
+            if policy.groups:
+                settings |= {"groups": "class", "risk": {group.value: group.risk for group in policy.groups}}
+        classifier = classifier.on_device(self.execution.device)
         source = open_labeled(images, labels, classifier.class_names)
-        collected = collect_views(classifier, source, views, top_k=settings["top_k"], progress=self.progress)
+        collected = collect_views(classifier, source, views, top_k=settings["top_k"], progress=self.execution.progress)
         preds, choice = collected.preds, collected.choice
-        rule = certify(
+        certified = certify(
             preds,
             methods,
-            risk=risk,
-            delta=delta,
             duplicates=[source.ids[index] for index in source.find_duplicates()],
             tuning=collected.tuning if choice and len(collected.tuning) else None,
             **settings,
-            **looking,
             **options,
         )
-        if not rule.certified:
-            raise DecisionError(f"{rule.shortfall}.")
-        fitted_policy = Policy.from_rule(
-            rule,
-            classifier=classifier,
-            views=rule.list_views(preds.views.texts),
-            data=source.spec,
-            data_digest=source.digest,
-            class_names=preds.class_names,
-        )
-        self._fitted: _Fitted | None = _Fitted(classifier, fitted_policy, n_classes=preds.n_classes, view_choice=choice)
+        if not certified.certified:
+            raise DecisionError(f"{certified.shortfall}.")
+        plan = Plan(certified, ResolvedClassifier(classifier, None), self.execution)
+        self._fitted: _Fitted | None = _Fitted(plan, preds.n_classes, choice)
         return self
 
     def predict(self, images: Any) -> IntArray:
         """Return the accepted classes, and -1 for rejected images. int64 [N], or [N, k] for top_k > 1"""
-        return join_groups(self._look(images), partial(_predict_accepted, self.rule_))
+        return self._join(images, lambda preds: _predict_accepted(self.policy_, preds))
 
     def predict_proba(self, images: Any) -> Float64Array:
         """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
-        return join_groups(self._look(images), partial(_average_views, self.rule_))
+        return self._join(images, lambda preds: _average_views(self.policy_, preds))
 
     def confidence(self, images: Any) -> Float64Array:
-        """Return the confidence of each prediction, by the method of the rule. float64 [N]"""
-        return join_groups(self._look(images), partial(compute_confidence, self.rule_))
+        """Return the confidence of each prediction, by the method of the policy. float64 [N]"""
+        return self._join(images, self.policy_.compute_stopped)
 
-    def decide(self, images: Any, *, level: float = 0.95, seed: int = 0) -> Decisions:
+    def decide(self, images: Any, *, level: float | None = DEFAULT_LEVEL, seed: int = 0) -> Decisions:
         """Return predicted class, confidence, interval, decision and number of looks of each image.
 
-        `level` and `seed` are the confidence level and the random seed of the interval.
+        `level` and `seed` are the confidence level and the random seed of the interval, which is left out for None.
         """
-        rule = self.rule_
-        groups = (
-            (positions, make_decisions(rule, preds, level=level, seed=seed)) for positions, preds in self._look(images)
+        return Decisions.join(
+            (positions, make_decisions(self.policy_, preds, level=level, seed=seed))
+            for positions, preds in self._look(open_source(images).without_labels())
         )
-        return join_decisions(groups)
 
     def score(self, images: Any, labels: ArrayLike | None = None) -> float:
         """Return the fraction of images that are accepted and predicted correctly.
@@ -281,9 +237,12 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         source = open_labeled(images, labels, self.classifier_.class_names)
         if source.labels is None:
-            raise DecisionError(f"score needs labeled images, but {source.spec!r} has no labels; pass labels=.")
+            raise DecisionError(
+                f"score needs labeled images, but {source.spec!r} has no labels",
+                repair=Repair("pass {labels}", labels=ANY),
+            )
         label_of = dict(zip(source.ids, source.labels.tolist(), strict=True))
-        return float(join_groups(self._look_at_source(source), partial(_find_hits, self.rule_, label_of)).mean())
+        return float(self._join(source, lambda preds: _find_hits(self.policy_, label_of, preds)).mean())
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters and discard the fitted state, which belongs to the previous ones."""
@@ -307,79 +266,66 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if fitted is None:
             policy = self._load_policy()
             if policy is None:
-                raise NotFittedError("this SelectiveClassifier has no rule yet; pass policy=, or call fit first.")
-            resolved = self._resolve_classifier(policy)
-            fitted = self._fitted = _Fitted(resolved.classifier, policy, resolved.mismatch)
+                raise NotFittedError(
+                    "this SelectiveClassifier has no policy yet",
+                    repair=Repair("pass {policy}, or call fit first", policy=ANY),
+                )
+            resolved = self._resolve_classifier(policy).on_device(self.execution.device)
+            fitted = self._fitted = _Fitted(Plan(policy, resolved, self.execution))
         return fitted
 
     def _load_policy(self) -> Policy | None:
-        return Policy.load(self.policy) if isinstance(self.policy, str | Path) else self.policy
+        return read_policy(self.policy) if isinstance(self.policy, str | Path) else self.policy
 
     def _resolve_classifier(self, policy: Policy) -> ResolvedClassifier:
-        loaded = load_classifier(self.classifier)
-        return resolve_classifier(policy, loaded, allow_mismatch=self.allow_mismatch).on_device(self.device)
+        return resolve_classifier(policy, load_classifier(self.classifier), allow_mismatch=self.allow_mismatch)
 
-    def _look(self, images: Any) -> Iterator[LookedGroup]:
-        """Yield the predictions of some images at a time; folders of new images need not be classes."""
-        return self._look_at_source(open_source(images).without_labels())
+    def _join(self, images: Any, compute: Callable[[Predictions], Values]) -> Values:
+        """Compute something for the images of each group, and return it in the order of the images. [N, ...]"""
+        # Folders of new images need not be classes.
+        source = images if isinstance(images, Source) else open_source(images).without_labels()
+        positions, values = zip(*((places, compute(preds)) for places, preds in self._look(source)), strict=True)
+        return cast(Values, np.concatenate(values)[np.argsort(np.concatenate(positions))])
 
-    def _look_at_source(self, source: Source) -> Iterator[LookedGroup]:
-        looked_at = self._look_adaptively(source) if self.rule_.schedule else self._look_at_all_views(source)
-        for group in looked_at:
-            self._get_fitted().n_classes = group.preds.n_classes
-            yield group
-
-    def _look_at_all_views(self, source: Source) -> Iterator[LookedGroup]:
-        for start in range(0, len(source), BLOCK_IMAGES):
-            positions = np.arange(start, min(start + BLOCK_IMAGES, len(source)))
-            is_whole = len(positions) == len(source)
-            block = source if is_whole else Subset(source, positions, source.spec, source.on_error)
-            preds = collect(self.classifier_, block, self.views_, progress=self.progress)
-            yield LookedGroup(start + np.arange(len(preds)), preds)
-
-    def _look_adaptively(self, source: Source) -> Iterator[LookedGroup]:
-        classifier, rule = MemberOutputs(self.classifier_), self.rule_
-        check_class_names_match(classifier.members, source)
-        image = read_first_image(classifier, source)
-        chunking = Chunking(len(source), choose_chunk_rows(image, classifier))
-        job = CollectJob(classifier, source, self.views_, choose_batch_size("auto", image, classifier), chunking)
-        inference = make_inference(classifier, job.batch_size)
-        make_predictions = partial(classifier.as_predictions, class_names=None)
-        is_checked = False
-        bar = progress_bar(short_name(classifier.name), len(source), "images", enabled=self.progress)
-        with bar as advance, closing(read_chunks(job, lambda _: True)) as chunks:
-            for chunk in chunks:
-                looks = AdaptiveLooks(rule, [source.ids[index] for index in chunk.indices], make_predictions)
-                for positions, preds in take_all_looks(looks, chunk.images, inference):
-                    if not is_checked:
-                        check_classes(classifier.name, source, preds.n_classes)
-                        is_checked = True
+    def _look(self, source: Source) -> Iterator[LookedGroup]:
+        """Yield the predictions of some images at a time, by the number of looks."""
+        fitted = self._get_fitted()
+        plan = fitted.plan
+        check_class_names_match(plan.classifier.members, source)
+        image = read_first_image(plan.classifier, source)
+        chunking = Chunking(len(source), plan.choose_chunk_rows(image, plan.classifier(image[None]).shape[1]))
+        chunks = [(number, chunking.indices_of(number)) for number in chunking.numbers]
+        total, progress = len(source) * plan.progress_per_image, self.execution.progress
+        with (
+            progress_bar(short_name(plan.classifier.name), total, "images", enabled=progress) as advance,
+            closing(
+                plan.look_at_chunks(source, chunks, batch_size=self.execution.batch_size, advance=advance)
+            ) as looked,
+        ):
+            for chunk in looked:
+                for positions, preds in chunk.groups:
+                    if fitted.n_classes != preds.n_classes:
+                        check_classes(plan.classifier.name, source, preds.n_classes)
+                        fitted.n_classes = preds.n_classes
                     yield LookedGroup(chunk.indices[positions], preds)
-                advance(len(chunk.indices) + len(chunk.skipped))
 
 
-def join_groups(groups: Iterable[LookedGroup], compute: Callable[[Predictions], Values]) -> Values:
-    """Compute something for the images of each group, and return it in the order of their positions. [N, ...]"""
-    positions, values = zip(*((positions, compute(preds)) for positions, preds in groups), strict=True)
-    return cast(Values, np.concatenate(values)[np.argsort(np.concatenate(positions))])
-
-
-def _predict_accepted(rule: Rule, preds: Predictions) -> IntArray:
+def _predict_accepted(policy: Policy, preds: Predictions) -> IntArray:
     """Return the predicted classes, -1 where rejected. int64 [N], or [N, k] for top_k > 1"""
-    predicted = preds.predicted(rule.predict_from, rule.top_k)
-    accepted = rule.accept_images(preds, compute_confidence(rule, preds))
+    predicted = preds.predicted(policy.predict_from, policy.top_k)
+    accepted = make_decisions(policy, preds).accept
     return np.where(accepted.reshape((-1,) + (1,) * (predicted.ndim - 1)), predicted, REJECTED_LABEL)
 
 
-def _average_views(rule: Rule, preds: Predictions) -> Float64Array:
+def _average_views(policy: Policy, preds: Predictions) -> Float64Array:
     """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
-    views = slice(0, 1) if rule.predict_from == "image" else slice(None)
+    views = slice(0, 1) if policy.predict_from == "image" else slice(None)
     return np.concatenate([block[:, views].mean(axis=1) for _, block in preds.blocks()])
 
 
-def _find_hits(rule: Rule, label_of: Mapping[str, int], preds: Predictions) -> BoolArray:
+def _find_hits(policy: Policy, label_of: Mapping[str, int], preds: Predictions) -> BoolArray:
     """Return which images are accepted and predicted correctly. bool [N]"""
-    predicted = _predict_accepted(rule, preds).reshape(len(preds), rule.top_k)
+    predicted = _predict_accepted(policy, preds).reshape(len(preds), policy.top_k)
     labels = np.array([label_of[id_] for id_ in preds.ids])
     hits: BoolArray = (predicted == labels[:, None]).any(axis=1)
     return hits

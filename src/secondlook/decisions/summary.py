@@ -1,13 +1,81 @@
 """`ScoreSummary`: what a scoring job did."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from secondlook.decisions.chunk_worker import EngineUse
 from secondlook.policies import Guarantee
+from secondlook.predictions import ComputedChunk
 
+LISTED_WORKERS = 16
+"""Number of workers that the text of a summary lists."""
 LISTED_SKIPPED = 20
 """Number of skipped images that the text of a summary lists."""
+
+
+@dataclass
+class WorkerUse:
+    """What one worker did."""
+
+    images: int = 0
+    chunks: int = 0
+    seconds: float = 0.0
+
+    @property
+    def images_per_second(self) -> float:
+        """Images per second of work."""
+        return self.images / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class EngineUse:
+    """What the workers of an engine did, by their names, and how long it took in all."""
+
+    seconds: float = 0.0
+    workers: dict[str, WorkerUse] = field(default_factory=dict)
+
+    @property
+    def images(self) -> int:
+        """Number of images that were scored now, and not by an interrupted job before."""
+        return sum(worker.images for worker in self.workers.values())
+
+    @property
+    def images_per_second(self) -> float:
+        """Images per second of all workers together."""
+        return self.images / self.seconds if self.seconds else 0.0
+
+    def add(self, chunk: ComputedChunk, n_images: int) -> None:
+        """Count a chunk."""
+        worker = self.workers.setdefault(chunk.worker, WorkerUse())
+        worker.images += n_images
+        worker.chunks += 1
+        worker.seconds += chunk.seconds
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values."""
+        workers = [
+            {"name": name, **asdict(worker), "images_per_second": worker.images_per_second}
+            for name, worker in sorted(self.workers.items())
+        ]
+        return {
+            "computed": self.images,
+            "seconds": self.seconds,
+            "images_per_second": self.images_per_second,
+            "workers": workers,
+        }
+
+    def describe(self) -> Iterator[str]:
+        """Yield a line about all workers, and one about each."""
+        if not self.workers:
+            yield "computed: nothing, since all chunks were finished before"
+            return
+        speed = self.images_per_second
+        count = f"{len(self.workers)} worker{'s' * (len(self.workers) != 1)}"
+        yield f"computed: {self.images:,} images in {self.seconds:,.1f} s by {count}, {speed:,.0f} images/s"
+        for name, worker in sorted(self.workers.items())[:LISTED_WORKERS]:
+            yield f"  {name}: {worker.images:,} images, {worker.images_per_second:,.0f} images/s of work"
+        if len(self.workers) > LISTED_WORKERS:
+            yield f"  {len(self.workers) - LISTED_WORKERS:,} more workers"
 
 
 @dataclass(frozen=True)
@@ -21,12 +89,12 @@ class ScoreSummary:
     skipped: tuple[tuple[str, str], ...]
     """Id of each image that could not be read, and the reason."""
     guarantee: Guarantee | None
+    guarantee_text: str
+    """The guarantee in words, or 'none' with the reason."""
     mismatch: str | None
     """Why the guarantee of the policy does not hold, if it was used with another classifier."""
     rejected_folder: Path | None = None
     exports: tuple[str, ...] = ()
-    guarantee_of_policy: str = "none"
-    """The guarantee of the policy in words, or 'none' with the reason."""
     looks: int = 0
     """Number of looks at all images together."""
     views: int = 1
@@ -47,11 +115,6 @@ class ScoreSummary:
     def mean_looks(self) -> float:
         """Mean number of looks at an image."""
         return self.looks / self.images if self.images else 0.0
-
-    @property
-    def guarantee_text(self) -> str:
-        """The guarantee in words, or 'none' with the reason."""
-        return self.guarantee_of_policy if self.mismatch is None else f"none, since {self.mismatch}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the summary as JSON values."""

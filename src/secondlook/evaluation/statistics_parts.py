@@ -14,11 +14,20 @@ from secondlook.arrays import IntArray
 from secondlook.errors import MetricError
 from secondlook.estimators import FittedMethods
 from secondlook.evaluation.image_statistics import ImageStatistics, compute_statistics
-from secondlook.parts import DamagedPartError, LocalStorage, Parts
-from secondlook.predictions import Chunking, DamagedChunkWarning, Predictions, SkippedImage
+from secondlook.predictions import (
+    BrokenChunkError,
+    Chunking,
+    ChunkStore,
+    DamagedChunkWarning,
+    LocalStorage,
+    Predictions,
+    SkippedImage,
+    encode_chunk,
+)
 from secondlook.sources import Source
 
 SKIPPED = "secondlook.skipped"
+JOB = "statistics"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +79,7 @@ class StatisticsParts:
         self.folder = folder
         self.summarize = summarize
         self._source = source
-        self._parts = Parts(LocalStorage(folder))
+        self._parts = ChunkStore(LocalStorage(folder), JOB)
 
     def has(self, number: int) -> bool:
         """Whether the part of a chunk exists."""
@@ -78,8 +87,11 @@ class StatisticsParts:
 
     def write(self, number: int, content: bytes) -> None:
         """Write the part of a chunk."""
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(io.BytesIO(content))
         try:
-            self._parts.write(number, content)
+            self._parts.write(number, encode_chunk(JOB, number, table, table.schema.metadata))
         except OSError as error:
             raise MetricError(
                 f"statistics cannot be kept in {str(self.folder)!r}: {error.strerror}; free space or make the folder "
@@ -91,7 +103,7 @@ class StatisticsParts:
         for number in self._parts.numbers:
             try:
                 _, skipped = self._read(chunking, number)
-            except DamagedPartError as error:
+            except BrokenChunkError as error:
                 where = self._parts.locate(number)
                 warnings.warn(f"computing {where!r} again: {error}", DamagedChunkWarning, stacklevel=2)
                 self._parts.delete(number)
@@ -121,7 +133,7 @@ class StatisticsParts:
         for number in chunking.numbers:
             try:
                 part, broken = self._read(chunking, number)
-            except DamagedPartError as error:
+            except BrokenChunkError as error:
                 where = self._parts.locate(number)
                 raise MetricError(
                     f"the statistics {where!r} are damaged ({error}); evaluate again to replace them."
@@ -135,16 +147,15 @@ class StatisticsParts:
 
     def _read(self, chunking: Chunking, number: int) -> tuple[ImageStatistics | None, list[tuple[str, str]]]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(io.BytesIO(self._parts.read(number)))
+            table = self._parts.read(number)
             skipped = [(id_, reason) for id_, reason in json.loads(table.schema.metadata[SKIPPED.encode()])]
             part = ImageStatistics.from_arrow(table) if table.num_columns else None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise DamagedPartError(str(error)) from None
+            raise BrokenChunkError(str(error)) from None
         found = [*(() if part is None else part.ids), *(id_ for id_, _ in skipped)]
         expected = chunking.indices_of(number) if number in chunking.numbers else ()
         if sorted(found) != sorted(self._source.ids[index] for index in expected):
-            raise DamagedPartError("it has other images")
+            raise BrokenChunkError("it has other images")
         return part, skipped

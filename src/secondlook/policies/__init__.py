@@ -1,30 +1,29 @@
-"""Selective classification: thresholds with a guaranteed error rate, and policy files that store them."""
+"""Policies: thresholds with a guaranteed error rate, and the files that store them."""
 
 from secondlook.policies.audit_plan import AuditPlan, draw_audits
 from secondlook.policies.certification import certify, certify_confidence, threshold_for
 from secondlook.policies.fixed_sequence import largest_certified_count
 from secondlook.policies.frontier import CertifiedPoint, Frontier, compute_frontier
 from secondlook.policies.group_certification import OTHER_GROUPS, Risks
-from secondlook.policies.policy import (
-    POLICY_METADATA,
-    Policy,
-    PolicyClassifier,
-    PolicyWarning,
-    describe_classifier,
-    has_onnx_suffix,
-)
-from secondlook.policies.reference import BinCounts, Reference, make_reference
-from secondlook.policies.rule import (
+from secondlook.policies.guarantee import (
     DEFAULT_DELTA,
     Calibration,
     ComparedMethod,
     GroupThreshold,
     Guarantee,
-    LookedImages,
-    Rule,
     Shortfall,
 )
-from secondlook.policies.schedule import FrontierPoint, Looks, Schedule
+from secondlook.policies.policy import (
+    DEFAULT_METHOD,
+    POLICY_METADATA,
+    Policy,
+    PolicyWarning,
+    check_views_are_steps,
+    has_onnx_suffix,
+    read_policy,
+)
+from secondlook.policies.reference import BinCounts, Reference, make_reference
+from secondlook.policies.schedule import FrontierPoint, Schedule
 from secondlook.policies.schedule_fit import DEFAULT_TOLERANCE, fit_schedule
 from secondlook.policies.scored_images import as_methods, check_threshold_transfers
 from secondlook.policies.shift_model import (
@@ -44,6 +43,7 @@ from secondlook.policies.shift_model import (
 
 __all__ = [
     "DEFAULT_DELTA",
+    "DEFAULT_METHOD",
     "DEFAULT_SHIFT_IMAGES",
     "DEFAULT_TOLERANCE",
     "MAX_CLASS_GROUPS",
@@ -62,15 +62,11 @@ __all__ = [
     "Guarantee",
     "LearnedShift",
     "LogOddsRange",
-    "LookedImages",
-    "Looks",
     "Policy",
-    "PolicyClassifier",
     "PolicyWarning",
     "Reference",
     "RiskModel",
     "Risks",
-    "Rule",
     "Schedule",
     "ShiftModel",
     "Shortfall",
@@ -78,8 +74,8 @@ __all__ = [
     "certify",
     "certify_confidence",
     "check_threshold_transfers",
+    "check_views_are_steps",
     "compute_frontier",
-    "describe_classifier",
     "draw_audits",
     "fit_schedule",
     "group_classes",
@@ -87,6 +83,7 @@ __all__ = [
     "largest_certified_count",
     "make_reference",
     "measure_class_distance",
+    "read_policy",
     "threshold_for",
     "to_log_odds",
     "to_share",

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, is_number
-from secondlook.errors import DecisionError, MetricError
+from secondlook.errors import ANY, DecisionError, MetricError, Repair
 from secondlook.metrics import Ranking, rank
 from secondlook.policies.fixed_sequence import (
     estimate_prospect,
@@ -18,7 +18,8 @@ from secondlook.policies.fixed_sequence import (
     smallest_certifiable_risk,
 )
 from secondlook.policies.group_certification import CertifiedGroups, Grouping, Risks, certify_groups, make_grouping
-from secondlook.policies.rule import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, Rule, Shortfall
+from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, Shortfall
+from secondlook.policies.policy import Policy
 from secondlook.policies.schedule_fit import DEFAULT_TOLERANCE
 from secondlook.policies.scored_images import (
     Adaptive,
@@ -48,19 +49,19 @@ def certify(
     tolerance: float = DEFAULT_TOLERANCE,
     max_looks: int | None = None,
     **options: object,
-) -> Rule:
-    """Return the rule with the largest coverage whose error rate among accepted images is at most `risk`.
+) -> Policy:
+    """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
     The guarantee holds for every classifier, confidence and distribution, with probability 1 - `delta` over the draw of
-    the labeled images (proof in docs/selective.md). If nothing can be guaranteed, the rule accepts nothing: `certified`
-    is False and `shortfall` tells what would have been possible.
+    the labeled images (proof in docs/selective.md). If nothing can be guaranteed, the policy accepts nothing:
+    `certified` is False and `shortfall` tells what would have been possible.
 
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
     To certify each with the whole `delta` and keep the best would break it.
 
     A method that has to be fitted, such as 'learned', is fitted on images that are set apart (a quarter of the images,
-    at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive rule; what
-    is certified are the adaptive decisions themselves.
+    at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive policy;
+    what is certified are the adaptive decisions themselves.
 
     With `groups`, every group has a threshold of its own, and the error rate among its accepted images is at most its
     risk, in all groups at once with probability 1 - `delta`. A group where nothing can be guaranteed accepts nothing.
@@ -80,7 +81,7 @@ def certify(
         Failure probability of the guarantee.
     groups
         "class" for the predicted classes, or one label per image, [N], which must be known of new images, too, when
-        they are decided: `rule.accept(confidence, groups=...)`. The true class is not.
+        they are decided: `policy.accept(preds, groups=...)`. The true class is not.
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
     duplicates
@@ -96,25 +97,35 @@ def certify(
         number of looks, by default all views.
     """
     if not preds.has_labels:
-        raise DecisionError("a guarantee needs labeled images, but these predictions have no labels; pass labels=.")
+        raise DecisionError(
+            "a guarantee needs labeled images, but these predictions have no labels",
+            repair=Repair("pass {labels}", labels=ANY),
+        )
     looking = Looking(adaptive, tolerance, max_looks)
     requested = _Request.check(preds, groups, risk, delta, predict_from, top_k, looking)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
     fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-    rules, candidates = [], []
+    share = delta / len(fitted.options)
+    policies, candidates = [], []
     for text in fitted.options:
         scored = score_judged_images(distinct, fitted, text, looking, requested.plan)
-        share = delta / len(fitted.options)
-        rules.append(scored.complete(requested.certify(scored, share), share))
+        policies.append(scored.complete(requested.certify(scored, share), share))
         candidates.append(scored)
-    best = max(range(len(rules)), key=lambda place: rules[place].coverage)
-    rule = replace(
-        _complete_best(rules, best, requested.guarantee), compared=_compare(tuple(fitted.options), rules, best)
+    best = max(range(len(policies)), key=lambda place: policies[place].coverage)
+    policy = _complete_best(policies, best, requested.guarantee)
+    counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
+    return policy.model_copy(
+        update={
+            "calibration": _update(policy.calibration, **counts),
+            "compared": _compare(tuple(fitted.options), policies, best),
+            "reference": candidates[best].describe_reference(policy.threshold, len(policies)),
+        }
     )
-    reference = candidates[best].describe_reference(rule.threshold, len(rules))
-    assert rule.calibration is not None, "both ways to certify count images"
-    left_out = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
-    return replace(rule, calibration=replace(rule.calibration, **left_out), reference=reference)
+
+
+def _update(calibration: Calibration | None, **counts: object) -> Calibration:
+    assert calibration is not None, "every way to choose a threshold counts images"
+    return calibration.model_copy(update=counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,11 +152,19 @@ class _Request:
         check_probability("delta", delta)
         if groups is None:
             if isinstance(risk, Mapping):
-                raise DecisionError("risk= is a mapping of the risks of groups, but there are no groups; pass groups=.")
+                raise DecisionError(
+                    "is a mapping of the risks of groups, but there are no groups",
+                    argument="risk",
+                    repair=Repair("pass {groups}", groups=ANY),
+                )
             check_probability("risk", risk)
-            return cls(Guarantee(risk, delta), None, {})
+            return cls(Guarantee(risk=risk, delta=delta), None, {})
         if looking.adaptive is not False:
-            raise DecisionError("adaptive= looks until one threshold decides, which groups= has several of; omit one.")
+            raise DecisionError(
+                "looks until one threshold decides, but groups have several",
+                argument="adaptive",
+                repair=Repair("omit it, or {groups}", groups=ANY),
+            )
         grouping = make_grouping(preds, groups, risk, predict_from, top_k)
         for name, value in zip(grouping.names, grouping.risks, strict=True):
             check_probability("risk", value, f" of {name!r}" if isinstance(risk, Mapping) else "")
@@ -155,8 +174,8 @@ class _Request:
         """Return the threshold that a schedule is fitted for."""
         return plan_for_risk(scored, self.guarantee.risk)
 
-    def certify(self, scored: ScoredImages, delta: float) -> Rule:
-        """Return the rule for the confidence of some of the images, with a failure probability of its own."""
+    def certify(self, scored: ScoredImages, delta: float) -> Policy:
+        """Return the policy for the confidence of some of the images, with a failure probability of its own."""
         correct, confidence = scored.correct(), scored.confidence
         if self.grouping is None:
             return certify_confidence(correct, confidence, risk=self.guarantee.risk, delta=delta)
@@ -165,39 +184,54 @@ class _Request:
         return certify_groups(correct, confidence, self.grouping.select(images), delta)
 
 
-def _compare(methods: Sequence[str], rules: Sequence[Rule], best: int) -> tuple[ComparedMethod, ...]:
+def _compare(methods: Sequence[str], policies: Sequence[Policy], best: int) -> tuple[ComparedMethod, ...]:
     """Return what each of several methods certifies."""
     return tuple(
         ComparedMethod(
             method=text,
-            threshold=rule.threshold if rule.certified else None,
-            coverage=rule.coverage,
+            threshold=policy.threshold if policy.certified else None,
+            coverage=policy.coverage,
             chosen=place == best,
         )
-        for place, (text, rule) in enumerate(zip(methods, rules, strict=True))
+        for place, (text, policy) in enumerate(zip(methods, policies, strict=True))
     )
 
 
-def certify_confidence(correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA) -> Rule:
-    """Return the rule of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
+EXTERNAL = "external"
+"""Method of a policy whose confidences were computed elsewhere."""
+
+
+def certify_confidence(
+    correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA, method: str = EXTERNAL
+) -> Policy:
+    """Return the policy of `certify` for a confidence computed elsewhere, which is called `method`.
+
+    bool [N], float64 [N]
+    """
     check_risk_and_delta(risk, delta)
     ranking = _rank(correct, confidence)
     _check_finite(np.asarray(confidence))
-    guarantee = Guarantee(risk, delta)
+    guarantee = Guarantee(risk=risk, delta=delta)
     accepted = largest_certified_count(ranking, risk, delta)
-    if accepted is None:
-        prospect = estimate_prospect(ranking, risk, delta)
-        shortfall = Shortfall(
-            guarantee,
-            smallest_certifiable_risk(lambda other: largest_certified_count(ranking, other, delta) is not None, risk),
-            None if prospect.needed is None else prospect.needed - ranking.n_images,
-            find_certifiable_delta(lambda other: largest_certified_count(ranking, risk, other) is not None, delta),
-            Calibration(ranking.n_images, prospect.accepted, prospect.errors),
-        )
-        return Rule(math.inf, calibration=Calibration(ranking.n_images, 0, 0), shortfall=shortfall)
-    tie = int(np.searchsorted(ranking.accepted, accepted))
-    calibration = Calibration(ranking.n_images, accepted, int(ranking.errors[tie]))
-    return Rule(float(ranking.confidences[tie]), guarantee=guarantee, calibration=calibration)
+    if accepted is not None:
+        tie = int(np.searchsorted(ranking.accepted, accepted))
+        calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=int(ranking.errors[tie]))
+        threshold = float(ranking.confidences[tie])
+        return Policy(threshold=threshold, method=method, guarantee=guarantee, calibration=calibration)
+    prospect = estimate_prospect(ranking, risk, delta)
+    shortfall = Shortfall(
+        requested=guarantee,
+        smallest_risk=smallest_certifiable_risk(
+            lambda other: largest_certified_count(ranking, other, delta) is not None, risk
+        ),
+        additional_images=None if prospect.needed is None else prospect.needed - ranking.n_images,
+        larger_delta=find_certifiable_delta(
+            lambda other: largest_certified_count(ranking, risk, other) is not None, delta
+        ),
+        closest=Calibration(images=ranking.n_images, accepted=prospect.accepted, errors=prospect.errors),
+    )
+    nothing = Calibration(images=ranking.n_images, accepted=0, errors=0)
+    return Policy(threshold=math.inf, method=method, calibration=nothing, shortfall=shortfall)
 
 
 def threshold_for(
@@ -212,15 +246,15 @@ def threshold_for(
     tolerance: float = DEFAULT_TOLERANCE,
     max_looks: int | None = None,
     **options: object,
-) -> Rule:
-    """Return the rule that accepts at least this fraction of the images, without a guarantee about errors.
+) -> Policy:
+    """Return the policy that accepts at least this fraction of the images, without a guarantee about errors.
 
     Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed, except to
     fit a method. The default method and the other arguments are those of `certify`.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
         raise DecisionError(
-            f"coverage={coverage!r} is not a fraction of images; expected a number in (0, 1], such as 0.8."
+            "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
         )
     looking = Looking(adaptive, tolerance, max_looks)
     fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
@@ -229,9 +263,11 @@ def threshold_for(
     threshold = find_threshold(scored.confidence, coverage)
     accepted = scored.confidence >= threshold
     errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
-    calibration = Calibration(len(accepted), int(np.sum(accepted)), errors, tuning=len(fitted.tuning))
-    reference = scored.describe_reference(threshold)
-    return replace(scored.complete(Rule(threshold, calibration=calibration), DEFAULT_DELTA), reference=reference)
+    calibration = Calibration(
+        images=len(accepted), accepted=int(np.sum(accepted)), errors=errors, tuning=len(fitted.tuning)
+    )
+    policy = scored.complete(Policy(threshold=threshold, calibration=calibration), DEFAULT_DELTA)
+    return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
 
 
 def check_risk_and_delta(risk: float, delta: float) -> None:
@@ -244,30 +280,26 @@ def check_probability(name: Literal["risk", "delta"], value: float, where: str =
     """Raise an error unless a risk or a delta is between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
         example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
-        raise DecisionError(f"{name}={value!r}{where}; expected a number between 0 and 1, such as {example}.")
+        raise DecisionError(
+            f"is invalid{where}; expected a number between 0 and 1, such as {example}", argument=name, value=value
+        )
 
 
-def _complete_best(rules: Sequence[Rule], best: int, guarantee: Guarantee) -> Rule:
-    """Return the best rule, each of which had an equal share of delta, with the guarantee or shortfall of the choice.
+def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) -> Policy:
+    """Return the best policy, each of which had an equal share of delta, with the guarantee or shortfall of the choice.
 
-    With probability 1 - delta all certified rules are good at once, so the choice may depend on the labeled images.
+    With probability 1 - delta all certified policies are good at once, so the choice may depend on the labeled images.
     """
-    if rules[best].certified:
-        return replace(rules[best], guarantee=guarantee)
-    shortfalls = [rule.shortfall for rule in rules if rule.shortfall is not None]
+    if policies[best].certified:
+        return policies[best].model_copy(update={"guarantee": guarantee})
+    shortfalls = [policy.shortfall for policy in policies if policy.shortfall is not None]
     closest = min(shortfalls, key=lambda one: math.inf if one.additional_images is None else one.additional_images)
     alike = [one for one in shortfalls if one.group == closest.group]
     risks = [one.smallest_risk for one in alike if one.smallest_risk is not None]
-    deltas = [len(rules) * one.larger_delta for one in alike if one.larger_delta is not None]
-    return replace(
-        rules[best],
-        shortfall=replace(
-            closest,
-            requested=guarantee,
-            smallest_risk=min(risks, default=None),
-            larger_delta=min(deltas, default=None),
-        ),
-    )
+    deltas = [len(policies) * one.larger_delta for one in alike if one.larger_delta is not None]
+    reachable = {"smallest_risk": min(risks, default=None), "larger_delta": min(deltas, default=None)}
+    shortfall = closest.model_copy(update={"requested": guarantee, **reachable})
+    return policies[best].model_copy(update={"shortfall": shortfall})
 
 
 def _check_finite(confidence: Array) -> None:
@@ -283,4 +315,4 @@ def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
     try:
         return rank(correct, confidence)
     except MetricError as error:
-        raise DecisionError(str(error)) from None
+        raise DecisionError.from_error(error) from None

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from secondlook.policies.certification import certify_confidence, check_risk_and_delta
-from secondlook.policies.rule import DEFAULT_DELTA, Rule
+from secondlook.policies.guarantee import DEFAULT_DELTA
+from secondlook.policies.policy import Policy
 from secondlook.policies.schedule import Schedule
 from secondlook.policies.schedule_fit import DEFAULT_TOLERANCE, FRONTIER_MARGINS
 from secondlook.policies.scored_images import (
@@ -40,8 +41,8 @@ class Frontier:
 
     schedule: Schedule
     """The schedule with the margin of the default tolerance."""
-    rule: Rule
-    """The adaptive rule with this schedule; it may not be certified."""
+    policy: Policy
+    """The adaptive policy with this schedule; it may not be certified."""
     points: tuple[CertifiedPoint, ...]
     """By increasing margin; those that certify nothing are included."""
     all_looks: CertifiedPoint
@@ -59,7 +60,7 @@ def compute_frontier(
     tuning: object = None,
     **options: object,
 ) -> Frontier:
-    """Certify adaptive rules of increasing margins on the same images; the arguments are those of `certify`."""
+    """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
     check_risk_and_delta(risk, delta)
     looking = Looking(True, DEFAULT_TOLERANCE, None)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
@@ -69,16 +70,16 @@ def compute_frontier(
     assert scored.adapted is not None, "looking is adaptive"
     chosen = scored.adapted.schedule
     margins = sorted({*FRONTIER_MARGINS, chosen.margin})
-    rules = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
+    policies = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
     expected = {point.margin: point.looks for point in chosen.frontier}
-    points = tuple(_make_point(margin, rule, expected[margin]) for margin, rule in rules.items())
+    points = tuple(_make_point(margin, policy, expected[margin]) for margin, policy in policies.items())
     final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
     full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
     all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
-    return Frontier(chosen, rules[chosen.margin], points, all_looks)
+    return Frontier(chosen, policies[chosen.margin], points, all_looks)
 
 
-def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: float) -> Rule:
+def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: float) -> Policy:
     assert scored.adapted is not None, "looking is adaptive"
     schedule = scored.adapted.schedule.model_copy(update={"margin": margin})
     adapted = replace(scored.adapted, schedule=schedule)
@@ -86,8 +87,8 @@ def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: flo
     return changed.complete(certify_confidence(changed.correct(), adapted.confidence, risk=risk, delta=delta), delta)
 
 
-def _make_point(margin: float, rule: Rule, expected_looks: float) -> CertifiedPoint:
-    counts = rule.calibration
+def _make_point(margin: float, policy: Policy, expected_looks: float) -> CertifiedPoint:
+    counts = policy.calibration
     assert counts is not None, "certify_confidence counts images"
     looks = expected_looks if counts.mean_looks is None else counts.mean_looks
     return CertifiedPoint(margin, looks, counts.coverage, (counts.differing or 0) / counts.images)

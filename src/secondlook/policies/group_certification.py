@@ -23,16 +23,8 @@ from secondlook.policies.fixed_sequence import (
     find_certifiable_delta,
     smallest_certifiable_risk,
 )
-from secondlook.policies.rule import (
-    Calibration,
-    GroupedBy,
-    GroupThreshold,
-    Guarantee,
-    Rule,
-    Shortfall,
-    find_first_classes,
-    join_names,
-)
+from secondlook.policies.guarantee import Calibration, GroupedBy, GroupThreshold, Guarantee, Shortfall
+from secondlook.policies.policy import Policy, find_first_classes, join_names
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 
@@ -106,14 +98,15 @@ def _resolve_risks(
     """Return the risk of each group, which a mapping may have under its name or its value."""
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        raise DecisionError(f"duplicate group {name!r} ({times} times); group names must be unique, rename groups=.")
+        raise DecisionError(f"duplicate group {name!r} ({times} times); group names must be unique, so rename them.")
     if not isinstance(risk, Mapping):
         return (risk,) * len(names)
     noun = "class" if grouped_by == "class" else "group"
     for key in risk:
         if key not in names and key not in values and key != OTHER_GROUPS:
             raise DecisionError(
-                f"risk= names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
+                f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}",
+                argument="risk",
             )
     by_group = [
         [risk[key] for key in (name, value, OTHER_GROUPS) if key in risk]
@@ -122,14 +115,15 @@ def _resolve_risks(
     missing = [repr(name) for name, found in zip(names, by_group, strict=True) if not found]
     if missing:
         raise DecisionError(
-            f"risk= has no risk for {join_names(missing)}; name every {noun}, or give the others a risk with the key "
-            f"{OTHER_GROUPS!r}."
+            f"has no risk for {join_names(missing)}; name every {noun}, or give the others a risk with the key "
+            f"{OTHER_GROUPS!r}",
+            argument="risk",
         )
     return tuple(found[0] for found in by_group)
 
 
-def certify_groups(correct: BoolArray, confidence: Float64Array, grouping: Grouping, delta: float) -> Rule:
-    """Return the rule with a threshold for each group, all of which are guaranteed jointly. bool [N], float64 [N]"""
+def certify_groups(correct: BoolArray, confidence: Float64Array, grouping: Grouping, delta: float) -> Policy:
+    """Return the policy with a threshold for each group, all of which are guaranteed jointly. bool [N], float64 [N]"""
     rankings = [
         rank(correct[chosen], confidence[chosen]) if chosen.any() else None
         for chosen in (grouping.members == index for index in range(len(grouping.names)))
@@ -142,12 +136,14 @@ def certify_groups(correct: BoolArray, confidence: Float64Array, grouping: Group
         for index, (ranking, count) in enumerate(zip(rankings, counts, strict=True))
     )
     calibration = Calibration(
-        len(correct), sum(group.accepted for group in groups), sum(group.errors for group in groups)
+        images=len(correct),
+        accepted=sum(group.accepted for group in groups),
+        errors=sum(group.errors for group in groups),
     )
-    threshold = min(group.threshold for group in groups)
+    threshold = min(group.limit for group in groups)
     is_certified = math.isfinite(threshold)
-    return Rule(
-        threshold,
+    return Policy(
+        threshold=threshold,
         guarantee=grouping.guarantee(delta) if is_certified else None,
         calibration=calibration,
         shortfall=None if is_certified else _describe_shortfall(grouping, groups, rankings, delta),
@@ -200,17 +196,21 @@ def _describe_group(
     grouping: Grouping, index: int, ranking: Ranking | None, count: int | None, share: float
 ) -> GroupThreshold:
     """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
-    name, value, risk = grouping.names[index], grouping.values[index], grouping.risks[index]
-    if ranking is None:
-        needed = count_without_errors(risk, share) + 1
-        return GroupThreshold(name, value, risk, math.inf, 0, 0, 0, needed)
-    if count is None:
+    known: dict[str, Any] = {
+        "name": grouping.names[index],
+        "value": grouping.values[index],
+        "risk": (risk := grouping.risks[index]),
+        "images": 0 if ranking is None else ranking.n_images,
+    }
+    if ranking is not None and count is not None:
+        tie = int(np.searchsorted(ranking.accepted, count))
+        threshold, errors = float(ranking.confidences[tie]), int(ranking.errors[tie])
+        return GroupThreshold(**known, threshold=threshold, accepted=count, errors=errors)
+    more: int | None = count_without_errors(risk, share) + 1
+    if ranking is not None:
         prospect = estimate_prospect(ranking, risk, share)
         more = None if prospect.needed is None else prospect.needed - ranking.n_images
-        return GroupThreshold(name, value, risk, math.inf, ranking.n_images, 0, 0, more)
-    tie = int(np.searchsorted(ranking.accepted, count))
-    threshold, errors = float(ranking.confidences[tie]), int(ranking.errors[tie])
-    return GroupThreshold(name, value, risk, threshold, ranking.n_images, count, errors)
+    return GroupThreshold(**known, threshold=None, accepted=0, errors=0, additional_images=more)
 
 
 def _describe_shortfall(
@@ -232,10 +232,10 @@ def _describe_shortfall(
         return any(find_joint_counts(rankings, risks, delta))
 
     return Shortfall(
-        requested,
-        smallest_certifiable_risk(lambda risk: can_certify([risk] * len(groups), delta), requested.risk),
-        group.additional_images,
-        find_certifiable_delta(lambda other: can_certify(grouping.risks, other), delta),
-        Calibration(ranking.n_images, prospect.accepted, prospect.errors),
-        group.name,
+        requested=requested,
+        smallest_risk=smallest_certifiable_risk(lambda risk: can_certify([risk] * len(groups), delta), requested.risk),
+        additional_images=group.additional_images,
+        larger_delta=find_certifiable_delta(lambda other: can_certify(grouping.risks, other), delta),
+        closest=Calibration(images=ranking.n_images, accepted=prospect.accepted, errors=prospect.errors),
+        group=group.name,
     )

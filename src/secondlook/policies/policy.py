@@ -1,22 +1,21 @@
-"""Policy files: a rule together with the classifier and the views it belongs to, stored as JSON with a checksum.
-
-A file that `export_onnx` wrote has the same JSON in its metadata.
-"""
+"""`Policy`: which predictions are accepted, by which confidence, from which views of which classifier; and its file."""
 
 import datetime
+import importlib
 import itertools
 import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
+import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import (
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     computed_field,
@@ -26,206 +25,107 @@ from pydantic import (
 from pydantic_core import from_json
 
 from secondlook import __version__
-from secondlook.arrays import BoolArray, Output
-from secondlook.classifiers import Preprocessing, is_sealed, read_onnx_metadata
-from secondlook.errors import ClassifierError, DecisionError, SecondLookError, ViewError
-from secondlook.estimators import find_method
-from secondlook.evaluation import format_class
-from secondlook.files import Count, FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
+from secondlook.classifiers import Classifier, Preprocessing, is_sealed, read_onnx_metadata
+from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
+from secondlook.estimators import confidence as compute_confidence
+from secondlook.estimators import find_method, running_confidence
+from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.policies.guarantee import (
+    GROUP_NOUNS,
+    MAX_LISTED_GROUPS,
+    Calibration,
+    ComparedMethod,
+    GroupedBy,
+    GroupThreshold,
+    Guarantee,
+    Shortfall,
+)
 from secondlook.policies.reference import Reference
-from secondlook.policies.rule import Calibration, ComparedMethod, GroupThreshold, Guarantee, Rule
-from secondlook.policies.schedule import Schedule
-from secondlook.policies.schedule_fit import check_adaptive_method
+from secondlook.policies.schedule import Schedule, check_adaptive_method
 from secondlook.policies.shift_model import ShiftModel
-from secondlook.predictions import PredictFrom
+from secondlook.predictions import ClassifierRecord, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
-from secondlook.tables import format_html
-from secondlook.views import View, ViewSet
-
-OptionValue = str | int | float | bool | None
-
-VERSION_1_KEYS = {"by": "predict_from", "k": "top_k", "promise": "guarantee"}
-"""Keys of version 1 files that were renamed in version 2."""
-VERSION_1_PREDICT_FROM = {"x": "image", "D": "views"}
-
-OLDER_VERSIONS = (1, 2, 3, 4, 5)
-VERSIONS_WITHOUT_CHECKSUM = (1, 2)
+from secondlook.tables import TextTable, format_html
+from secondlook.views import View, as_view_set_with_names
 
 POLICY_METADATA = "secondlook.policy"
 """Key of the metadata of an exported ONNX file that has the policy as JSON."""
 
+DEFAULT_METHOD = "blend"
+"""The confidence of policies, and of every function that takes a method."""
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
-UNGUARANTEED = "pass allow_mismatch=True to use it without the guarantee"
+_ALLOW_MISMATCH = "or pass {allow_mismatch} to use it without the guarantee"
+_FILE_OPTION = str | int | float | bool | None
 
 
-class PolicyWarning(UserWarning):
+class PolicyWarning(SecondLookWarning):
     """A policy that was changed after it was written, so that its guarantee is lost."""
-
-
-class Describable(Protocol):
-    """The attributes of a classifier that a policy stores: a `Classifier`, or the record of one in a store."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-    @property
-    def output(self) -> Output: ...  # noqa: D102
-    @property
-    def preprocessing(self) -> object: ...  # noqa: D102
 
 
 class Mismatch(NamedTuple):
     """Why a classifier is not the one of a policy, and how to repair it."""
 
     reason: str
-    repair: str
+    repair: Repair
 
 
-class PolicyClassifier(FrozenRecord):
-    """The classifier of a policy: its name, digest, kind of output and preprocessing."""
+class LookedImages(NamedTuple):
+    """How often each image is looked at, its confidence when looking stops, and the class predicted then."""
 
-    name: str
-    digest: str
-    output: Output
-    preprocessing: dict[str, object]
-
-
-class PolicyGuarantee(FrozenRecord):
-    """The guarantee of a policy, if it has one."""
-
-    certified: bool
-    risk: float | None = Field(default=None, gt=0, lt=1)
-    delta: float | None = Field(default=None, gt=0, lt=1)
-    text: str
-
-    @model_validator(mode="after")
-    def _check_certified(self) -> Self:
-        if self.certified == (self.risk is None) or self.certified == (self.delta is None):
-            raise ValueError("expected risk and delta if, and only if, certified is true")
-        return self
-
-
-class PolicyCalibration(FrozenRecord):
-    """The images that the threshold was chosen on, and the counts on them."""
-
-    data: str
-    digest: str
-    images: int = Field(gt=0)
-    accepted: int = Field(ge=0)
-    errors: int | None = Field(default=None, ge=0)
-    duplicates: int = Field(default=0, ge=0)
-    joint_delta: float | None = Field(default=None, gt=0, le=1)
-    tuning: int = Field(default=0, ge=0)
-    mean_looks: float | None = Field(default=None, ge=1)
-    differing: int | None = Field(default=None, ge=0)
-    differing_bound: float | None = Field(default=None, ge=0, le=1)
-    differing_delta: float | None = Field(default=None, gt=0, lt=1)
-    reviewed: int | None = Field(default=None, ge=0)
-    estimated_risk: float | None = Field(default=None, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _check_looks(self) -> Self:
-        looks = (self.mean_looks, self.differing, self.differing_bound, self.differing_delta)
-        if len({value is None for value in looks}) > 1:
-            raise ValueError("expected all of mean_looks, differing, differing_bound and differing_delta, or none")
-        return self
-
-
-class PolicyClasses(FrozenRecord):
-    """The threshold of each class and the counts on the images predicted as it, in the order of the outputs."""
-
-    thresholds: tuple[float | None, ...]
-    """None where nothing can be guaranteed, and nothing is accepted."""
-    risks: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
-    images: tuple[Count, ...]
-    accepted: tuple[Count, ...]
-    errors: tuple[Count, ...]
-    """Errors among the accepted images."""
-    additional_images: tuple[Count | None, ...]
-    """Rough number of additional images that are enough where nothing is accepted."""
-
-    @model_validator(mode="after")
-    def _check_columns(self) -> Self:
-        lengths = {name: len(getattr(self, name)) for name in type(self).model_fields}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"expected one value per class in each list, got {lengths}")
-        if all(threshold is None for threshold in self.thresholds):
-            raise ValueError("expected a threshold for at least one class")
-        for index, threshold in enumerate(self.thresholds):
-            if not self.errors[index] <= self.accepted[index] <= self.images[index]:
-                raise ValueError(
-                    f"expected no more errors than accepted images, and no more of them than images of class {index}"
-                )
-            if (threshold is None) != (self.accepted[index] == 0):
-                raise ValueError(f"expected a threshold if, and only if, images of class {index} are accepted")
-        return self
-
-    @property
-    def threshold(self) -> float:
-        """The smallest threshold of any class."""
-        return min(threshold for threshold in self.thresholds if threshold is not None)
-
-    @classmethod
-    def from_groups(cls, groups: Sequence[GroupThreshold]) -> Self:
-        """Return the record of the thresholds of all classes."""
-        return cls(
-            thresholds=tuple(group.threshold if math.isfinite(group.threshold) else None for group in groups),
-            risks=tuple(group.risk for group in groups),
-            images=tuple(group.images for group in groups),
-            accepted=tuple(group.accepted for group in groups),
-            errors=tuple(group.errors for group in groups),
-            additional_images=tuple(group.additional_images for group in groups),
-        )
-
-    def to_groups(self, class_names: tuple[str, ...] | None) -> tuple[GroupThreshold, ...]:
-        """Return the thresholds of all classes as those of groups."""
-        columns = (self.risks, self.thresholds, self.images, self.accepted, self.errors, self.additional_images)
-        return tuple(
-            GroupThreshold(
-                format_class(class_names, index), index, risk, math.inf if threshold is None else threshold, *counts
-            )
-            for index, (risk, threshold, *counts) in enumerate(zip(*columns, strict=True))
-        )
-
-    def guarantee(self, delta: float) -> Guarantee:
-        """Return what is guaranteed about all classes."""
-        return Guarantee.of_groups("class", self.risks, delta)
+    looks: IntArray
+    """Number of looks, int64 [N]."""
+    confidence: Float64Array
+    """float64 [N]"""
+    predicted: IntArray
+    """The predicted class, int64 [N], or the top k classes, int64 [N, k]."""
 
 
 class Policy(FrozenRecord):
-    """A rule together with the classifier, the views and the calibration images it belongs to.
+    """Accept a prediction if its confidence is at least `threshold`.
 
-    Make one with `Policy.from_rule`, store it with `save`, read it with `Policy.load`. Files of versions 1 to 5 can be
-    read. A stored policy has a checksum; one that was changed since has no guarantee.
+    `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
+    threshold. A stored policy has a checksum; one that was changed since has no guarantee.
     """
 
     format: Literal["secondlook policy"] = "secondlook policy"
-    version: Literal[6] = 6
-    made: str
-    secondlook: str
-    classifier: PolicyClassifier
-    views: tuple[str, ...]
-    method: str
-    options: dict[str, OptionValue] = Field(default_factory=dict)
+    version: Literal[1] = 1
+    made: str = ""
+    """When the policy was saved for the first time."""
+    secondlook: str = __version__
+    classifier: ClassifierRecord | None = None
+    """The classifier that the threshold was chosen for; None if it was chosen from arrays."""
+    views: tuple[str, ...] = ()
+    """The views that the confidence is computed from, in the order of looks; empty if unknown."""
+    method: str = DEFAULT_METHOD
+    options: dict[str, Any] = Field(default_factory=dict)
     predict_from: PredictFrom = "image"
     top_k: int = Field(default=1, gt=0)
-    threshold: float
-    """Smallest confidence that is accepted; with thresholds for classes, the smallest one of all."""
-    guarantee: PolicyGuarantee
-    calibration: PolicyCalibration | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=True)]
+    """Smallest confidence that is accepted, of any group if there are groups; infinite if nothing is accepted."""
+    guarantee: Guarantee | None = None
+    """What is guaranteed about accepted images; None if nothing is."""
+    calibration: Calibration | None = None
+    """Counts on the images that the threshold was chosen on."""
+    shortfall: Shortfall | None = Field(default=None, exclude=True)
+    """Why a requested guarantee could not be given; not stored."""
     class_names: tuple[str, ...] | None = None
     """Names of the classes in the order of the classifier's outputs; None if unknown."""
     schedule: Schedule | None = None
-    """When to stop looking; `views` are in the order of looks then. None if every image has all looks."""
-    classes: PolicyClasses | None = None
-    """The threshold of each predicted class; None if all have the same."""
+    """When to stop looking; None if every image has all looks."""
+    grouped_by: GroupedBy | None = None
+    groups: tuple[GroupThreshold, ...] = ()
+    """The threshold of each predicted class, in the order of the outputs, or of each group; empty if all share one."""
     compared: tuple[ComparedMethod, ...] = ()
     """The methods that were certified together, of which `method` is the best."""
-    reference: Reference | None = None
+    reference: Reference | None = Field(default=None, repr=False)
     """How the calibration images looked, which monitoring compares new images with; None if unknown."""
-    shifts: ShiftModel | None = None
+    shifts: ShiftModel | None = Field(default=None, repr=False)
     """How scores tell accuracy when images change, as learned from corrupted images; None if it was not learned."""
+
+    _was_changed: bool = PrivateAttr(default=False)
+    _binding: Any = PrivateAttr(default=None)
+    """How the classifier is found, and the compiled plan; belongs to `secondlook.decisions`."""
 
     # mypy does not support decorators above a property.
     @computed_field(repr=False)  # type: ignore[prop-decorator]
@@ -237,232 +137,339 @@ class Policy(FrozenRecord):
     @model_validator(mode="wrap")
     @classmethod
     def _verify(cls, content: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Validate the content of any version; a stored policy that was changed since loses its guarantee."""
-        # What is stored has a version; a policy made in Python, as in `from_rule`, cannot have been changed.
+        """Validate stored content; a policy that was changed since it was written loses its guarantee."""
+        # What is stored has a version; a policy made in Python cannot have been changed.
         if not isinstance(content, dict) or (info.mode == "python" and "version" not in content):
             return validate(content)
-        policy = validate(_upgrade(content))
-        if _is_intact(content) is False:
+        others = {key: value for key, value in content.items() if key != "checksum"}
+        policy = validate(others)
+        if content.get("checksum") != compute_checksum(others):
             path = (info.context or {}).get("path")
             where = "the policy" if path is None else f"policy {str(path)!r}"
             warnings.warn(
-                f"{where} was changed after it was written (its checksum is wrong or missing), so nothing is "
-                "guaranteed; restore the file, or calibrate again.",
-                PolicyWarning,
-                stacklevel=4,  # the caller of `load`
+                PolicyWarning(
+                    f"{where} was changed after it was written (its checksum is wrong or missing), so nothing is "
+                    "guaranteed; restore the file, or calibrate again."
+                ),
+                stacklevel=4,
             )
-            lost = PolicyGuarantee(certified=False, text=LOST_GUARANTEE)
             # In place, since a constructor returns its own instance whatever a validator returns.
-            object.__setattr__(policy, "guarantee", lost)
+            object.__setattr__(policy, "guarantee", None)
+            policy._was_changed = True
         return policy
+
+    @field_validator("threshold")
+    @classmethod
+    def _check_threshold(cls, threshold: float) -> float:
+        if math.isnan(threshold):
+            raise ValueError("expected a number, got NaN")
+        return threshold
 
     @field_validator("views")
     @classmethod
     def _check_views(cls, views: tuple[str, ...]) -> tuple[str, ...]:
-        if views[:1] != ("identity",):
+        if views and views[0] != "identity":
             raise ValueError(f"expected a list of views that starts with 'identity', got {list(views)}")
         try:
-            return ViewSet(list(views)).texts
+            return as_view_set_with_names(list(views)).texts if views else ()
         except SecondLookError as error:
             raise ValueError(str(error)) from None
 
     @field_validator("method")
     @classmethod
-    def _check_method(cls, method: str) -> str:
+    def _check_method(cls, method: str, info: ValidationInfo) -> str:
         try:
-            find_method(method)
+            if info.mode == "json":  # in Python, the threshold may be one of confidences computed elsewhere
+                find_method(method)
         except SecondLookError as error:
             raise ValueError(str(error)) from None
         return method
 
     @field_validator("options")
     @classmethod
-    def _check_option_names(cls, options: dict[str, OptionValue], info: ValidationInfo) -> dict[str, OptionValue]:
-        known = find_method(info.data["method"]).options if "method" in info.data else tuple(options)
-        for name in options:
+    def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if not options or "method" not in info.data:
+            return options
+        known = find_method(info.data["method"]).options
+        for name, value in options.items():
             if name not in known:
                 raise ValueError(
                     f"method {info.data['method']!r} has no option {name!r}; known: {', '.join(known) or 'none'}."
                     f"{did_you_mean(name, known)}"
                 )
+            if info.mode == "json" and not isinstance(value, _FILE_OPTION):
+                raise ValueError(f"expected a text or a number for option {name!r}")
         return options
 
-    @field_validator("schedule")
-    @classmethod
-    def _check_schedule(cls, schedule: Schedule | None, info: ValidationInfo) -> Schedule | None:
-        if schedule is None or not {"views", "method", "options"} <= info.data.keys():
-            return schedule
-        pairs = itertools.zip_longest(schedule.views, info.data["views"], fillvalue="none")
+    @model_validator(mode="after")
+    def _check_schedule(self) -> Self:
+        schedule = self.schedule
+        if schedule is None:
+            return self
+        pairs = itertools.zip_longest(schedule.views, self.views or schedule.views, fillvalue="none")
         for look, (found, expected) in enumerate(pairs, start=1):
             if found != expected:
                 raise ValueError(
                     f"expected the views of the policy in the order of looks, got {found} instead of {expected} as "
                     f"look {look}"
                 )
-        if schedule.method != info.data["method"]:
-            raise ValueError(f"expected method {info.data['method']!r}, got {schedule.method!r}")
+        if schedule.method != self.method:
+            raise ValueError(f"expected method {self.method!r} of the schedule, got {schedule.method!r}")
         try:
-            check_adaptive_method(schedule.method, info.data["options"])
+            check_adaptive_method(schedule.method, self.options)
         except SecondLookError as error:
             raise ValueError(str(error)) from None
-        return schedule
+        return self
 
-    @field_validator("classes")
-    @classmethod
-    def _check_classes(cls, classes: PolicyClasses | None, info: ValidationInfo) -> PolicyClasses | None:
-        if classes is None:
-            return None
-        n_classes, names = len(classes.thresholds), info.data.get("class_names")
-        if names is not None and len(names) != n_classes:
-            raise ValueError(f"expected a threshold for each of {len(names)} classes, got {n_classes}")
-        if info.data.get("threshold") != classes.threshold:
-            raise ValueError(f"expected the threshold of the policy to be the smallest one, {classes.threshold}")
-        if info.data.get("schedule") is not None:
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        if (self.grouped_by is None) != (not self.groups):
+            raise ValueError("expected groups if, and only if, the policy is grouped")
+        if not self.groups:
+            return self
+        if self.schedule is not None:
             raise ValueError("expected one threshold for all classes of a policy with a schedule")
-        stated = info.data.get("guarantee")
-        if stated is not None and stated.certified and stated.risk != max(classes.risks):
-            raise ValueError(f"expected the risk of the guarantee to be the largest one, {max(classes.risks)}")
-        return classes
+        if self.threshold != min(group.limit for group in self.groups):
+            raise ValueError("expected the threshold of the policy to be the smallest one of its groups")
+        if self.grouped_by == "class":
+            if [group.value for group in self.groups] != list(range(len(self.groups))):
+                raise ValueError("expected one group for each class, in the order of the outputs")
+            if self.class_names is not None and len(self.class_names) != len(self.groups):
+                raise ValueError(
+                    f"expected a threshold for each of {len(self.class_names)} classes, got {len(self.groups)}"
+                )
+        if self.guarantee is not None and self.guarantee.risk != max(group.risk for group in self.groups):
+            raise ValueError("expected the risk of the guarantee to be the largest one of the groups")
+        return self
 
-    @classmethod
-    def from_rule(
-        cls,
-        rule: Rule,
-        *,
-        classifier: Describable,
-        views: tuple[str, ...],
-        data: str = "",
-        data_digest: str = "",
-        class_names: tuple[str, ...] | None = None,
-        made: str | None = None,
-    ) -> Self:
-        """Return the policy of a rule; with a schedule, `views` are those of the schedule.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and self.__dict__ == other.__dict__
 
-        Parameters
-        ----------
-        rule, classifier, views
-            The rule, and the classifier and the views that its confidence is computed with.
-        data, data_digest
-            The spec and the digest of the images that the threshold was chosen on.
-        class_names
-            Names of the classes in the order of the classifier's outputs.
-        made
-            Creation time, now by default.
-        """
-        _check_steps(views)
-        if not math.isfinite(rule.threshold):
-            raise DecisionError(f"a policy needs a finite threshold, got {rule.threshold}: {rule}.")
-        if rule.grouped_by == "label":
-            raise DecisionError(
-                "a policy can store thresholds of predicted classes, not of other groups, which are unknown when it "
-                "decides; keep the rule and pass the groups to its accept()."
-            )
-        try:
-            return cls(
-                made=made or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                secondlook=__version__,
-                classifier=describe_classifier(classifier),
-                views=views,
-                method=rule.method,
-                options=_check_options(rule),
-                predict_from=rule.predict_from,
-                top_k=rule.top_k,
-                threshold=rule.threshold,
-                guarantee=_describe_guarantee(rule.guarantee),
-                calibration=_describe_calibration(rule.calibration, data, data_digest),
-                class_names=class_names,
-                schedule=rule.schedule,
-                classes=PolicyClasses.from_groups(rule.groups) if rule.grouped_by else None,
-                compared=rule.compared,
-                reference=rule.reference,
-            )
-        except ValidationError as error:
-            raise DecisionError(f"invalid policy, {describe_invalid(error)}; correct the rule or its views.") from None
+    __hash__ = None  # type: ignore[assignment]
 
-    @property
-    def rule(self) -> Rule:
-        """The rule to decide by."""
-        stated, counts, classes = self.guarantee, self.calibration, self.classes
-        guarantee = Guarantee(stated.risk, stated.delta) if stated.risk and stated.delta else None
-        if guarantee is not None and classes is not None:
-            guarantee = classes.guarantee(guarantee.delta)
-        calibration = Calibration(**counts.model_dump(exclude={"data", "digest"})) if counts else None
-        return Rule(
-            self.threshold,
-            self.method,
-            self.predict_from,
-            self.top_k,
-            dict(self.options),
-            guarantee,
-            calibration,
-            schedule=self.schedule,
-            grouped_by=None if classes is None else "class",
-            groups=() if classes is None else classes.to_groups(self.class_names),
-            compared=self.compared,
-            reference=self.reference,
-        )
-
-    @property
-    def class_thresholds(self) -> tuple[float | None, ...] | None:
-        """The threshold of each predicted class, None where nothing is accepted; None if all have the same."""
-        return None if self.classes is None else self.classes.thresholds
+    # --- What it decides ---
 
     @property
     def certified(self) -> bool:
         """Whether the error rate among accepted images is guaranteed."""
-        return self.rule.certified
-
-    @property
-    def guarantee_text(self) -> str:
-        """The guarantee in words; 'none' if there is none, with the reason if it was lost."""
-        if self.rule.guarantee is not None:
-            return str(self.rule.guarantee)
-        # Any other text was written by whoever wrote the file, and may claim anything.
-        return LOST_GUARANTEE if self.guarantee.text == LOST_GUARANTEE else "none"
+        return self.guarantee is not None
 
     @property
     def coverage(self) -> float:
-        """Fraction of the calibration images that the rule accepts."""
-        return self.rule.coverage
+        """Fraction of the calibration images that the policy accepts."""
+        if self.calibration is None:
+            raise DecisionError(
+                "a plain threshold has no coverage, since it was not chosen on images; use accept(preds).mean()."
+            )
+        return self.calibration.coverage
+
+    def confidence(self, preds: Predictions) -> Float64Array:
+        """Compute the confidence that the threshold applies to: with a schedule, when looking stops. -> float64 [N]"""
+        return self.look(preds).confidence
+
+    def look(self, preds: Predictions) -> LookedImages:
+        """Return how often each image is looked at, and what is known of it then.
+
+        `preds` are for all views of the policy, and with a schedule at least for its views.
+        """
+        if self.schedule is None:
+            values = compute_confidence(
+                preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options
+            )
+            looks = np.full(preds.n_images, preds.n_views)
+            return LookedImages(looks, values, preds.predicted(self.predict_from, self.top_k))
+        looked_at = select_schedule_views(preds, self.schedule)
+        looks, confidence = self.schedule.look(self.compute_running(looked_at), self.threshold)
+        return LookedImages(looks, confidence, self._predict(looked_at, looks))
+
+    def compute_running(self, preds: Predictions) -> Float64Array:
+        """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. -> float64 [N, V]"""
+        return running_confidence(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)
+
+    def compute_stopped(self, preds: Predictions) -> Float64Array:
+        """Compute the confidence of images that were looked at in all views of `preds`, and in no others. float64 [N]
+
+        With a schedule it is the estimate for all looks.
+        """
+        if self.schedule is None:
+            return self.confidence(preds)
+        return self.schedule.estimate(preds.n_views, self.compute_running(preds)[:, -1])
+
+    def _predict(self, preds: Predictions, looks: IntArray) -> IntArray:
+        """Predict classes from the image itself, or from as many views as were looked at. int64 [N] or [N, k]"""
+        if self.predict_from == "image":
+            return preds.predicted("image", self.top_k)
+        predicted = np.empty((preds.n_images, self.top_k), dtype=np.int64)
+        for count in np.unique(looks):
+            stopped = looks == count
+            seen = preds.select(views=list(preds.views.texts[:count]), images=stopped)
+            predicted[stopped] = seen.predicted("views", self.top_k).reshape(-1, self.top_k)
+        return predicted[:, 0] if self.top_k == 1 else predicted
+
+    def accept(
+        self, preds: Predictions | ArrayLike, *, method: str | None = None, groups: ArrayLike | None = None
+    ) -> BoolArray:
+        """Return whether each prediction is accepted. -> bool [N]
+
+        Parameters
+        ----------
+        preds
+            Predictions, whose confidence is computed by the method of the policy; or confidences computed elsewhere,
+            float [N], together with the name of their `method`.
+        method
+            Only for confidences: the method they were computed with, which must be that of the policy.
+        groups
+            For a policy that was certified with groups: their label for each image, [N]. Predicted classes are known
+            from predictions; for confidences computed elsewhere they are int [N].
+        """
+        if isinstance(preds, Predictions):
+            chosen = preds.select(views=list(self.views)) if self.views and self.schedule is None else preds
+            values = self.confidence(chosen)
+            if self.grouped_by == "class":
+                groups = self.find_first_classes(chosen)
+        elif method is None:
+            raise DecisionError(
+                "numbers do not tell which confidence they are, and a threshold is valid for its own method only",
+                repair=Repair(
+                    "pass predictions, whose confidence is computed here, or name the method: {method}",
+                    method=self.method,
+                ),
+            )
+        elif method != self.method:
+            raise DecisionError(
+                f"the threshold is for confidence {self.method!r}, got confidences of {method!r}; pass predictions, "
+                "whose confidence is computed here."
+            )
+        else:
+            values = _as_confidences(preds)
+        return self.accept_values(values, groups)
+
+    def accept_values(self, values: Float64Array, groups: ArrayLike | None = None) -> BoolArray:
+        """Return whether confidences of the policy's method are accepted. float64 [N] -> bool [N]"""
+        accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
+        return accepted
+
+    def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
+        """Return the threshold of each image, float64 [N], or that of all; `groups` are those of `accept`."""
+        if self.grouped_by is None:
+            if groups is not None:
+                raise DecisionError(
+                    "the policy has one threshold for all images", repair=Repair("omit {groups}", groups=ANY)
+                )
+            return self.threshold
+        known = "the predicted class" if self.grouped_by == "class" else "the label of the group"
+        if groups is None:
+            raise DecisionError(
+                f"the policy has a threshold for each {GROUP_NOUNS[self.grouped_by]}",
+                repair=Repair(f"pass {{groups}} with {known} of each image", groups=ANY),
+            )
+        values = as_array(groups, "groups", DecisionError)
+        if values.shape != shape:
+            raise DecisionError(f"groups has shape {values.shape} for confidences {shape}; expected {known} of each.")
+        by_value = {group.value: group.limit for group in self.groups}
+        for value in dict.fromkeys(values.ravel().tolist()):
+            if value not in by_value:
+                index = int(np.flatnonzero(values == value)[0])
+                names = [str(one) for one in by_value]
+                raise DecisionError(
+                    f"groups is {value!r} at index {index}, a group that the policy has no threshold for; known groups:"
+                    f" {join_names(names)}.{did_you_mean(str(value), names)}"
+                )
+        return np.array([by_value[value] for value in values.ravel().tolist()], dtype=np.float64).reshape(shape)
+
+    def find_first_classes(self, preds: Predictions) -> IntArray:
+        """Return the predicted class of each image, the first of the top k. int64 [N]"""
+        if self.grouped_by == "class" and preds.n_classes != len(self.groups):
+            raise DecisionError(
+                f"the policy has thresholds for {len(self.groups)} classes, but the classifier has {preds.n_classes}; "
+                "use the classifier that it was certified for, or certify again."
+            )
+        return find_first_classes(preds, self.predict_from, self.top_k)
+
+    # --- Images, which the room of decisions looks at ---
+
+    def decide(self, image: object, **options: Any) -> Any:
+        """Return the `Decision` about one image: predicted class, confidence, and whether the prediction is accepted.
+
+        The decision is that of `score` for the same image. With an adaptive policy, one view after another is
+        classified until the image is decided, otherwise all of them in one batch.
+
+        Parameters
+        ----------
+        image
+            A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
+        options
+            `interval=True` also computes the bootstrap interval of the confidence over the views; `level` and `seed`
+            are its confidence level and random seed.
+        """
+        return _open_decisions().compile_policy(self).decide(image, **options)
+
+    def bind(self, classifier: object = None, **options: Any) -> Self:
+        """Return the policy with the classifier that it decides with: anything that `load_classifier` accepts.
+
+        `allow_mismatch=True` accepts a classifier that the policy was not made for, and voids the guarantee;
+        `execution` tells where and how to classify.
+        """
+        return cast(Self, _open_decisions().bind_policy(self, classifier, **options))
+
+    def score(self, data: Any, out: str | Path, **options: Any) -> Any:
+        """Decide about all images of `data` and write the decisions to `out`: `secondlook.score` with this policy."""
+        return _open_decisions().score(self, data, out, **options)
+
+    # --- The classifier it belongs to ---
 
     @property
-    def identity(self) -> str:
-        """What tells the policy from others, in words."""
-        return f"{self.method} >= {self.threshold:.6g}, made {self.made}, checksum {self.checksum[:8]}"
+    def known_classifier(self) -> ClassifierRecord:
+        """The classifier; an error if the policy has none."""
+        if self.classifier is None:
+            raise DecisionError(
+                "the policy was made from arrays, so it has no classifier to look at images with; pass predictions to "
+                "its accept(), or certify predictions that were collected with a classifier."
+            )
+        return self.classifier
 
-    def accept(self, confidence: ArrayLike, groups: ArrayLike | None = None) -> BoolArray:
-        """Return whether each prediction is accepted. float [N] -> bool [N]
-
-        With thresholds for classes, `groups` are the predicted classes, int [N].
-        """
-        return self.rule.accept(confidence, groups)
-
-    def check(self, classifier: Describable) -> None:
+    def check(self, classifier: Classifier | ClassifierRecord) -> None:
         """Raise an error for a classifier, an output or a preprocessing that the threshold was not chosen for."""
         mismatch = self.find_mismatch(classifier)
         if mismatch is not None:
-            raise DecisionError(f"{mismatch.reason}; {mismatch.repair}.")
+            raise DecisionError(mismatch.reason, repair=mismatch.repair)
 
-    def find_mismatch(self, classifier: Describable) -> Mismatch | None:
+    def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> Mismatch | None:
         """Return how a classifier differs from the one that the policy was made for, or None."""
-        expected, given = self.classifier, describe_classifier(classifier)
+        expected, given = self.classifier, ClassifierRecord.describe(classifier)
+        if expected is None:
+            return Mismatch(
+                "the policy was made from arrays, so it is not known which classifier it is for",
+                Repair(f"certify predictions that were collected with the classifier, {_ALLOW_MISMATCH}", **_ALLOWED),
+            )
         if not given.digest:
             return Mismatch(
                 f"classifier {given.name!r} has no digest that could be compared with the policy for {expected.name!r}",
-                f"load it with name=, or {UNGUARANTEED}",
+                Repair(f"load it with {{name}}, {_ALLOW_MISMATCH}", name=ANY, **_ALLOWED),
             )
         if given.digest != expected.digest:
             return Mismatch(
                 f"the policy is for classifier {expected.name!r} (digest {expected.digest[:12]}), got {given.name!r} "
                 f"(digest {given.digest[:12]})",
-                f"calibrate again, or {UNGUARANTEED}",
+                Repair(f"calibrate again, {_ALLOW_MISMATCH}", **_ALLOWED),
             )
         if given.output != expected.output:
             return Mismatch(
                 f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}",
-                f"load it with output={expected.output!r}, or {UNGUARANTEED}",
+                Repair(f"load it with {{output}}, {_ALLOW_MISMATCH}", output=expected.output, **_ALLOWED),
             )
-        return _find_setting_mismatch(expected.preprocessing, given.preprocessing)
+        for stored in sorted({*expected.preprocessing, *given.preprocessing}):
+            wanted, found = expected.preprocessing.get(stored), given.preprocessing.get(stored)
+            if wanted != found:
+                setting = Preprocessing.setting_name(stored)
+                return Mismatch(
+                    f"the policy was made with preprocessing {setting}={wanted}, but the classifier has "
+                    f"{setting}={found}",
+                    Repair(f"load it with {setting}={wanted}, {_ALLOW_MISMATCH}", **_ALLOWED),
+                )
+        return None
+
+    # --- Its file ---
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the policy and its checksum as a JSON file, atomically.
@@ -470,13 +477,31 @@ class Policy(FrozenRecord):
         A file with another policy, or with anything else, is replaced only if `overwrite` is set. The same policy, made
         at another time, may be written again.
         """
+        self._check_storable()
         if not overwrite:
             self._check_replaceable(Path(path))
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        content = self.model_copy(update={"made": self.made or now}).model_dump_json(indent=2)
         # One line for each list of numbers. Texts hold no line breaks, so that none is changed.
-        content = re.sub(
-            r"\[\n(?:null|[-+.,eE\d\s])*\]", lambda match: "".join(match[0].split()), self.model_dump_json(indent=2)
-        )
+        content = re.sub(r"\[\n(?:null|[-+.,eE\d\s])*\]", lambda match: "".join(match[0].split()), content)
         write_bytes_atomically(Path(path), content.encode() + b"\n")
+
+    def _check_storable(self) -> None:
+        if not math.isfinite(self.threshold):
+            raise DecisionError(f"a policy file needs a finite threshold, got {self.threshold}: {self}.")
+        find_method(self.method)
+        if self.grouped_by == "label":
+            raise DecisionError(
+                "a policy file can store thresholds of predicted classes, not of other groups, which are unknown when "
+                "it decides; keep the policy in memory and pass the groups to its accept()."
+            )
+        for name, value in self.options.items():
+            if not isinstance(value, _FILE_OPTION):
+                raise DecisionError(
+                    f"option {name}= of confidence {self.method!r} is a {type(value).__name__}, which belongs to the "
+                    "given images, but a policy file can store texts and numbers only; choose a method that needs no "
+                    "such option."
+                )
 
     def _check_replaceable(self, path: Path) -> None:
         if not path.is_file() or path.stat().st_size == 0:
@@ -493,51 +518,114 @@ class Policy(FrozenRecord):
                     return
                 found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
         raise DecisionError(
-            f"{str(path)!r} exists and holds {found}; pass overwrite=True to replace it, or choose another name."
+            f"{str(path)!r} exists and holds {found}",
+            repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
         )
 
     def decides_like(self, other: "Policy") -> bool:
         """Whether the policies differ only in when, by which version and after how many others they were made."""
-        return self._decisive_content() == other._decisive_content()
+        return self.decisive_content == other.decisive_content
 
-    def _decisive_content(self) -> dict[str, object]:
+    @property
+    def decisive_content(self) -> dict[str, object]:
+        """All fields but when, by which version and after how many others the policy was made."""
         return self.model_dump(
             exclude={"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
         )
 
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read and validate a policy file, or the policy in an ONNX file that `export_onnx` wrote.
+    # --- In words ---
 
-        A file that was changed after it was written causes a `PolicyWarning`, and the policy has no guarantee.
-        """
-        try:
-            return cls.model_validate_json(_read_content(Path(path)), context={"path": path})
-        except OSError as error:
-            raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
-        except ValidationError as error:
-            raise DecisionError(
-                f"invalid policy {str(path)!r}, {describe_invalid(error)}; calibrate again, or use the version of "
-                "secondlook that wrote it."
-            ) from None
+    @property
+    def guarantee_text(self) -> str:
+        """The guarantee in words; 'none' if there is none, with the reason if it was lost."""
+        return LOST_GUARANTEE if self._was_changed else str(self.guarantee or "none")
 
-    @staticmethod
-    def is_intact(file: str | Path | bytes) -> bool | None:
-        """Return whether a policy file, or its content, is as it was written.
+    @property
+    def identity(self) -> str:
+        """What tells the policy from others, in words."""
+        return f"{self.method} >= {self.threshold:.6g}, made {self.made}, checksum {self.checksum[:8]}"
 
-        None for versions 1 and 2, which have no checksum; a `ValueError` for anything but a JSON object.
-        """
-        content = from_json(file if isinstance(file, bytes) else _read_content(Path(file)))
-        if not isinstance(content, dict):
-            raise ValueError("expected a JSON object")
-        return _is_intact(content)
+    def __repr__(self) -> str:
+        guarantee = "no guarantee" if self.guarantee is None else f"at most {100 * self.guarantee.risk:g} % errors"
+        coverage = "" if self.calibration is None else f", coverage {100 * self.calibration.coverage:.4g} %"
+        classifier = "" if self.classifier is None else f", for {self.classifier.name}"
+        threshold = "accept nothing" if not math.isfinite(self.threshold) else self.describe_threshold()
+        return f"<Policy: {threshold}, {guarantee}{coverage}, {len(self.views)} views{classifier}>"
 
     def __str__(self) -> str:
-        rule = self.rule.describe(self.guarantee_text)
-        return f"{rule}\nfor {self.classifier.name}, {len(self.views)} views, made {self.made}"
+        if self.shortfall is not None:
+            lines = [f"accept nothing: {self.shortfall}"]
+        else:
+            lines = [self.describe_threshold(), f"guarantee: {self.guarantee_text}"]
+        if len(self.compared) > 1:
+            lines.append(
+                f"method: the best of {len(self.compared)}, which share delta equally, so that the guarantee holds for "
+                "whichever is chosen"
+            )
+        if self.calibration is not None:
+            lines += _format_calibration(self.calibration, self.schedule)
+        lines += map(str, self.list_tables())
+        if self.classifier is not None:
+            made = f", made {self.made}" if self.made else ""
+            lines.append(f"for {self.classifier.name}, {len(self.views)} views{made}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return format_html([self])
+
+    def describe_threshold(self) -> str:
+        """Return what is accepted, in words."""
+        if self.grouped_by is None:
+            return f"accept where {self.method} >= {self.threshold:.6g}"
+        return f"accept where {self.method} >= the threshold of the {GROUP_NOUNS[self.grouped_by]}"
+
+    def list_tables(self) -> list[TextTable]:
+        """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
+        tables = [self.make_group_table()] if self.groups else []
+        if len(self.compared) > 1:
+            tables.append(self.make_method_table())
+        if self.schedule is not None and math.isfinite(self.threshold):
+            tables.append(self.schedule.make_table(self.threshold))
+        return tables
+
+    def make_group_table(self) -> TextTable:
+        """Return a line for each group, or for those with the smallest coverage if there are many."""
+        shown, more = self.groups, len(self.groups) - MAX_LISTED_GROUPS
+        if more > 0:
+            shown = tuple(sorted(shown, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS])
+        noun = "class" if self.grouped_by == "class" else "group"
+        rows: list[tuple[str, ...]] = [(noun, "risk", "threshold", "images", "accepted", "wrong", "coverage", "")]
+        rows += [_format_group(group) for group in shown]
+        if more > 0:
+            rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
+        return TextTable(rows, numbers=True)
+
+    def make_method_table(self) -> TextTable:
+        """Return a line for each of the methods that were certified together."""
+        rows = [("method", "threshold", "coverage", "")]
+        for one in self.compared:
+            threshold = "none" if one.threshold is None else f"{one.threshold:.6g}"
+            rows.append((one.method, threshold, f"{100 * one.coverage:.2f} %", "chosen" if one.chosen else ""))
+        return TextTable(rows, numbers=True)
+
+
+_ALLOWED: dict[str, Any] = {"allow_mismatch": True}
+
+
+def read_policy(path: str | Path) -> Policy:
+    """Read and validate a policy file, or the policy in an ONNX file that `export_onnx` wrote.
+
+    A file that was changed after it was written causes a `PolicyWarning`, and the policy has no guarantee.
+    """
+    try:
+        return Policy.model_validate_json(_read_content(Path(path)), context={"path": path})
+    except OSError as error:
+        raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
+    except ValidationError as error:
+        raise DecisionError(
+            f"invalid policy {str(path)!r}, {describe_invalid(error)}; calibrate again, or use the version of "
+            "secondlook that wrote it."
+        ) from None
 
 
 def has_onnx_suffix(path: object) -> bool:
@@ -545,14 +633,52 @@ def has_onnx_suffix(path: object) -> bool:
     return isinstance(path, str | Path) and Path(path).suffix.lower() == ".onnx"
 
 
+def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
+    """Return the predicted class of each image, the first of the top k. int64 [N]"""
+    return preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return names of groups for a message, the first of many only."""
+    return ", ".join([*names[:MAX_LISTED_GROUPS], *(["..."] if len(names) > MAX_LISTED_GROUPS else [])])
+
+
+def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions:
+    """Return the predictions for the views of a schedule, in the order of looks."""
+    missing = [view for view in schedule.views if view not in preds.views.texts]
+    if missing:
+        raise DecisionError(
+            f"the schedule looks at view {missing[0]!r}, which the predictions lack (they have "
+            f"{', '.join(preds.views.texts)}); collect with the views of the schedule, or fit another schedule."
+        )
+    return preds.select(views=list(schedule.views))
+
+
+def check_views_are_steps(views: Sequence[str]) -> None:
+    """Reject views that are only names, as those of predictions made elsewhere may be."""
+    for text in views:
+        try:
+            View.parse(text)
+        except SecondLookError:
+            raise DecisionError(
+                f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
+                "make the views of this policy; pass predictions to its accept()."
+            ) from None
+
+
+def _open_decisions() -> Any:
+    """Return the room that looks at images. It is to the right of this one: only these methods go there."""
+    return importlib.import_module("secondlook.decisions")
+
+
 def _read_content(path: Path) -> bytes:
     """Return the JSON of a policy file, or of the policy in the metadata of an ONNX file."""
     if not has_onnx_suffix(path):
         return path.read_bytes()
     try:
-        metadata = read_onnx_metadata(path, str(path))
+        metadata: Mapping[str, str] = read_onnx_metadata(path, str(path))
     except ClassifierError as error:
-        raise DecisionError(f"cannot read a policy from an ONNX file: {error}") from error
+        raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
     if POLICY_METADATA not in metadata:
         raise DecisionError(
             f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
@@ -566,98 +692,58 @@ def _read_content(path: Path) -> bytes:
     return metadata[POLICY_METADATA].encode()
 
 
-def _check_steps(views: tuple[str, ...]) -> None:
-    """Reject views that are only names, as those of predictions made elsewhere may be."""
-    for text in views:
-        try:
-            View.parse(text)
-        except ViewError:
-            raise DecisionError(
-                f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
-                "score images with such a policy; keep the rule and pass your own confidences to its accept()."
-            ) from None
+def _as_confidences(values: ArrayLike) -> Float64Array:
+    array = as_array(values, "confidence", DecisionError)
+    if array.dtype.kind not in "fiu":
+        raise DecisionError(f"confidence has dtype {array.dtype}, expected real numbers; convert it to float64.")
+    array = array.astype(np.float64, copy=False)
+    if np.isnan(array).any():
+        index = int(np.flatnonzero(np.isnan(array))[0])
+        raise DecisionError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
+    return array
 
 
-def describe_classifier(classifier: Describable) -> PolicyClassifier:
-    """Return the record of a classifier that a policy stores."""
-    settings = classifier.preprocessing
-    to_dict = getattr(settings, "to_dict", None)
-    return PolicyClassifier.model_validate(
-        {
-            "name": classifier.name,
-            "digest": classifier.digest,
-            "output": classifier.output,
-            "preprocessing": settings if to_dict is None else to_dict(),
-        }
+def _format_group(group: GroupThreshold) -> tuple[str, ...]:
+    threshold, note = f"{group.limit:.6g}", ""
+    if group.threshold is None:
+        needed = group.additional_images
+        threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
+    counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
+    return (group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note)
+
+
+def _format_calibration(calibration: Calibration, schedule: Schedule | None) -> list[str]:
+    accepted = (
+        f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
     )
+    lines = [f"calibration: {accepted}, {calibration.describe_errors()}"]
+    if calibration.tuning:
+        lines.append(
+            f"tuning: {calibration.tuning:,} other images were set apart to choose views or fit the method or schedule"
+        )
+    if schedule is not None and calibration.mean_looks is not None:
+        lines += _format_looks(calibration, schedule)
+    if calibration.duplicates:
+        copies = "image was" if calibration.duplicates == 1 else "images were"
+        lines.append(f"{calibration.duplicates:,} duplicate {copies} counted once")
+    if calibration.joint_delta is not None:
+        lines.append(
+            "with the other calibrations on these images: one of the guarantees fails with a probability of up to "
+            f"{100 * calibration.joint_delta:.4g} %"
+        )
+    return lines
 
 
-def _is_intact(content: Mapping[str, object]) -> bool | None:
-    if "checksum" not in content and content.get("version") in VERSIONS_WITHOUT_CHECKSUM:
-        return None
-    others = {key: value for key, value in content.items() if key != "checksum"}
-    return content.get("checksum") == compute_checksum(others)
-
-
-def _upgrade(content: Mapping[str, object]) -> dict[str, object]:
-    """Return stored content of any version as that of the present one, without the checksum."""
-    upgraded = {key: value for key, value in content.items() if key != "checksum"}
-    if content.get("version") == 1:
-        upgraded = _upgrade_version_1(upgraded)
-    if content.get("version") in OLDER_VERSIONS:
-        upgraded["version"] = 6
-    return upgraded
-
-
-def _upgrade_version_1(content: Mapping[str, object]) -> dict[str, object]:
-    """Rename the keys and some values of version 1 as in version 2."""
-    upgraded = {VERSION_1_KEYS.get(key, key): value for key, value in content.items()}
-    by = content.get("by", "x")
-    upgraded["predict_from"] = VERSION_1_PREDICT_FROM.get(str(by), by)
-    if isinstance(options := content.get("options"), dict) and "on" in options:
-        upgraded["options"] = {**options, "on": VERSION_1_PREDICT_FROM.get(str(options["on"]), options["on"])}
-    if isinstance(classifier := content.get("classifier"), dict):
-        upgraded["classifier"] = {**classifier, "name": _upgrade_spelling(str(classifier.get("name")))}
-    return upgraded
-
-
-def _upgrade_spelling(spec: str) -> str:
-    """Return the spec of a classifier with the options `grey` and `colour` of version 1 under their present names."""
-    return re.sub(r"(?<=[?&])(grey|colour)(?==)", lambda match: Preprocessing.setting_name(match[0]), spec)
-
-
-def _find_setting_mismatch(expected: Mapping[str, object], given: Mapping[str, object]) -> Mismatch | None:
-    for stored in sorted({*expected, *given}):
-        if expected.get(stored) != given.get(stored):
-            setting = Preprocessing.setting_name(stored)
-            return Mismatch(
-                f"the policy was made with preprocessing {setting}={expected.get(stored)}, but the classifier has "
-                f"{setting}={given.get(stored)}",
-                f"load it with {setting}={expected.get(stored)}, or {UNGUARANTEED}",
-            )
-    return None
-
-
-def _check_options(rule: Rule) -> dict[str, OptionValue]:
-    """Return the options of a rule, which must be texts and numbers."""
-    options: dict[str, OptionValue] = {}
-    for name, value in rule.options.items():
-        if not isinstance(value, str | int | float | bool | None):
-            raise DecisionError(
-                f"option {name}= of confidence {rule.method!r} is a {type(value).__name__}, which belongs to the given "
-                "images, but a policy can store texts and numbers only; choose a method that needs no such option."
-            )
-        options[name] = value
-    return options
-
-
-def _describe_guarantee(guarantee: Guarantee | None) -> PolicyGuarantee:
-    if guarantee is None:
-        return PolicyGuarantee(certified=False, text="none")
-    return PolicyGuarantee(certified=True, risk=guarantee.risk, delta=guarantee.delta, text=str(guarantee))
-
-
-def _describe_calibration(counts: Calibration | None, data: str, digest: str) -> PolicyCalibration | None:
-    if counts is None:
-        return None
-    return PolicyCalibration(data=data, digest=digest, **asdict(counts))
+def _format_looks(calibration: Calibration, schedule: Schedule) -> list[str]:
+    saved = 1 - (calibration.mean_looks or 0) / schedule.full_looks
+    lines = [
+        f"looks: {calibration.mean_looks:.2f} on average, at most {schedule.max_looks}: {100 * saved:.1f} % fewer than "
+        f"all {schedule.full_looks}"
+    ]
+    if calibration.differing_bound is not None and calibration.differing_delta is not None:
+        lines.append(
+            f"decisions: {calibration.differing:,} of {calibration.images:,} differ from those with all "
+            f"{schedule.full_looks} looks; at most {100 * calibration.differing_bound:.2g} % of new images with "
+            f"{100 * (1 - calibration.differing_delta):g} % confidence"
+        )
+    return lines

@@ -1,12 +1,14 @@
 """Schedules: in which order to look at the views of an image, and when to stop because the decision is clear."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, sigmoid
-from secondlook.errors import DecisionError
+from secondlook.errors import ConfidenceError, DecisionError
+from secondlook.estimators import find_mean_over_views
 from secondlook.files import FrozenRecord, PositiveCount
 from secondlook.tables import TextTable, format_html, format_image_share, format_value
 
@@ -190,6 +192,14 @@ class Schedule(FrozenRecord):
 
     def _repr_html_(self) -> str:
         return format_html([self.describe_fit(), self.make_table(self.threshold)])
+
+
+def check_adaptive_method(method: str, options: Mapping[str, object]) -> None:
+    """Raise `DecisionError` unless the method can be computed look by look."""
+    try:
+        find_mean_over_views(method, dict(options))
+    except ConfidenceError as error:
+        raise DecisionError(f"adaptive looking is not possible: {error}") from None
 
 
 def compute_log_odds(confidence: Float64Array) -> Float64Array:

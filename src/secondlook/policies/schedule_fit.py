@@ -3,10 +3,10 @@
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
-from secondlook.errors import ConfidenceError, DecisionError
-from secondlook.estimators import compute_view_statistics, find_mean_over_views
-from secondlook.policies.rule import Rule
-from secondlook.policies.schedule import FrontierPoint, Schedule, compute_log_odds
+from secondlook.errors import ANY, DecisionError, Repair
+from secondlook.estimators import compute_view_statistics
+from secondlook.policies.policy import Policy
+from secondlook.policies.schedule import FrontierPoint, Schedule, check_adaptive_method, compute_log_odds
 from secondlook.predictions import Predictions
 
 DEFAULT_TOLERANCE = 0.0075
@@ -29,19 +29,19 @@ MAX_THRESHOLDS = 21
 
 
 def fit_schedule(
-    preds: Predictions, rule: Rule, *, tolerance: float = DEFAULT_TOLERANCE, max_looks: int | None = None
+    preds: Predictions, policy: Policy, *, tolerance: float = DEFAULT_TOLERANCE, max_looks: int | None = None
 ) -> Schedule:
     """Fit the order of looks, and when to stop, to predictions for all views. Labels are not needed.
 
     The views are ordered so that the confidence after few looks is as close as possible to that after all. The margin
-    is the smallest with which at most a fraction `tolerance` of the decisions at thresholds about that of the rule
+    is the smallest with which at most a fraction `tolerance` of the decisions at thresholds about that of the policy
     differ from those with all looks.
 
     Parameters
     ----------
     preds
         Predictions for all views, for images that no threshold is certified on.
-    rule
+    policy
         The method, its options and the class prediction; and the threshold, which need not be the final one.
     tolerance
         Fraction of images whose decision may differ from that with all looks. If `max_looks` are too few for that,
@@ -49,30 +49,30 @@ def fit_schedule(
     max_looks
         Largest number of looks, by default all views.
     """
-    n_looks = _check_arguments(preds, rule, tolerance, max_looks)
-    order = order_views(preds, rule)
-    running = rule.compute_running(preds.select(views=list(order)))
-    check_confidence_range(running, rule.method)
+    n_looks = _check_arguments(preds, policy, tolerance, max_looks)
+    order = order_views(preds, policy)
+    running = policy.compute_running(preds.select(views=list(order)))
+    check_confidence_range(running, policy.method)
     log_odds = _compute_finite_log_odds(running)
     changes = log_odds[:, -1:] - log_odds
     schedule = Schedule(
         views=order[:n_looks],
-        method=rule.method,
+        method=policy.method,
         changes=tuple(changes.mean(axis=0)[:n_looks].tolist()),
         spreads=tuple(changes.std(axis=0)[:n_looks].tolist()),
         margin=0.0,
         tolerance=tolerance,
         full_looks=preds.n_views,
         images=preds.n_images,
-        threshold=rule.threshold,
+        threshold=policy.threshold,
     )
     return _choose_margin(schedule, running)
 
 
-def order_views(preds: Predictions, rule: Rule) -> tuple[str, ...]:
+def order_views(preds: Predictions, policy: Policy) -> tuple[str, ...]:
     """Return the views in the order of looks: each next one leaves the least spread of what is still to change."""
     values, combine = compute_view_statistics(
-        preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options
+        preds, policy.method, predict_from=policy.predict_from, top_k=policy.top_k, **policy.options
     )
     final = _compute_finite_log_odds(combine(values.mean(axis=2, keepdims=True)))
     total, order, rest = values[:, :, 0], [0], list(range(1, preds.n_views))
@@ -83,14 +83,6 @@ def order_views(preds: Predictions, rule: Rule) -> tuple[str, ...]:
         order.append(chosen)
         total = total + values[:, :, chosen]
     return tuple(preds.views.texts[position] for position in order)
-
-
-def check_adaptive_method(method: str, options: dict[str, object]) -> None:
-    """Raise `DecisionError` unless the method can be computed look by look."""
-    try:
-        find_mean_over_views(method, options)
-    except ConfidenceError as error:
-        raise DecisionError(f"adaptive looking is not possible: {error}") from None
 
 
 def check_confidence_range(running: Float64Array, method: str) -> None:
@@ -113,7 +105,8 @@ def check_image_count(n_images: int) -> None:
     if n_images < MIN_IMAGES:
         raise DecisionError(
             f"a schedule for adaptive looking is fitted to at least {MIN_IMAGES} images that are set apart (by default "
-            f"a quarter of all), got {n_images:,}; pass more images, or say with tuning= which of them to set apart."
+            f"a quarter of all), got {n_images:,}",
+            repair=Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY),
         )
 
 
@@ -121,18 +114,24 @@ def check_tolerance(tolerance: float) -> None:
     """Raise an error unless the tolerance is between 0 and 1."""
     if not is_number(tolerance) or not 0 < tolerance < 1:
         raise DecisionError(
-            f"tolerance={tolerance!r}; expected a fraction of images between 0 and 1, such as {DEFAULT_TOLERANCE}."
+            f"is out of range; expected a fraction of images between 0 and 1, such as {DEFAULT_TOLERANCE}",
+            argument="tolerance",
+            value=tolerance,
         )
 
 
-def _check_arguments(preds: Predictions, rule: Rule, tolerance: float, max_looks: int | None) -> int:
+def _check_arguments(preds: Predictions, policy: Policy, tolerance: float, max_looks: int | None) -> int:
     """Return the largest number of looks, or raise an error."""
     check_tolerance(tolerance)
     if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
-        raise DecisionError(f"max_looks={max_looks!r}; expected a whole number of at least 2, or None for all views.")
-    check_adaptive_method(rule.method, dict(rule.options))
-    if not np.isfinite(rule.threshold):
-        raise DecisionError(f"a schedule needs a finite threshold, got {rule.threshold}: {rule}.")
+        raise DecisionError(
+            "is invalid; expected a whole number of at least 2, or nothing for all views",
+            argument="max_looks",
+            value=max_looks,
+        )
+    check_adaptive_method(policy.method, dict(policy.options))
+    if not np.isfinite(policy.threshold):
+        raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
     check_view_count(preds.n_views)
     check_image_count(preds.n_images)
     return min(max_looks or preds.n_views, preds.n_views)

@@ -1,12 +1,14 @@
-"""Images whose confidence a threshold is chosen on: fitted on some images, computed for the others."""
+"""Images whose confidence a threshold is chosen on: fitted on some images, computed for the others, adaptive or not."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, Float64Array
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.estimators import (
     METHODS,
@@ -20,11 +22,16 @@ from secondlook.estimators import (
     tuning_positions,
 )
 from secondlook.metrics import count_for_coverage, rank
-from secondlook.policies.adaptive import AdaptiveConfidence
+from secondlook.policies.guarantee import Calibration
+from secondlook.policies.policy import Policy, select_schedule_views
 from secondlook.policies.reference import Reference, make_reference
-from secondlook.policies.rule import Rule
-from secondlook.policies.schedule import Schedule
-from secondlook.policies.schedule_fit import check_adaptive_method, check_image_count, check_view_count, fit_schedule
+from secondlook.policies.schedule import Looks, Schedule, check_adaptive_method
+from secondlook.policies.schedule_fit import (
+    check_confidence_range,
+    check_image_count,
+    check_view_count,
+    fit_schedule,
+)
 from secondlook.predictions import PredictFrom, Predictions
 
 Adaptive = bool | Schedule
@@ -74,15 +81,112 @@ class Looking:
     def __post_init__(self) -> None:
         given: object = self.adaptive  # whatever callers without a type checker pass
         if not isinstance(given, bool | Schedule):
-            raise DecisionError(f"adaptive={given!r}; expected True, False or a schedule of fit_schedule.")
+            raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveConfidence:
+    """The confidence of N images that a threshold for adaptive decisions is chosen on, and what it derives from."""
+
+    schedule: Schedule
+    running: Float64Array
+    """Confidence after 1, 2, ... looks in the order of the schedule, up to all V looks. float64 [N, V]"""
+    predicted: IntArray
+    """The top-k classes after 1, 2, ... looks, int64 [N, V, k]; or [N, 1, k] if they depend on the image alone."""
+
+    @classmethod
+    def compute(cls, preds: Predictions, settings: Policy, schedule: Schedule) -> Self:
+        """Compute it from predictions for all views; `settings` has the method and how classes are predicted."""
+        ordered = _order_views(preds, settings, schedule)
+        running = settings.compute_running(ordered)
+        check_confidence_range(running, settings.method)
+        texts = ordered.views.texts if settings.predict_from == "views" else ordered.views.texts[:1]
+        seen = [ordered.select(views=list(texts[: count + 1])) for count in range(len(texts))]
+        predicted = [one.predicted(settings.predict_from, settings.top_k).reshape(len(one), -1) for one in seen]
+        return cls(schedule, running, np.stack(predicted, axis=1))
+
+    @cached_property
+    def confidence(self) -> Float64Array:
+        """The largest threshold at which each image is accepted. float64 [N]"""
+        return self.schedule.confidence(self.running)
+
+    def correct(self, preds: Predictions) -> BoolArray:
+        """Return which images count as correct when a threshold is certified. bool [N]
+
+        If classes are predicted from the views so far, they may depend on the threshold: an image counts as correct
+        only if it is after every number of looks at which some threshold accepts it.
+        """
+        correct = np.any(self.predicted == preds.labels[:, None, None], axis=2)
+        if correct.shape[1] == 1:
+            return np.asarray(correct[:, 0])
+        accepting = self.schedule.find_accepting_looks(self.running)
+        result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
+        return result
+
+    def look(self, threshold: float) -> Looks:
+        """Return where looking stops at a threshold."""
+        return self.schedule.look(self.running, threshold)
+
+    def count_looks(self, calibration: Calibration, threshold: float, delta: float) -> Calibration:
+        """Return the calibration with the mean looks at a threshold, and a bound on the decisions that differ."""
+        looks = self.look(threshold).looks
+        differing = int(np.sum(self._find_differing(looks, threshold)))
+        counts = {
+            "mean_looks": float(looks.mean()),
+            "differing": differing,
+            "differing_bound": bound_differing(differing, len(looks), delta),
+            "differing_delta": delta,
+        }
+        return calibration.model_copy(update=counts)
+
+    def _find_differing(self, looks: IntArray, threshold: float) -> BoolArray:
+        """Return whether the decision, or the class of an accepted image, differs from that with all looks. bool [N]"""
+        accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
+        place = np.minimum(looks, self.predicted.shape[1]) - 1
+        stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
+        same_class = (stopped == self.predicted[:, -1]).all(axis=1)
+        differing: BoolArray = (accepted != final) | (accepted & ~same_class)
+        return differing
+
+
+def _order_views(preds: Predictions, settings: Policy, schedule: Schedule) -> Predictions:
+    """Return predictions for all views in the order of looks, or raise an error if they do not fit the schedule."""
+    check_adaptive_method(settings.method, settings.options)
+    if schedule.method != settings.method:
+        raise DecisionError(
+            f"the schedule was fitted to method {schedule.method!r}, got {settings.method!r}; fit another schedule."
+        )
+    select_schedule_views(preds, schedule)
+    if schedule.full_looks != preds.n_views:
+        raise DecisionError(
+            f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}; select the "
+            "views that it was fitted to, or fit another schedule."
+        )
+    others = [view for view in preds.views.texts if view not in schedule.views]
+    return preds.select(views=[*schedule.views, *others])
+
+
+def bound_differing(differing: int, n_images: int, delta: float) -> float:
+    """Return an upper bound on the fraction of images whose decision differs from that with all looks.
+
+    It holds with probability 1 - `delta`, although the threshold is chosen on the same images: the threshold is the
+    confidence of one of them, so it is independent of the others, and the exact binomial bound of Clopper and Pearson
+    for these is taken with failure probability `delta` / `n_images`, once for each image that it may be.
+    """
+    from scipy.special import betaincinv
+
+    others = n_images - 1
+    if differing >= others:
+        return 1.0
+    return float(betaincinv(differing + 1, others - differing, 1 - delta / n_images))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredImages:
-    """The confidence of images, of which a rule chooses the threshold."""
+    """The confidence of images that a threshold is chosen on."""
 
-    settings: Rule
-    """A rule without its threshold."""
+    settings: Policy
+    """The policy without its threshold."""
     preds: Predictions
     confidence: Float64Array
     adapted: AdaptiveConfidence | None = None
@@ -93,20 +197,18 @@ class ScoredImages:
             return self.adapted.correct(self.preds)
         return self.preds.correct(self.settings.predict_from, self.settings.top_k)
 
-    def complete(self, rule: Rule, delta: float) -> Rule:
-        """Return a threshold with its settings, and with a schedule and how often it looks."""
-        settings = self.settings
-        complete = replace(
-            rule,
-            method=settings.method,
-            predict_from=settings.predict_from,
-            top_k=settings.top_k,
-            options=settings.options,
-        )
-        if self.adapted is None or rule.calibration is None or not math.isfinite(rule.threshold):
-            return complete
-        calibration = self.adapted.count_looks(rule.calibration, rule.threshold, delta)
-        return replace(complete, schedule=self.adapted.schedule, calibration=calibration)
+    def complete(self, chosen: Policy, delta: float) -> Policy:
+        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks."""
+        names = ("threshold", "guarantee", "calibration", "shortfall", "grouped_by", "groups")
+        update = {name: getattr(chosen, name) for name in names}
+        calibration, origin = chosen.calibration, self.preds.origin
+        assert calibration is not None, "every way to choose a threshold counts images"
+        if self.adapted is not None and math.isfinite(chosen.threshold):
+            calibration = self.adapted.count_looks(calibration, chosen.threshold, delta)
+            update |= {"schedule": self.adapted.schedule, "views": self.adapted.schedule.views}
+        if origin is not None:
+            calibration = calibration.model_copy(update={"data": origin.data, "digest": origin.digest})
+        return self.settings.model_copy(update={**update, "calibration": calibration})
 
     def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
         """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
@@ -154,13 +256,23 @@ def score_judged_images(
     """Compute the confidence of the judged images; `plan` gives the threshold that a schedule is fitted for."""
     name, options = split_method(text)[0], fitted.options[text]
     check_threshold_transfers(name, options)
-    settings = Rule(math.inf, name, fitted.predict_from, fitted.top_k, options)
+    settings = Policy(
+        threshold=math.inf,
+        method=name,
+        options=options,
+        predict_from=fitted.predict_from,
+        top_k=fitted.top_k,
+        classifier=None if preds.origin is None else preds.origin.classifier,
+        views=preds.views.texts,
+        class_names=preds.class_names,
+    )
     judged, schedule = fitted.select_judged(preds), looking.adaptive
     if schedule is False:
         return ScoredImages(settings, judged, fitted.compute(judged, text))
     if schedule is True:
         tuning = preds.select(images=fitted.tuning)
-        planned = replace(settings, threshold=plan(ScoredImages(settings, tuning, fitted.compute(tuning, text))))
+        threshold = plan(ScoredImages(settings, tuning, fitted.compute(tuning, text)))
+        planned = settings.model_copy(update={"threshold": threshold})
         schedule = fit_schedule(tuning, planned, tolerance=looking.tolerance, max_looks=looking.max_looks)
     adapted = AdaptiveConfidence.compute(judged, settings, schedule)
     return ScoredImages(settings, judged, adapted.confidence, adapted)
@@ -185,7 +297,11 @@ def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
     given: object = method  # whatever callers without a type checker pass
     methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     if not methods or not all(isinstance(name, str) for name in methods):
-        raise DecisionError(f"method={method!r}; expected the name of a confidence method, such as 'mean', or a list.")
+        raise DecisionError(
+            "is invalid; expected the name of a confidence method, such as 'blend', or a list",
+            argument="method",
+            value=method,
+        )
     for name in methods:
         if methods.count(name) > 1:
             raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")

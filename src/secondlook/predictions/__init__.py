@@ -6,6 +6,15 @@ from secondlook.predictions.batching import (
     block_rows,
     choose_batch_size,
     chunk_rows,
+    group_views,
+)
+from secondlook.predictions.chunk_store import (
+    CHUNK_NAME,
+    BrokenChunkError,
+    ChunkStore,
+    LocalStorage,
+    Storage,
+    encode_chunk,
 )
 from secondlook.predictions.chunks import (
     Chunk,
@@ -17,18 +26,18 @@ from secondlook.predictions.chunks import (
 )
 from secondlook.predictions.collect_worker import Summaries, Summarize
 from secondlook.predictions.collection import PROGRESS_UNIT, collect, collect_summaries, skip_by_default
-from secondlook.predictions.decoding import DecodedChunk, find_first_image, list_skipped, read_first_image
+from secondlook.predictions.decoding import DecodedChunk, decode_chunk, find_first_image, list_skipped, read_first_image
 from secondlook.predictions.engine import ComputedChunk, Engine, LoadWorker, Worker
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Execution
 from secondlook.predictions.inference import Inference, make_inference
-from secondlook.predictions.manifest import SkippedImage, ensemble_key, entry_key
+from secondlook.predictions.manifest import ClassifierRecord, Origin, SkippedImage, ensemble_key, entry_key
 from secondlook.predictions.pipeline import (
     CollectJob,
     Sink,
     read_chunks,
     run_pipeline,
 )
-from secondlook.predictions.predictions import PredictFrom, Predictions, concatenate, top_classes
+from secondlook.predictions.predictions import ArrayTable, PredictFrom, Predictions, concatenate, top_classes
 from secondlook.predictions.read_ahead import read_ahead
 from secondlook.predictions.store import StoreEntry
 from secondlook.predictions.validation import (
@@ -42,13 +51,18 @@ from secondlook.predictions.validation import (
 )
 
 __all__ = [
+    "CHUNK_NAME",
     "DEFAULT_EXECUTION",
     "PROGRESS_UNIT",
+    "ArrayTable",
     "BatchSize",
+    "BrokenChunkError",
     "Chunk",
     "ChunkKey",
+    "ChunkStore",
     "Chunking",
     "ClassNamesWarning",
+    "ClassifierRecord",
     "CollectJob",
     "ComputedChunk",
     "DamagedChunkWarning",
@@ -57,11 +71,14 @@ __all__ = [
     "Execution",
     "Inference",
     "LoadWorker",
+    "LocalStorage",
+    "Origin",
     "PredictFrom",
     "Predictions",
     "SaveTimer",
     "Sink",
     "SkippedImage",
+    "Storage",
     "StoreEntry",
     "Summaries",
     "Summarize",
@@ -77,9 +94,12 @@ __all__ = [
     "collect",
     "collect_summaries",
     "concatenate",
+    "decode_chunk",
+    "encode_chunk",
     "ensemble_key",
     "entry_key",
     "find_first_image",
+    "group_views",
     "list_skipped",
     "make_inference",
     "read_ahead",

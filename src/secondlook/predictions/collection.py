@@ -21,6 +21,7 @@ from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
     Manifest,
+    Origin,
     SkippedImage,
     ensemble_key,
     entry_key,
@@ -139,7 +140,7 @@ class _Collector:
     def collect_in_memory(self, classifier: Classifier) -> Predictions:
         if classifier.members:
             members = [self.collect_in_memory(member) for member in classifier.members]
-            return Predictions(members=members, views=self.views)
+            return Predictions(members=members, views=self.views, origin=Origin.describe(classifier, self.source))
         sink = InMemory(len(self.source), len(self.views))
         self._run(self._plan(classifier, is_stored=False), sink)
         indices, outputs = sink.result()
@@ -151,13 +152,14 @@ class _Collector:
             ids=self.source.ids if is_complete else [self.source.ids[index] for index in indices.tolist()],
             class_names=self.source.class_names,
             skipped=[(image.id, image.reason) for _, image in sorted(sink.skipped.items())],
+            origin=Origin.describe(classifier, self.source),
         )
 
     def collect_on_disk(self, classifier: Classifier, store: Path) -> Predictions:
         if classifier.members:
             members = [self.collect_on_disk(member, store) for member in classifier.members]
             self._write_ensemble(classifier, store)
-            return Predictions(members=members, views=self.views)
+            return Predictions(members=members, views=self.views, origin=Origin.describe(classifier, self.source))
         job = self._plan(classifier, is_stored=True)
         entry = self._open_entry(job, store)
         with entry.lock_for_writing():

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -51,6 +51,33 @@ class ClassifierRecord(StoredRecord):
     digest: str
     output: Output
     preprocessing: dict[str, object]
+
+    @classmethod
+    def describe(cls, classifier: "Classifier | ClassifierRecord") -> "ClassifierRecord":
+        """Return the record of a classifier."""
+        if isinstance(classifier, ClassifierRecord):
+            return classifier
+        return cls(
+            name=classifier.name,
+            digest=classifier.digest,
+            output=classifier.output,
+            preprocessing=classifier.preprocessing.to_dict(),
+        )
+
+
+class Origin(NamedTuple):
+    """Where predictions come from."""
+
+    classifier: ClassifierRecord
+    data: str
+    """Spec of the images."""
+    digest: str
+    """Digest of the images."""
+
+    @classmethod
+    def describe(cls, classifier: Classifier, source: Source) -> "Origin":
+        """Return where the predictions of a classifier for a source come from."""
+        return cls(ClassifierRecord.describe(classifier), source.spec, source.digest)
 
 
 class DataRecord(StoredRecord):
@@ -99,12 +126,7 @@ class Manifest(StoredRecord, SealedRecord):
     def create(cls, classifier: Classifier, source: Source, views: ViewSet, rows_per_chunk: int) -> Self:
         """Return the manifest of a new entry."""
         return cls(
-            classifier=ClassifierRecord(
-                name=classifier.name,
-                digest=classifier.digest,
-                output=classifier.output,
-                preprocessing=classifier.preprocessing.to_dict(),
-            ),
+            classifier=ClassifierRecord.describe(classifier),
             data=DataRecord(
                 spec=source.spec,
                 digest=source.digest,

@@ -13,6 +13,7 @@ from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntA
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import block_rows
 from secondlook.predictions.chunks import read_images_file
+from secondlook.predictions.manifest import Origin
 from secondlook.predictions.store import StoredTable, StoreEntry, find_entry, open_members
 from secondlook.predictions.validation import (
     as_class_names,
@@ -103,6 +104,8 @@ class Predictions:
         images of the first member are the defaults for the ensemble.
     skipped
         Id and reason of each image that could not be read.
+    origin
+        The classifier and the images that the outputs come from; `collect` knows them.
 
     Attributes
     ----------
@@ -112,6 +115,8 @@ class Predictions:
         Views, image ids and class names; `class_names` is None if unknown.
     skipped
         Id and reason of each image that could not be read and so is not included.
+    origin
+        The classifier and the images that the outputs come from; None if unknown.
     """
 
     members: tuple[Predictions, ...]
@@ -119,6 +124,7 @@ class Predictions:
     ids: tuple[str, ...]
     class_names: tuple[str, ...] | None
     skipped: tuple[tuple[str, str], ...]
+    origin: Origin | None
     _table: Table | None
     _labels: IntArray | None
     _n_classes: int
@@ -138,6 +144,7 @@ class Predictions:
         class_names: Iterable[str] | None = None,
         members: Iterable[Predictions] = (),
         skipped: Iterable[tuple[str, str]] = (),
+        origin: Origin | None = None,
     ) -> None:
         members = tuple(members)
         if (probabilities is not None) + (logits is not None) + bool(members) != 1:
@@ -154,7 +161,7 @@ class Predictions:
             kind: Output = "logits" if logits is not None else "probabilities"
             values = logits if logits is not None else probabilities
             table = ArrayTable(as_outputs(values, kind, view_set.texts), kind)
-        self._initialize(table, members, view_set, labels, ids, class_names, skipped)
+        self._initialize(table, members, view_set, labels, ids, class_names, skipped, origin)
 
     @classmethod
     def from_table(
@@ -166,10 +173,11 @@ class Predictions:
         ids: Iterable[str] | None = None,
         class_names: Iterable[str] | None = None,
         skipped: Iterable[tuple[str, str]] = (),
+        origin: Origin | None = None,
     ) -> Self:
         """Wrap a table of validated outputs, such as that of a store, without reading it."""
         preds = cls.__new__(cls)
-        preds._initialize(table, (), views, labels, ids, class_names, skipped)
+        preds._initialize(table, (), views, labels, ids, class_names, skipped, origin)
         return preds
 
     @classmethod
@@ -201,6 +209,7 @@ class Predictions:
         ids: Iterable[str] | None,
         class_names: Iterable[str] | None,
         skipped: Iterable[tuple[str, str]],
+        origin: Origin | None,
     ) -> None:
         n_images, n_views, n_classes = members[0].shape if table is None else table.shape
         names = as_class_names(class_names, n_classes)
@@ -210,6 +219,7 @@ class Predictions:
             ids=as_ids(ids, n_images),
             class_names=names,
             skipped=tuple(skipped),
+            origin=origin,
             _table=table,
             _labels=None if labels is None else _freeze(as_labels(labels, n_images, n_classes, names)),
             _n_classes=n_classes,
@@ -476,6 +486,7 @@ def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
         ids=[ids[index] for index in indices],
         class_names=entry.manifest.data.class_names,
         skipped=[(image.id, image.reason) for image in entry.manifest.skipped],
+        origin=Origin(entry.manifest.classifier, entry.manifest.data.spec, entry.manifest.data.digest),
     )
 
 

@@ -1,0 +1,439 @@
+"""Decisions about images: the one record of a row, its columns, and how they are computed from the looks at images."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float32Array, Float64Array, IntArray, is_number
+from secondlook.errors import DecisionError
+from secondlook.estimators import compute_look_statistics, confidence_interval, find_method
+from secondlook.files import FrozenRecord
+from secondlook.policies import AuditPlan, Guarantee, Policy, draw_audits
+from secondlook.predictions import Predictions
+from secondlook.tables import arrow_table, pandas_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+MAX_LIKELY = 9
+"""Number of likely classes that are listed."""
+REJECTED_LABEL = -1
+"""Predicted label of a rejected image."""
+DEFAULT_LEVEL = 0.95
+"""Confidence level of the interval of a decision."""
+
+COLUMN_TYPES: Mapping[str, str] = {
+    "id": "string",
+    "label": "int64",
+    "labels": "list<int64>",
+    "class": "string",
+    "confidence": "double",
+    "low": "double",
+    "high": "double",
+    "accept": "bool",
+    "looks": "int64",
+    "first_look": "double",
+    "disagreement": "double",
+    "audit": "bool",
+    "audit_probability": "double",
+    "reason": "string",
+    "view_labels": "list<int64>",
+    "view_probabilities": "list<double>",
+}
+"""All columns of rows in their order, with the names of their Arrow types; `row_schema` tells which a job has."""
+
+
+class LookPrediction(NamedTuple):
+    """What one look at an image predicted."""
+
+    view: str
+    label: int
+    probability: float
+
+
+class ClassProbability(NamedTuple):
+    """A class, and its probability as the mean over the looks."""
+
+    label: int
+    probability: float
+
+
+class Decision(FrozenRecord):
+    """The decision about one image: a row of scores, the result of `decide`, and what a service stores and returns."""
+
+    id: str
+    label: int
+    """The first predicted class, whether accepted or not."""
+    labels: tuple[int, ...] | None = None
+    """The top-k classes; None for top_k = 1."""
+    class_name: str | None = None
+    """Name of the first predicted class; None if it is unknown."""
+    confidence: float
+    accept: bool
+    looks: int
+    """Number of views that the image was looked at."""
+    first_look: float
+    """Probability of the predicted class after the first look."""
+    disagreement: float | None
+    """How much the looks disagree, from 0 to 1; None after a single look."""
+    interval: tuple[float, float] | None = None
+    """Bootstrap interval of the confidence over the views; None if it was not computed, or after a single look."""
+    guarantee: Guarantee | None = None
+    """What the policy guarantees about accepted images; None if nothing."""
+    audit: bool = False
+    """Whether the image is accepted and marked for review."""
+    audit_probability: float | None = None
+    """Probability of being marked; None for rejected images, and without audits."""
+    likely: tuple[ClassProbability, ...] = ()
+    """The likeliest classes, the predicted one first and then by falling probability; for reviewers only."""
+    views: tuple[LookPrediction, ...] = ()
+    """What each look predicted, in the order of looks; for reviewers only."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """The decisions about N images as arrays; iterate for one `Decision` per image."""
+
+    ids: tuple[str, ...]
+    labels: IntArray
+    """The predicted classes, whether accepted or not. int64 [N], or [N, k] for top_k > 1"""
+    confidence: Float64Array
+    accept: BoolArray
+    looks: IntArray
+    """Number of views that each image was looked at. int64 [N]"""
+    first_look: Float64Array
+    """Probability of the predicted class, or classes, after the first look. float64 [N]"""
+    disagreement: Float64Array
+    """How much the looks disagree, from 0 to 1; NaN after a single look. float64 [N]"""
+    interval: tuple[Float64Array, Float64Array] | None = None
+    """Ends of the interval of the confidence over views; NaN after a single look, None if it was not computed."""
+    class_names: tuple[str, ...] | None = None
+    guarantee: Guarantee | None = None
+    """What the policy guarantees about accepted images; None if nothing."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Decision:
+        return self.make_row(index)
+
+    def __iter__(self) -> Iterator[Decision]:
+        return (self.make_row(index) for index in range(len(self)))
+
+    @property
+    def first_labels(self) -> IntArray:
+        """The first predicted class of each image. int64 [N]"""
+        return self.labels if self.labels.ndim == 1 else self.labels[:, 0]
+
+    def make_row(self, index: int, **details: Any) -> Decision:
+        """Return the decision about one image, with details that are not in the arrays."""
+        labels = self.labels[index].tolist()
+        label = labels if isinstance(labels, int) else labels[0]
+        ends = None if self.interval is None else (float(self.interval[0][index]), float(self.interval[1][index]))
+        disagreement = float(self.disagreement[index])
+        return Decision.model_construct(
+            id=self.ids[index],
+            label=label,
+            labels=None if isinstance(labels, int) else tuple(labels),
+            class_name=None if self.class_names is None else self.class_names[label],
+            confidence=float(self.confidence[index]),
+            accept=bool(self.accept[index]),
+            looks=int(self.looks[index]),
+            first_look=float(self.first_look[index]),
+            disagreement=None if np.isnan(disagreement) else disagreement,
+            interval=None if ends is None or np.isnan(ends[0]) else ends,
+            guarantee=self.guarantee,
+            **details,
+        )
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The columns of rows that every decision has, by their names; null where there is no value."""
+        low, high = self.interval or (np.full(len(self), np.nan),) * 2
+        names = self.class_names
+        return {
+            "id": list(self.ids),
+            "label": self.first_labels,
+            "labels": list(self.labels.reshape(len(self), -1)),
+            "class": [None if names is None else names[label] for label in self.first_labels.tolist()],
+            "confidence": self.confidence,
+            "low": as_nullable(low),
+            "high": as_nullable(high),
+            "accept": self.accept,
+            "looks": self.looks,
+            "first_look": self.first_look,
+            "disagreement": as_nullable(self.disagreement),
+        }
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the columns id, label, confidence, low, high, accept, looks, first_look and disagreement.
+
+        For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
+        `high` are null, and after a single look `disagreement` is.
+        """
+        left_out = ("class", "labels") if self.labels.ndim == 1 else ("class",)
+        return arrow_table({name: values for name, values in self.columns.items() if name not in left_out})
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the columns of `to_arrow` as a pandas data frame."""
+        return pandas_frame(self.to_arrow())
+
+    @classmethod
+    def join(cls, groups: "Iterable[tuple[IntArray, Decisions]]") -> "Decisions":
+        """Return the decisions of several groups of images, each with their positions, in the order of positions."""
+        positions, parts = zip(*groups, strict=True)
+        order = np.argsort(np.concatenate(positions))
+        ids = [id_ for part in parts for id_ in part.ids]
+        intervals = [part.interval for part in parts]
+        arrays = {
+            name: np.concatenate([getattr(part, name) for part in parts])[order]
+            for name in ("labels", "confidence", "accept", "looks", "first_look", "disagreement")
+        }
+        low, high = (
+            np.concatenate([one[end] for one in intervals if one is not None])[order] if intervals[0] else None
+            for end in (0, 1)
+        )
+        return cls(
+            ids=tuple(ids[place] for place in order),
+            **arrays,
+            interval=None if low is None or high is None else (low, high),
+            class_names=parts[0].class_names,
+            guarantee=parts[0].guarantee,
+        )
+
+
+class FileOutputs(NamedTuple):
+    """What an exported file decided about N images: its outputs."""
+
+    labels: IntArray
+    """The predicted classes, whether accepted or not. int64 [N], or [N, k] for top_k > 1"""
+    confidence: Float64Array
+    accept: BoolArray
+    looks: IntArray
+    """Number of views that each image was looked at. int64 [N]"""
+    view_outputs: Float32Array
+    """Outputs of the members for each look, NaN where it was not taken. float32 [N, V, members * classes]"""
+    probabilities: Float32Array
+    """Mean over looks and members. float32 [N, classes]"""
+
+    @classmethod
+    def join(cls, parts: "Sequence[FileOutputs]") -> "FileOutputs":
+        """Return the outputs for the images of several batches."""
+        return parts[0] if len(parts) == 1 else cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def select(self, positions: IntArray) -> "FileOutputs":
+        """Return the outputs for some of the images. int64 [n]"""
+        columns: tuple[Any, ...] = self
+        return FileOutputs(*(values[positions] for values in columns))
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How rows are computed: the policy, confidence level of the interval, random seed, and what else they hold."""
+
+    policy: Policy
+    level: float | None = DEFAULT_LEVEL
+    """None for no interval."""
+    seed: int = 0
+    per_view: bool = False
+    """Whether rows list the predictions of each view."""
+    audit: float | None = None
+    """Fraction of the accepted images to mark for review; None for none."""
+
+    def __post_init__(self) -> None:
+        if self.level is not None and not 0 < self.level < 1:
+            raise DecisionError(
+                "is out of range; expected a number between 0 and 1, such as 0.95", argument="level", value=self.level
+            )
+        if self.seed < 0:
+            raise DecisionError("is negative; expected a whole number from 0 up", argument="seed", value=self.seed)
+        if self.audit is not None and not (is_number(self.audit) and 0 < self.audit <= 1):
+            raise DecisionError(
+                "is out of range; expected the fraction of accepted images to review, such as 0.01",
+                argument="audit",
+                value=self.audit,
+            )
+
+    @cached_property
+    def audit_plan(self) -> AuditPlan | None:
+        """How probable it is that an accepted image is marked for review; None if none is."""
+        return None if self.audit is None else AuditPlan(self.policy.reference, self.policy.threshold, self.audit)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of the rows."""
+        left_out = {
+            *(["labels"] if self.policy.top_k == 1 else []),
+            *(["audit", "audit_probability"] if self.audit is None else []),
+            *([] if self.per_view else ["view_labels", "view_probabilities"]),
+        }
+        return tuple(name for name in COLUMN_TYPES if name not in left_out)
+
+    def draw_audits(self, decisions: Decisions, seed: int) -> tuple[BoolArray, Float64Array]:
+        """Return which images are marked for review, bool [N], and with which probability, float64 [N].
+
+        The probability is NaN for rejected images, and for all without audits.
+        """
+        probabilities = np.full(len(decisions), np.nan)
+        if self.audit_plan is None:
+            return np.zeros(len(decisions), dtype=np.bool_), probabilities
+        probabilities[decisions.accept] = self.audit_plan.probabilities(decisions.confidence[decisions.accept])
+        # A comparison with NaN is False.
+        return draw_audits(decisions.ids, seed) < probabilities, probabilities
+
+
+def make_decisions(
+    policy: Policy,
+    preds: Predictions,
+    *,
+    level: float | None = None,
+    seed: int = 0,
+    decided: FileOutputs | None = None,
+) -> Decisions:
+    """Decide about images that were looked at in all views of `preds`, in the order of looks if there is a schedule.
+
+    `level` and `seed` are the confidence level and random seed of the interval, which is left out for None. Where an
+    exported file has `decided`, classes, confidence and decisions are its own.
+    """
+    if decided is None:
+        predicted = preds.predicted(policy.predict_from, policy.top_k)
+        confidence = policy.compute_stopped(preds)
+        groups = policy.find_first_classes(preds) if policy.grouped_by == "class" else None
+        accept = policy.accept_values(confidence, groups)
+    else:
+        predicted, confidence, accept = decided.labels, decided.confidence, decided.accept
+    first_look, disagreement = compute_look_statistics(preds, policy.top_k)
+    return Decisions(
+        ids=preds.ids,
+        labels=predicted,
+        confidence=confidence,
+        accept=accept,
+        looks=np.full(len(preds), preds.n_views),
+        first_look=first_look,
+        disagreement=disagreement,
+        interval=None if level is None else compute_interval(policy, preds, level, seed),
+        class_names=preds.class_names,
+        guarantee=policy.guarantee,
+    )
+
+
+def compute_interval(
+    policy: Policy, preds: Predictions, level: float, seed: int
+) -> tuple[Float64Array, Float64Array] | None:
+    """Return the ends of the bootstrap interval of the policy's confidence over the views. float64 [N] each
+
+    For a method that is not a mean over views it is the interval of MSR(D). With a schedule, the ends become estimates
+    as the confidence does. None for a single output, or NaN if others may have more looks.
+    """
+    if preds.n_outputs == 1:
+        return None if policy.schedule is None else (np.full(len(preds), np.nan), np.full(len(preds), np.nan))
+    options: dict[str, Any] = dict(policy.options) if find_method(policy.method).is_mean_over_views else {}
+    low, high = confidence_interval(
+        preds, level, policy.method, seed=seed, predict_from=policy.predict_from, top_k=policy.top_k, **options
+    )
+    if policy.schedule is None:
+        return low, high
+    return policy.schedule.estimate(preds.n_views, low), policy.schedule.estimate(preds.n_views, high)
+
+
+def detail_decisions(options: RowOptions, preds: Predictions, *, audit_seed: int) -> list[Decision]:
+    """Decide about each image, with all that reviewers want to see; audits have a random seed of their own."""
+    decisions = make_decisions(options.policy, preds, level=options.level, seed=options.seed)
+    marked, probabilities = options.draw_audits(decisions, audit_seed)
+    view_classes, view_probabilities = predict_per_view(preds)
+    means = np.concatenate([block.mean(axis=1) for _, block in preds.blocks()])
+    firsts, texts = decisions.first_labels.tolist(), preds.views.texts
+    return [
+        decisions.make_row(
+            place,
+            audit=bool(marked[place]),
+            audit_probability=None if np.isnan(probabilities[place]) else float(probabilities[place]),
+            likely=rank_classes(means[place], firsts[place]),
+            views=tuple(
+                LookPrediction(*one)
+                for one in zip(texts, view_classes[place].tolist(), view_probabilities[place].tolist(), strict=True)
+            ),
+        )
+        for place in range(len(decisions))
+    ]
+
+
+def rank_classes(means: Float64Array, first: int) -> tuple[ClassProbability, ...]:
+    """Return the likeliest classes, `first` before all others. float64 [C]"""
+    order = [first, *(one for one in np.argsort(-means, kind="stable").tolist() if one != first)]
+    return tuple(ClassProbability(one, float(means[one])) for one in order[:MAX_LIKELY])
+
+
+def predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
+    """Return the class predicted from each view, and its probability. int64 [N, V], float64 [N, V]"""
+    classes = np.empty((preds.n_images, preds.n_views), dtype=np.int64)
+    probabilities = np.empty((preds.n_images, preds.n_views))
+    for rows, block in preds.blocks():
+        classes[rows] = block.argmax(axis=2)
+        probabilities[rows] = block.max(axis=2)
+    return classes, probabilities
+
+
+# --- Rows of score files ---
+
+
+def row_schema(columns: Sequence[str]) -> "pa.Schema":
+    """Return the schema of rows with these columns."""
+    import pyarrow as pa
+
+    types = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
+    fields = ((name, COLUMN_TYPES[name]) for name in columns)
+    return pa.schema([(name, types.get(kind) or pa.type_for_alias(kind)) for name, kind in fields])
+
+
+def make_table(columns: Sequence[str], values: Mapping[str, Any], n_rows: int) -> "pa.Table":
+    """Return a table of rows; columns without values are null."""
+    import pyarrow as pa
+
+    schema = row_schema(columns)
+    arrays = [
+        pa.array(values[field.name], field.type) if field.name in values else pa.nulls(n_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def compute_rows(options: RowOptions, preds: Predictions, decided: FileOutputs | None = None) -> "pa.Table":
+    """Decide about each image, looked at in all views of `preds`, unless an exported file has `decided`."""
+    decisions = make_decisions(options.policy, preds, level=options.level, seed=options.seed, decided=decided)
+    values = dict(decisions.columns)
+    if options.audit is not None:
+        values["audit"], probabilities = options.draw_audits(decisions, options.seed)
+        values["audit_probability"] = as_nullable(probabilities)
+    if options.per_view:
+        values["view_labels"], values["view_probabilities"] = (list(rows) for rows in predict_per_view(preds))
+    return make_table(options.columns, values, len(preds))
+
+
+def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -> "pa.Table":
+    """Return the rows of images that could not be read, given by id and reason: never accepted, after no look."""
+    n_images = len(skipped)
+    never = [False] * n_images
+    values = {"accept": never, "audit": never, "looks": [0] * n_images}
+    values |= {"id": [id_ for id_, _ in skipped], "reason": [reason for _, reason in skipped]}
+    return make_table(options.columns, values, n_images)
+
+
+def join_rows(options: RowOptions, tables: Iterable[tuple[IntArray, "pa.Table"]]) -> "pa.Table":
+    """Return the rows of several tables, or of none, each with its positions, int64 [n], in the order of positions."""
+    import pyarrow as pa
+
+    parts = [(np.empty(0, dtype=np.int64), row_schema(options.columns).empty_table()), *tables]
+    order = np.argsort(np.concatenate([positions for positions, _ in parts]))
+    return pa.concat_tables([table for _, table in parts]).take(order)
+
+
+def as_nullable(values: Float64Array) -> "pa.Array":
+    """Return an Arrow array of values, null where they are NaN. float64 [n]"""
+    import pyarrow as pa
+
+    return pa.array(values, from_pandas=True)

@@ -1,0 +1,204 @@
+"""What is guaranteed about accepted images, the counts it was certified on, and what a shortfall would need."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secondlook.files import Count, FrozenRecord
+
+DEFAULT_DELTA = 0.001
+"""Failure probability of a guarantee by default: 99.9 % confidence."""
+
+MAX_LISTED_GROUPS = 20
+"""Groups that are printed; in the table of more, those with the smallest coverage."""
+
+GroupedBy = Literal["class", "label"]
+"""What the groups of a policy are: the predicted classes, or groups given by a label for each image."""
+GROUP_NOUNS: Mapping[GroupedBy, str] = {"class": "predicted class", "label": "group"}
+
+Probability = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Guarantee(FrozenRecord):
+    """At most `risk` of the accepted images are wrong, with probability 1 - `delta` over the draw of labeled images."""
+
+    risk: Probability
+    """With groups, the largest risk of any of them."""
+    delta: Probability
+    grouped_by: GroupedBy | None = None
+    """Whether the guarantee holds in every predicted class, or every group, jointly; None if only for all images."""
+    smallest_risk: Probability | None = None
+    """The smallest risk of any group, if groups have different ones."""
+
+    @classmethod
+    def of_groups(cls, grouped_by: GroupedBy, risks: Sequence[float], delta: float) -> Self:
+        """Return the joint guarantee of groups with these risks."""
+        smallest = None if min(risks) == max(risks) else min(risks)
+        return cls(risk=max(risks), delta=delta, grouped_by=grouped_by, smallest_risk=smallest)
+
+    def __str__(self) -> str:
+        risk = f"{100 * self.risk:g} % errors"
+        if self.smallest_risk is not None:
+            risk = f"its risk ({100 * self.smallest_risk:g} % to {100 * self.risk:g} %) of errors"
+        where = "" if self.grouped_by is None else f" in every {GROUP_NOUNS[self.grouped_by]}, jointly"
+        return (
+            f"at most {risk} among accepted images{where} with {100 * (1 - self.delta):g} % confidence, "
+            "for images from the same distribution as the labeled ones"
+        )
+
+
+class Calibration(FrozenRecord):
+    """Counts on the images that a threshold was chosen on."""
+
+    images: Annotated[Count, Field(gt=0)]
+    accepted: Count
+    errors: Count | None = None
+    """Errors among the accepted images; None without labels."""
+    duplicates: Count = 0
+    """Copies of other images that were left out; `images` does not include them."""
+    joint_delta: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Probability that any guarantee calibrated on these images fails; None if there is no other, or it is unknown."""
+    tuning: Count = 0
+    """Images set apart to choose views or to fit the method or the schedule; `images` does not include them."""
+    mean_looks: Annotated[float, Field(ge=1)] | None = None
+    """Mean number of looks; None if every image has all looks."""
+    differing: Count | None = None
+    """Images whose decision differs from that with all looks; None if every image has all looks."""
+    differing_bound: Fraction | None = None
+    """Upper bound on the fraction of images whose decision differs from that with all looks."""
+    differing_delta: Probability | None = None
+    """Failure probability of this bound."""
+    reviewed: Count | None = None
+    """Number of accepted images that were drawn and reviewed; None if all were labeled."""
+    estimated_risk: Fraction | None = None
+    """Error rate among accepted images as the reviewed ones suggest, weighted for how they were drawn."""
+    data: str = ""
+    """Spec of the images."""
+    digest: str = ""
+    """Digest of the images."""
+
+    @model_validator(mode="after")
+    def _check_looks(self) -> Self:
+        looks = (self.mean_looks, self.differing, self.differing_bound, self.differing_delta)
+        if len({value is None for value in looks}) > 1:
+            raise ValueError("expected all of mean_looks, differing, differing_bound and differing_delta, or none")
+        return self
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of the images that were accepted."""
+        return self.accepted / self.images
+
+    @property
+    def risk(self) -> float | None:
+        """Observed error rate among accepted images, without a guarantee; None if it is undefined."""
+        return None if self.errors is None or self.accepted == 0 else self.errors / self.accepted
+
+    def describe_errors(self) -> str:
+        """Return what is known about errors among the accepted images, in words."""
+        if self.reviewed is not None and self.estimated_risk is not None:
+            rate = 100 * self.estimated_risk
+            return f"{self.reviewed:,} of them reviewed, which suggest {rate:.2g} % errors"
+        return "no labels" if self.errors is None else f"{self.errors:,} of them wrong"
+
+
+class Shortfall(FrozenRecord):
+    """A guarantee that could not be given, and what would be needed for it.
+
+    The smallest risk and the larger delta were found on the labeled images themselves. They help to plan a calibration
+    on other images, and guarantee nothing.
+    """
+
+    requested: Guarantee
+    smallest_risk: float | None
+    """A larger risk that these images pass with the same `delta`; None if there is none."""
+    additional_images: int | None
+    """Rough number of additional labeled images that are enough if error rates stay as observed; None if none is."""
+    larger_delta: float | None = None
+    """A larger delta with which these images pass for the same `risk`; None if there is none up to 0.1."""
+    closest: Calibration | None = None
+    """Counts at the threshold that comes closest to the guarantee, on which `additional_images` is based."""
+    group: str | None = None
+    """The group that comes closest to the guarantee, if each needs one; all else is about it."""
+
+    def __str__(self) -> str:
+        where = "" if self.group is None else f"in {self.group!r}, "
+        return (
+            f"no threshold guarantees {self.requested}; {where}{self._describe_needed()}; {self._describe_reachable()}"
+        )
+
+    def _describe_needed(self) -> str:
+        seen, rate = "", "error rates stay as observed"
+        if self.closest is not None:
+            seen = (
+                f"at the threshold that comes closest, {self.closest.errors:,} of {self.closest.accepted:,} accepted "
+                "images are wrong, so "
+            )
+            rate = "this error rate holds"
+        if self.additional_images is None:
+            return f"{seen}more images like these would not help, whatever their number"
+        images = "labeled images" if self.group is None else "labeled images of it"
+        return f"{seen}roughly {self.additional_images:,} more {images} are needed if {rate}"
+
+    def _describe_reachable(self) -> str:
+        repair = "improve the classifier, or plan a calibration on other images with a larger risk or delta"
+        reachable = []
+        if self.smallest_risk is not None:
+            reachable.append(f"a risk of {100 * self.smallest_risk:.4g} %")
+        if self.larger_delta is not None:
+            reachable.append(f"a delta of {self.larger_delta:.4g}")
+        if not reachable:
+            return repair
+        return f"{repair}; {' or '.join(reachable)} would pass on these images, which guarantees nothing"
+
+
+class GroupThreshold(FrozenRecord):
+    """The threshold of one group of images, and the counts on the images of the group that it was chosen on."""
+
+    name: str
+    """Name of the class, or the label of the group as text."""
+    value: Any
+    """What identifies the group: the index of the class, or the label."""
+    risk: Probability
+    """Largest error rate among accepted images of the group."""
+    threshold: float | None
+    """Smallest confidence that is accepted; None if nothing can be guaranteed, and nothing is accepted."""
+    images: Count
+    accepted: Count
+    errors: Count
+    """Errors among the accepted images."""
+    additional_images: Count | None = None
+    """Where nothing is accepted, the rough number of additional labeled images of the group that are enough."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        if not self.errors <= self.accepted <= self.images:
+            raise ValueError(f"expected errors <= accepted <= images in {self.name!r}")
+        if (self.threshold is None) != (self.accepted == 0):
+            raise ValueError(f"expected a threshold if, and only if, images of {self.name!r} are accepted")
+        return self
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of the images of the group that were accepted; 0 if there are none."""
+        return self.accepted / self.images if self.images else 0.0
+
+    @property
+    def limit(self) -> float:
+        """The threshold; infinite where nothing is accepted."""
+        return math.inf if self.threshold is None else self.threshold
+
+
+class ComparedMethod(FrozenRecord):
+    """A method that was certified together with others, of which the one with the largest coverage was chosen."""
+
+    method: str
+    """As it was given, with its options."""
+    threshold: float | None
+    """The smallest one, if there are groups; None if nothing could be certified."""
+    coverage: Fraction
+    """Fraction of the calibration images that the method accepts."""
+    chosen: bool
