@@ -60,7 +60,7 @@ EXPORTED = [
     "RayEngine",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",
-    "Rule",
+    "Policy",
     "Run",
     "Schedule",
     "ScheduleDisplay",

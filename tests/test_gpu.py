@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.policy_maker import attach
+from secondlook.predictions import Execution
 from secondlook.arrays import Array
 from secondlook.classifiers import TorchClassifier, load_classifier
 from secondlook.decisions import score
@@ -114,10 +116,16 @@ def test_decisions_agree_with_the_cpu(adaptive: bool, tmp_path: Path) -> None:
     labeled = collect(classifier, half, "cifar10", labels=labels, device="cpu")
     rule = certify(labeled, "mean", risk=0.2, delta=0.05, adaptive=adaptive)
     views = rule.list_views(ViewSet("cifar10").texts)
-    policy = Policy.from_rule(rule, classifier=classifier, views=views)
+    policy = attach(rule, classifier=classifier, views=views)
     rows = {}
     for device in ("cpu", "cuda"):
-        score(policy, pixels, tmp_path / f"{device}.parquet", classifier=classifier, device=device, progress=False)
+        score(
+            policy,
+            pixels,
+            tmp_path / f"{device}.parquet",
+            classifier=classifier,
+            execution=Execution(device=device, progress=False),
+        )
         rows[device] = pq.read_table(tmp_path / f"{device}.parquet")
     for column in ("label", "accept", "looks"):
         assert rows["cpu"][column].to_pylist() == rows["cuda"][column].to_pylist(), column

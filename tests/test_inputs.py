@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import secondlook as sl
+from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 
@@ -79,7 +80,7 @@ def model(calls: list[int]) -> Classifier:
 
 @pytest.fixture
 def policy(model: Classifier) -> sl.Policy:
-    return sl.Policy.from_rule(sl.Rule(0.51, "mean"), classifier=model, views=tuple(VIEWS.split()))
+    return attach(sl.Policy(threshold=0.51, method="mean"), classifier=model, views=tuple(VIEWS.split()))
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -104,7 +105,9 @@ def test_score_and_selective_classifier_take_it(
     data = INPUTS[kind](tmp_path / "files")
     np.testing.assert_array_equal(selective.predict(data), selective.predict(IMAGES))
     np.testing.assert_array_equal(selective.decide(data).confidence, selective.decide(IMAGES).confidence)
-    summary = sl.score(policy, data, tmp_path / "scores.csv", classifier=model, rejected=tmp_path / "rejected")
+    summary = sl.score(
+        policy, data, tmp_path / "scores.csv", classifier=model, review=sl.Review(rejected=tmp_path / "rejected")
+    )
     assert summary.images == 6
     assert summary.rejected == len(list((tmp_path / "rejected").rglob("*.png")))
 

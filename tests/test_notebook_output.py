@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from tests.policy_maker import attach
 from secondlook.policies import Policy
 
 INJECTION = "<script>alert('$x$')</script>"
@@ -26,7 +27,7 @@ def preds() -> sl.Predictions:
 def make_policy(preds: sl.Predictions) -> Policy:
     model = sl.load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name=INJECTION)
     rule = sl.certify(preds, risk=0.5, delta=0.1)
-    return Policy.from_rule(rule, classifier=model, views=preds.views.texts, data="npz:a.npz", data_digest="0")
+    return attach(rule, classifier=model, views=preds.views.texts, data="npz:a.npz", data_digest="0")
 
 
 def make_results(preds: sl.Predictions) -> dict[str, Any]:

@@ -34,6 +34,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from tests.policy_maker import attach
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
@@ -195,7 +196,7 @@ def summarize(values: Array) -> Values:
     return {"bits": digest(array.tobytes()), "shape": list(array.shape), "sum": total, "first": flat[:2]}
 
 
-def describe_rule(rule: sl.Rule) -> Values:
+def describe_rule(rule: sl.Policy) -> Values:
     """Return the numbers of a rule."""
     counts, shortfall = rule.calibration, rule.shortfall
     assert counts is not None
@@ -455,9 +456,9 @@ def compute_decisions(folder: Path) -> Values:
     accepted = rules["mean"].accept(sl.confidence(preds, "mean"))
     values["mean: accepted calibration images"] = int(accepted.sum())
     for name, rule in rules.items():
-        policy = sl.Policy.from_rule(rule, classifier=classifier, views=preds.views.texts)
+        policy = attach(rule, classifier=classifier, views=preds.views.texts)
         policy.save(folder / f"{name}.json")
-        loaded = sl.Policy.load(folder / f"{name}.json").rule
+        loaded = sl.load_policy(folder / f"{name}.json").rule
         assert loaded == rule
         values[f"{name}: rule"] = describe_rule(loaded)
         out = folder / f"{name}.csv"
@@ -468,8 +469,8 @@ def compute_decisions(folder: Path) -> Values:
             out,
             classifier=classifier,
             per_view=per_view,
-            rejected=folder / f"rejected-{name}",
-            progress=False,
+            review=sl.Review(rejected=folder / f"rejected-{name}"),
+            execution=sl.Execution(progress=False),
         )
         values[f"{name}: scores"] = _describe_scores(out)
         values[f"{name}: accepted, rejected"] = [summary.accepted, summary.rejected]

@@ -15,7 +15,7 @@ from measurement import RESULTS
 from reproduction.defaults_study import VIEWS, Row, Split, read_rows
 from search import make_predictions
 from secondlook.arrays import Array
-from secondlook.policies import Guarantee, Rule, compute_frontier
+from secondlook.policies import Guarantee, Policy, compute_frontier
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARANTEE = Guarantee(0.05, 0.05)
@@ -40,7 +40,7 @@ def test_a_split_uses_every_image_once(n_images: int) -> None:
         assert (len(parts.tuning), len(parts.certification), len(parts.judged)) == (1000, 5000, 4000)
 
 
-def look_one_by_one(rule: Rule, running: np.ndarray) -> list[tuple[int, bool]]:
+def look_one_by_one(rule: Policy, running: np.ndarray) -> list[tuple[int, bool]]:
     """Return the looks and the decision of each image, in log-odds and one look after another. [N, V]"""
     schedule = rule.schedule
     assert schedule is not None

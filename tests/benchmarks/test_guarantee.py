@@ -9,7 +9,7 @@ import pytest
 import guarantee as benchmark
 import secondlook as sl
 from search import make_predictions
-from secondlook.policies import Guarantee, Rule
+from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import PredictFrom
 
 
@@ -17,7 +17,7 @@ def make_world(predict_from: PredictFrom = "image", *, n_images: int = 600) -> b
     return benchmark.AdaptiveWorld("small", make_predictions(4, n_images), Guarantee(0.05, 0.1), predict_from)
 
 
-def look_at_image(preds: sl.Predictions, rule: Rule) -> tuple[int, bool, int]:
+def look_at_image(preds: sl.Predictions, rule: Policy) -> tuple[int, bool, int]:
     """Return the number of looks, whether the image is accepted, and its class, one look after another."""
     schedule = rule.schedule
     assert schedule is not None
@@ -77,7 +77,7 @@ def test_images_are_drawn_with_replacement() -> None:
 def test_rules_that_break_their_guarantee_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     certify = benchmark.AdaptiveWorld.certify
 
-    def certify_too_much(world: benchmark.AdaptiveWorld, preds: sl.Predictions) -> Rule:
+    def certify_too_much(world: benchmark.AdaptiveWorld, preds: sl.Predictions) -> Policy:
         rule = certify(world, preds)
         assert rule.calibration is not None
         return replace(rule, threshold=1e-6, calibration=replace(rule.calibration, differing_bound=-1.0))

@@ -11,8 +11,8 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import score
-from secondlook.policies import Policy, Rule, Schedule
+from secondlook.policies import Policy, Schedule
+from tests.policy_maker import attach, score
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,9 @@ def image_files(images: Array, tmp_path: Path) -> str:
 
 @pytest.fixture
 def review_policy(classifier: Classifier) -> Policy:
-    return Policy.from_rule(Rule(0.95), classifier=classifier, views=("identity", "hflip", "shift:1,0"))
+    return attach(
+        Policy(threshold=0.95, method="mean"), classifier=classifier, views=("identity", "hflip", "shift:1,0")
+    )
 
 
 @pytest.fixture
@@ -83,10 +85,10 @@ LOOKS = ("identity", "shift:1,0", "hflip", "brightness:1.2", "shift:0,1")
 
 
 @pytest.fixture(scope="session")
-def make_adaptive_rule() -> Callable[..., Rule]:
+def make_adaptive_rule() -> Callable[..., Policy]:
     """Return a function that makes a rule with a random schedule, which leaves many images open."""
 
-    def make(seed: int = 34, max_looks: int = len(LOOKS), **rule: Any) -> Rule:
+    def make(seed: int = 34, max_looks: int = len(LOOKS), **rule: Any) -> Policy:
         rng = np.random.default_rng(seed)
         changes, spreads = rng.normal(0, 0.3, len(LOOKS)), rng.uniform(0, 1.0, len(LOOKS))
         threshold = float(rng.uniform(0.6, 0.95))
@@ -101,6 +103,6 @@ def make_adaptive_rule() -> Callable[..., Rule]:
             images=100,
             threshold=threshold,
         )
-        return Rule(threshold, schedule=schedule, **rule)
+        return Policy(**{"threshold": threshold, "schedule": schedule, "method": "mean", **rule})
 
     return make

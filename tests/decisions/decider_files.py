@@ -12,7 +12,8 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from secondlook.classifiers import load_classifier, seal_model
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
+from tests.policy_maker import attach
 
 RECORD: dict[str, Any] = {
     "version": 1,
@@ -38,7 +39,7 @@ OUTPUTS: dict[str, tuple[int, list[Any]]] = {
 def make_bright_policy(threshold: float = 0.6) -> Policy:
     """Return the policy of the file."""
     classifier = load_classifier(_classify, name="bright", output="probabilities")
-    return Policy.from_rule(Rule(threshold, "msr"), classifier=classifier, views=("identity",), made="then")
+    return attach(Policy(threshold=threshold, method="msr"), classifier=classifier, views=("identity",), made="then")
 
 
 def _classify(images: Any) -> Any:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, LoadOptions, load_classifier
 from secondlook.classifiers.remote import Address, RemoteClassifier
-from secondlook.decisions import ResolvedClassifier, ScoreSummary, job, score
-from secondlook.decisions.rows import RowOptions
+from secondlook.decisions import Plan, ResolvedClassifier, ScoreSummary, job
+from secondlook.decisions.decision import RowOptions
 from secondlook.estimators import confidence, confidence_interval
-from secondlook.policies import Policy, Rule
-from secondlook.predictions import DamagedChunkWarning, chunks, collect
+from secondlook.policies import Policy
+from secondlook.predictions import DamagedChunkWarning, Execution, chunks, collect
 from secondlook.sources import open_source
+from tests.policy_maker import attach, score
 
-MakeRule = Callable[..., Rule]
+MakeRule = Callable[..., Policy]
 BATCH = 8
 
 
@@ -56,7 +56,7 @@ def recording(brightness: Callable[[Any], Any]) -> Recording:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: 16)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ def save_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "SAVE_SECONDS", -1)
 
 
-def make_policy(rule: Rule, classifier: Classifier) -> Policy:
+def make_policy(rule: Policy, classifier: Classifier) -> Policy:
     assert rule.schedule is not None
-    return Policy.from_rule(rule, classifier=classifier, views=rule.schedule.views, made="then")
+    return attach(rule, classifier=classifier, views=rule.schedule.views, made="then")
 
 
 def score_all(policy: Policy, images: Any, out: Path, classifier: Classifier, **options: Any) -> ScoreSummary:
-    return score(policy, images, out, classifier=classifier, progress=False, **options)
+    return score(policy, images, out, classifier=classifier, **options, execution=Execution(progress=False))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -155,9 +155,9 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     order = np.random.default_rng(seed).permutation(35)
     images, folder = bright_or_dark[0][order], tmp_path_factory.mktemp("scores")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "choose_chunk_rows", lambda *_: rows)
+        patch.setattr(Plan, "choose_chunk_rows", lambda *_: rows)
         summary = score_all(policy, images, folder / "scores.parquet", classifier, batch_size=batch_size)
-    stored = policy.rule.look(collect(classifier, bright_or_dark[0][:35], list(policy.views)))
+    stored = policy.look(collect(classifier, bright_or_dark[0][:35], list(policy.views)))
     found = read_rows(folder / "scores.parquet")
     assert [row["looks"] for row in found] == stored.looks[order].tolist()
     assert [row["confidence"] for row in found] == stored.confidence[order].tolist()
@@ -276,7 +276,7 @@ def test_unreadable_images_are_skipped(
     rows = [row for row in everything if row["reason"] is None]
     preds = collect(classifier, open_source(source, on_error="skip"), list(policy.views))
     assert tuple(row["id"] for row in rows) == preds.ids
-    assert [row["looks"] for row in rows] == policy.rule.look(preds).looks.tolist()
+    assert [row["looks"] for row in rows] == policy.look(preds).looks.tolist()
     assert recording.images - 1 - preds.n_images * 5 == summary.looks
 
 
@@ -284,7 +284,7 @@ def test_chunks_are_larger_but_not_in_bytes(
     make_adaptive_rule: MakeRule, classifier: Classifier, review_policy: Policy, tmp_path: Path
 ) -> None:
     def count_rows(policy: Policy, images: Array) -> int:
-        resolved, options = ResolvedClassifier(classifier, None), RowOptions(policy.rule)
+        resolved, options = ResolvedClassifier(classifier, None), RowOptions(policy)
         return job.ClassifierJob.prepare(policy, resolved, open_source(images), options, "auto").record.rows
 
     adaptive = make_policy(make_adaptive_rule(), classifier)
@@ -377,10 +377,10 @@ def test_every_adapter_looks_adaptively(make_adaptive_rule: MakeRule, tmp_path: 
     rule = make_adaptive_rule()
     assert rule.schedule is not None
     schedule = rule.schedule.model_copy(update={"margin": 0.5})
-    policy = make_policy(replace(rule, threshold=middle, schedule=schedule), classifier)
+    policy = make_policy(rule.model_copy(update={"threshold": middle, "schedule": schedule}), classifier)
     summary = score_all(policy, images, tmp_path / "scores.parquet", classifier, batch_size=BATCH)
     rows = read_rows(tmp_path / "scores.parquet")
-    stored = policy.rule.look(collect(classifier, images, list(policy.views)))
+    stored = policy.look(collect(classifier, images, list(policy.views)))
     assert [row["looks"] for row in rows] == stored.looks.tolist()
     assert [row["confidence"] for row in rows] == pytest.approx(stored.confidence.tolist(), rel=1e-4)
     assert [row["label"] for row in rows] == stored.predicted.tolist()

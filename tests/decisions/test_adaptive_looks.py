@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +11,14 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions.adaptive_looks import AdaptiveLooks, take_all_looks, take_looks
-from secondlook.decisions.policy_classifier import MemberOutputs
-from secondlook.decisions.rows import compute_confidence
-from secondlook.policies import Rule
-from secondlook.predictions import collect, make_inference
+from secondlook.decisions import Looking, Plan, ResolvedClassifier, make_decisions
+from secondlook.policies import Policy
+from secondlook.predictions import collect
 from secondlook.views import View, apply_view
+from tests.policy_maker import attach
 
-MakeRule = Callable[..., Rule]
+MakeRule = Callable[..., Policy]
+VIEWS = ("identity",)
 
 
 class Looked(NamedTuple):
@@ -55,7 +54,7 @@ def make_images(seed: int, count: int) -> Array:
     return np.clip(rng.normal(colors, 60, (count, 5, 4, 3)), 0, 255).astype(np.uint8)
 
 
-def look_slowly(classifiers: Sequence[Classifier], image: Array, rule: Rule) -> Looked:
+def look_slowly(classifiers: Sequence[Classifier], image: Array, rule: Policy) -> Looked:
     """Classify every view of an image by itself, then count the looks with the formulas of the documentation."""
     schedule = rule.schedule
     assert schedule is not None
@@ -78,17 +77,19 @@ def look_slowly(classifiers: Sequence[Classifier], image: Array, rule: Rule) -> 
             return Looked(looks, 1 / (1 + math.exp(-estimate)), tuple(map(int, leading)))
 
 
-def look_together(classifier: Classifier, images: Array, rule: Rule, batch_size: int) -> list[Looked]:
-    members = MemberOutputs(classifier)
+def look_together(classifier: Classifier, images: Array, rule: Policy, batch_size: int) -> list[Looked]:
+    policy = attach(rule, classifier=classifier, views=rule.schedule.views if rule.schedule else VIEWS)
     ids = [f"image {number}" for number in range(len(images))]
-    looks = AdaptiveLooks(rule, ids, partial(members.as_predictions, class_names=None))
+    looking = Looking(Plan(policy, ResolvedClassifier(classifier, None)), images, batch_size)
+    for _ in looking.run():
+        pass
     found: dict[int, Looked] = {}
-    for positions, preds in take_all_looks(looks, images, make_inference(members, batch_size)):
+    for positions, preds in looking.groups(ids):
         assert preds.ids == tuple(ids[position] for position in positions)
         predicted = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
-        for row in zip(positions, compute_confidence(rule, preds), predicted, strict=True):
+        for row in zip(positions, make_decisions(policy, preds).confidence, predicted, strict=True):
             found[int(row[0])] = Looked(preds.n_views, float(row[1]), tuple(map(int, row[2])))
-    assert looks.n_decided == len(images)
+    assert len(looking) == 0
     return [found[number] for number in range(len(images))]
 
 
@@ -163,36 +164,3 @@ def test_smaller_batches_after_running_out_of_memory(make_adaptive_rule: MakeRul
     whole = look_together(load_classifier(Counting(), name="colors"), images, rule, 64)
     small = look_together(load_classifier(Counting(largest_batch=5), name="colors"), images, rule, 64)
     assert small == whole
-
-
-@pytest.mark.parametrize("kept", [0, 1, 7, 30, 31, 45, 10**6])
-def test_saved_looks_are_not_taken_again(make_adaptive_rule: MakeRule, kept: int) -> None:
-    rule, images, counting = make_adaptive_rule(), make_images(0, 30), Counting()
-    members = MemberOutputs(load_classifier(counting, name="colors"))
-    make_looks = partial(
-        AdaptiveLooks, rule, [*"abcdefghijklmnopqrstuvwxyz0123"], partial(members.as_predictions, class_names=None)
-    )
-    whole = make_looks()
-    for _ in take_looks(whole, images, make_inference(members, 8)):
-        pass
-    positions, outputs = whole.taken
-    resumed = make_looks()
-    resumed.add_saved(positions[:kept], outputs[:kept])
-    counting.batches = []
-    for _ in take_looks(resumed, images, make_inference(members, 8)):
-        pass
-    assert counting.images == max(0, len(positions) - kept)
-    assert np.array_equal(resumed.taken[0], positions)
-    assert np.array_equal(resumed.taken[1], outputs)
-
-
-def test_looks_at_other_images_are_not_used(make_adaptive_rule: MakeRule) -> None:
-    """One image more could be read than when the outputs were saved."""
-    rule, images, counting = make_adaptive_rule(), make_images(0, 30), Counting()
-    members = MemberOutputs(load_classifier(counting, name="colors"))
-    looks = AdaptiveLooks(
-        rule, [f"{number}" for number in range(30)], partial(members.as_predictions, class_names=None)
-    )
-    looks.add_saved(np.delete(np.arange(30), 4), np.zeros((29, 3), dtype=np.float32))
-    take_all_looks(looks, images, make_inference(members, 8))
-    assert looks.taken[1].min() > 0

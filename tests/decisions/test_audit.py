@@ -11,13 +11,14 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import REJECTED_LIST, job, score
+from secondlook.decisions import REJECTED_LIST, Plan, Review
 from secondlook.errors import DecisionError
 from secondlook.policies import AuditPlan, Policy, certify, draw_audits
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 from secondlook.views import ViewSet
 from tests.conftest import PickledEngine
 from tests.decisions.test_engine_job import bright
+from tests.policy_maker import attach, score
 
 VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
 
@@ -26,7 +27,7 @@ VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
 def policy(bright_or_dark: tuple[Array, Array], classifier: Classifier) -> Policy:
     pixels, labels = bright_or_dark
     rule = certify(collect(classifier, pixels[100:], VIEWS, labels=labels[100:]), "mean", risk=0.2, delta=0.1)
-    return Policy.from_rule(rule, classifier=classifier, views=VIEWS.texts)
+    return attach(rule, classifier=classifier, views=VIEWS.texts)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_chunks_do_not_change_audits(
     policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score(policy, images, tmp_path / "whole.parquet", classifier=classifier, audit=0.3)
-    monkeypatch.setattr(job, "chunk_rows", lambda *_: 16)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
     score(policy, images, tmp_path / "chunks.parquet", classifier=classifier, audit=0.3)
     assert read_rows(tmp_path / "whole.parquet") == read_rows(tmp_path / "chunks.parquet")
 
@@ -81,7 +82,7 @@ def test_engine_marks_the_same_images(
 ) -> None:
     given: dict[str, Any] = {"audit": 0.3, "allow_mismatch": True, "classifier": bright}
     score(policy, images, tmp_path / "here.parquet", **given)
-    score(policy, images, tmp_path / "there.parquet", **given, engine=pickled_engine)
+    score(policy, images, tmp_path / "there.parquet", **given, execution=Execution(engine=pickled_engine))
     here = read_rows(tmp_path / "here.parquet")
     assert here == read_rows(tmp_path / "there.parquet")
     assert any(row["audit"] for row in here)
@@ -98,7 +99,7 @@ def test_audited_images_join_the_rejected_ones_for_review(
 ) -> None:
     out, rejected = tmp_path / "scores.parquet", tmp_path / "rejected"
     exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
-    score(policy, images, out, classifier=classifier, audit=0.3, rejected=rejected, exports=exports)
+    score(policy, images, out, classifier=classifier, audit=0.3, review=Review(rejected=rejected, exports=exports))
     due = {row["id"] for row in read_rows(out) if row["audit"] or not row["accept"]}
     with (rejected / REJECTED_LIST).open(newline="", encoding="utf-8") as file:
         assert {line["id"] for line in csv.DictReader(file)} == due
@@ -112,7 +113,14 @@ def test_image_that_cannot_be_read_is_never_audited(
 ) -> None:
     broken = next(Path(image_files.removeprefix("folder:")).rglob("*.png"))
     broken.write_bytes(b"broken")
-    score(policy, image_files, tmp_path / "scores.csv", classifier=classifier, audit=1.0, on_error="skip")
+    score(
+        policy,
+        image_files,
+        tmp_path / "scores.csv",
+        classifier=classifier,
+        audit=1.0,
+        execution=Execution(on_error="skip"),
+    )
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     (skipped,) = (row for row in rows if row["reason"])

@@ -12,13 +12,13 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import job, score
+from secondlook.decisions import Plan
 from secondlook.decisions.chunks import JobRecord, ScoreChunks
 from secondlook.decisions.destinations import ScoreFile
 from secondlook.errors import DecisionError
-from secondlook.parts import LocalStorage
-from secondlook.policies import Policy, Rule
-from secondlook.predictions import DamagedChunkWarning
+from secondlook.policies import Policy
+from secondlook.predictions import DamagedChunkWarning, LocalStorage
+from tests.policy_maker import attach, score
 
 CHUNKS = 7
 IMAGES = CHUNKS * 16 - 3
@@ -74,7 +74,7 @@ def stop(*_arguments: object, **_options: object) -> None:
 def small_chunks() -> Iterator[None]:
     """Make chunks of 16 images."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "chunk_rows", lambda *_: 16)
+        patch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
         yield
 
 
@@ -91,7 +91,9 @@ def make_job(
             Image.fromarray(image).save(folder / "new" / f"{number:03d}.png")
         for broken in (5, 40, 41):
             (folder / "new" / f"{broken:03d}.png").write_bytes(b"")
-        policy = Policy.from_rule(Rule(threshold), classifier=classifier, views=("identity", "hflip"), made="then")
+        policy = attach(
+            Policy(threshold=threshold, method="mean"), classifier=classifier, views=("identity", "hflip"), made="then"
+        )
         return Job(policy, classifier, f"folder:{folder / 'new'}", folder)
 
     return make

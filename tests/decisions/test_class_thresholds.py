@@ -9,11 +9,12 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import SelectiveClassifier, load_policy, score
+from secondlook.decisions import SelectiveClassifier, load_policy
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy, certify
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
+from tests.policy_maker import attach, score
 
 VIEWS = "identity hflip shift:1,0"
 Data = tuple[Array, Array]
@@ -27,11 +28,11 @@ def policy(classifier: Classifier, bright_or_dark: Data) -> Policy:
     copies = [source.ids[index] for index in source.find_duplicates()]
     rule = certify(preds, "mean", risk={0: 0.07, 1: 0.13}, delta=0.1, groups="class", duplicates=copies)
     assert all(group.accepted for group in rule.groups)
-    return Policy.from_rule(rule, classifier=classifier, views=preds.views.texts)
+    return attach(rule, classifier=classifier, views=preds.views.texts)
 
 
 def score_rows(policy: Policy, images: Array, path: Path, **options: Any) -> list[dict[str, Any]]:
-    score(policy, images, path, progress=False, **options)
+    score(policy, images, path, **options, execution=Execution(progress=False))
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -53,7 +54,7 @@ def test_all_ways_to_decide_agree(policy: Policy, classifier: Classifier, bright
     loaded = load_policy(tmp_path / "policy.json", classifier=classifier)
     decisions = [loaded.decide(image) for image in images]
     assert [decision.accept for decision in decisions] == expected
-    assert decisions[0].guarantee == policy.rule.guarantee
+    assert decisions[0].guarantee == policy.guarantee
     chooser = SelectiveClassifier(classifier, policy)
     assert chooser.decide(images).accept.tolist() == expected
     assert (chooser.predict(images) != -1).tolist() == expected
@@ -67,7 +68,7 @@ def test_fit_calibrates_all_classes_again(policy: Policy, classifier: Classifier
     assert before is not None
     assert again.thresholds == pytest.approx(before.thresholds)
     assert (again.risks, again.accepted, again.errors) == (before.risks, before.accepted, before.errors)
-    assert chooser.policy_.rule.guarantee == policy.rule.guarantee
+    assert chooser.policy_.rule.guarantee == policy.guarantee
 
 
 def test_classifier_with_another_number_of_classes_is_refused(

@@ -14,15 +14,16 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import OnnxDecider, load_decider, score
+from secondlook.decisions import ExportedFile, load_decider
 from secondlook.errors import DecisionError, SourceError
 from secondlook.monitoring import Monitor
 from secondlook.onnx_export import export_onnx
-from secondlook.policies import Policy, Rule, certify
-from secondlook.predictions import Predictions, collect
+from secondlook.policies import Policy, certify, read_policy
+from secondlook.predictions import Execution, Predictions, collect
 from tests.conftest import PickledEngine
 from tests.decisions.decider_files import make_bright_policy, write_decider
 from tests.onnx_export.conftest import make_images, make_policy, write_network
+from tests.policy_maker import attach, score
 
 EXACT = ("id", "label", "labels", "class", "accept", "looks", "reason", "view_labels")
 COUNT = 50
@@ -42,7 +43,7 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
     found = classifier.probabilities(images)
     labels = np.where(found.max(axis=1) > 0.97, found.argmax(axis=1), found.argmin(axis=1))  # wrong where it is unsure
     preds = collect(classifier, images, views, labels=labels, progress=False)
-    top_2 = Rule(0.9, "blend", top_k=2, predict_from="views")
+    top_2 = Policy(threshold=0.9, method="blend", top_k=2, predict_from="views")
     made = {}
     for kind, rule in {
         "plain": certify(preds, "mean", risk=0.1, delta=0.1),
@@ -50,7 +51,7 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
         "top-2": replace(top_2, threshold=float(np.median(top_2.confidence(preds)))),
     }.items():
         names = rule.list_views(preds.views.texts)
-        policy = Policy.from_rule(rule, classifier=classifier, views=names, class_names=("a", "b", "c", "d"))
+        policy = attach(rule, classifier=classifier, views=names, class_names=("a", "b", "c", "d"))
         export_onnx(policy, folder / f"{kind}.onnx", classifier=classifier)
         made[kind] = folder / f"{kind}.onnx", policy
     return made
@@ -112,7 +113,7 @@ def folder(tmp_path: Path) -> Path:
 def resizing(tmp_path: Path) -> tuple[Path, Classifier, Policy]:
     """A file that takes images of any size, with the classifier and policy that it was made from."""
     classifier = load_classifier(f"onnx:{write_network(tmp_path / 'n.onnx')}?resize=16,16&interpolation=nearest")
-    policy, _ = make_policy(classifier, make_images(), Rule(0.7), "identity hflip shift:1,0")
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.7, method="mean"), "identity hflip shift:1,0")
     export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     return tmp_path / "decide.onnx", classifier, policy
 
@@ -141,7 +142,7 @@ def test_files_of_several_sizes_are_scored_and_reviewed(
 
 def test_an_image_that_does_not_fit_is_named(files: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DecisionError, match=r"000\.png.*20 x 18 x 3"):
-        score(files["plain"][0], f"folder:{folder}", tmp_path / "scores.csv", on_error="skip")
+        score(files["plain"][0], f"folder:{folder}", tmp_path / "scores.csv", execution=Execution(on_error="skip"))
 
 
 @pytest.mark.parametrize("kind", ["plain", "adaptive"])
@@ -153,15 +154,15 @@ def test_interrupted_job_resumes_with_the_same_bytes(
     options: dict[str, Any] = {"part_size": 8, "batch_size": 4, "per_view": True}
     score(file, images, tmp_path / "whole.parquet", **options)
     calls: list[int] = []
-    run = OnnxDecider._run
+    run = ExportedFile._run
 
-    def count(self: OnnxDecider, batch: Array) -> Any:
+    def count(self: ExportedFile, batch: Array) -> Any:
         if len(calls) == at:
             raise KeyboardInterrupt
         calls.append(len(batch))
         return run(self, batch)
 
-    monkeypatch.setattr(OnnxDecider, "_run", count)
+    monkeypatch.setattr(ExportedFile, "_run", count)
     with pytest.raises(KeyboardInterrupt):
         score(file, images, tmp_path / "scores.parquet", **options)
     finished, at = sum(calls), -1
@@ -177,19 +178,19 @@ def test_chunks_of_another_file_are_not_used(
 ) -> None:
     images, (file, policy) = make_images(COUNT), files["plain"]
     other = write_network(tmp_path / "other.onnx", seed=7)
-    monkeypatch.setattr(OnnxDecider, "_run", interrupt_after(2, OnnxDecider._run))
+    monkeypatch.setattr(ExportedFile, "_run", interrupt_after(2, ExportedFile._run))
     with pytest.raises(KeyboardInterrupt):
-        score(file, images, tmp_path / "scores.parquet", part_size=8)
+        score(file, images, tmp_path / "scores.parquet", execution=Execution(part_size=8))
     monkeypatch.undo()
     export_onnx(policy, tmp_path / "other-decide.onnx", classifier=f"onnx:{other}?mean=.5&std=.25", allow_mismatch=True)
     with pytest.raises(DecisionError, match="different classifier"):
-        score(tmp_path / "other-decide.onnx", images, tmp_path / "scores.parquet", part_size=8)
+        score(tmp_path / "other-decide.onnx", images, tmp_path / "scores.parquet", execution=Execution(part_size=8))
 
 
 def interrupt_after(count: int, run: Callable[..., Any]) -> Callable[..., Any]:
     calls: list[object] = []
 
-    def interrupt(self: OnnxDecider, batch: Array) -> Any:
+    def interrupt(self: ExportedFile, batch: Array) -> Any:
         calls.append(batch)
         if len(calls) > count:
             raise KeyboardInterrupt
@@ -227,7 +228,7 @@ def test_arguments_that_do_not_go_with_a_file(tmp_path: Path, options: dict[str,
 def test_an_open_file_stays_where_it_is(tmp_path: Path) -> None:
     decider = load_decider(write_decider(tmp_path / "d.onnx"))
     with pytest.raises(DecisionError, match="device='cpu'"):
-        score(decider, IMAGES, tmp_path / "scores.csv", device="cpu")
+        score(decider, IMAGES, tmp_path / "scores.csv", execution=Execution(device="cpu"))
     with pytest.raises(DecisionError, match=r"d\.onnx"):
         score(decider, IMAGES, tmp_path / "d.onnx")
 
@@ -235,19 +236,28 @@ def test_an_open_file_stays_where_it_is(tmp_path: Path) -> None:
 def test_an_engine_cannot_run_a_file(tmp_path: Path, pickled_engine: PickledEngine) -> None:
     with pytest.raises(DecisionError, match="engine="):
         score(
-            write_decider(tmp_path / "d.onnx"),
-            IMAGES,
-            tmp_path / "s.csv",
-            engine=pickled_engine,
+            write_decider(tmp_path / "d.onnx"), IMAGES, tmp_path / "s.csv", execution=Execution(engine=pickled_engine)
         )
 
 
 def test_first_predictions_are_those_of_the_first_chunk(files: dict[str, Any], tmp_path: Path) -> None:
     seen: list[Predictions] = []
     images = make_images(COUNT)
-    score(files["plain"][0], images, tmp_path / "a.csv", part_size=8, on_first_predictions=seen.append)
+    score(
+        files["plain"][0],
+        images,
+        tmp_path / "a.csv",
+        on_first_predictions=seen.append,
+        execution=Execution(part_size=8),
+    )
     assert [(len(one), one.views.texts) for one in seen] == [(8, files["plain"][1].views)]
-    score(files["adaptive"][0], images, tmp_path / "b.csv", part_size=8, on_first_predictions=seen.append)
+    score(
+        files["adaptive"][0],
+        images,
+        tmp_path / "b.csv",
+        on_first_predictions=seen.append,
+        execution=Execution(part_size=8),
+    )
     assert len(seen) == 1
 
 
@@ -267,6 +277,6 @@ def test_scores_of_a_file_are_monitored(files: dict[str, Any], tmp_path: Path) -
     file, policy = files["plain"]
     assert policy.reference is not None
     score(file, make_images(COUNT), tmp_path / "scores.parquet", audit=0.5)
-    monitor = Monitor(Policy.load(file))
+    monitor = Monitor(read_policy(file))
     monitor.update(pq.read_table(tmp_path / "scores.parquet"))
     assert monitor.images == COUNT

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secondlook.decisions import RowOptions, detail_decisions
-from secondlook.decisions.detailed_decisions import MAX_LIKELY, rank_classes
-from secondlook.decisions.rows import compute_rows
-from secondlook.policies import Guarantee, Rule
+from secondlook.decisions.decision import MAX_LIKELY, compute_rows, rank_classes
+from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
 
@@ -28,7 +27,7 @@ def make_predictions(n_images: int = 30) -> Predictions:
 def test_they_are_the_rows_of_scores(settings: dict[str, Any]) -> None:
     preds = make_predictions()
     audit = settings.pop("audit", None)
-    rule = Rule(0.4, "mean", guarantee=Guarantee(0.1, 0.1), **settings)
+    rule = Policy(threshold=0.4, method="mean", guarantee=Guarantee(risk=0.1, delta=0.1), **settings)
     options = RowOptions(rule, seed=5, per_view=True, audit=audit)
     rows = compute_rows(options, preds).to_pylist()
     detailed = detail_decisions(options, preds, audit_seed=5)
@@ -47,7 +46,7 @@ def test_they_are_the_rows_of_scores(settings: dict[str, Any]) -> None:
 
 
 def test_audits_depend_on_their_own_seed_only() -> None:
-    options = RowOptions(Rule(0.0, "mean"), seed=1, audit=0.5)
+    options = RowOptions(Policy(threshold=0.0, method="mean"), seed=1, audit=0.5)
     preds = make_predictions()
     drawn = [[one.audit for one in detail_decisions(options, preds, audit_seed=seed)] for seed in (1, 2, 2)]
     assert drawn[0] != drawn[1]

@@ -9,14 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from secondlook.decisions.chunk_worker import ChunkScorer
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import score
-from secondlook.decisions.chunk_worker import ChunkScorer
+from secondlook.decisions import Review
 from secondlook.errors import DecisionError, SourceError
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
+from secondlook.predictions import Execution
 from tests.conftest import PickledEngine
+from tests.policy_maker import attach, score
 
 IMAGES = 30
 BROKEN = "Dark/Shot 3.PNG"
@@ -50,7 +52,7 @@ def read_rows(path: Path) -> pa.Table:
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
 def test_rows_are_those_of_this_process(
     review_policy: Policy,
-    make_adaptive_rule: Callable[..., Rule],
+    make_adaptive_rule: Callable[..., Policy],
     classifier: Classifier,
     broken_files: str,
     pickled_engine: PickledEngine,
@@ -62,11 +64,15 @@ def test_rows_are_those_of_this_process(
     if looking == "adaptive":
         rule = make_adaptive_rule()
         assert rule.schedule is not None
-        policy = Policy.from_rule(rule, classifier=classifier, views=rule.schedule.views)
+        policy = attach(rule, classifier=classifier, views=rule.schedule.views)
     options: dict[str, Any] = {"classifier": classifier, "progress": False, "per_view": True}
-    local = score(policy, broken_files, tmp_path / "local.parquet", on_error="skip", **options)
+    local = score(policy, broken_files, tmp_path / "local.parquet", **options, execution=Execution(on_error="skip"))
     summary = score(
-        policy, broken_files, tmp_path / "engine.parquet", engine=pickled_engine, batch_size=batch_size, **options
+        policy,
+        broken_files,
+        tmp_path / "engine.parquet",
+        **options,
+        execution=Execution(engine=pickled_engine, batch_size=batch_size),
     )
     rows = read_rows(tmp_path / "engine.parquet")
     assert rows.equals(read_rows(tmp_path / "local.parquet"))
@@ -83,7 +89,7 @@ def test_an_image_that_cannot_be_read_may_end_the_job(
 ) -> None:
     options: dict[str, Any] = {"classifier": classifier, "progress": False, "engine": pickled_engine}
     with pytest.raises(SourceError, match="Shot 3"):
-        score(review_policy, broken_files, tmp_path / "scores.csv", on_error="fail", **options)
+        score(review_policy, broken_files, tmp_path / "scores.csv", **options, execution=Execution(on_error="fail"))
     with pytest.raises(SourceError, match="Shot 3"):
         score(review_policy, f"{broken_files}?on_error=fail", tmp_path / "scores.csv", **options)
 
@@ -93,7 +99,11 @@ def test_summary_tells_what_workers_did(
 ) -> None:
     out = tmp_path / "scores"
     summary = score(
-        review_policy, images, out, classifier=classifier, engine=pickled_engine, part_size=10, progress=False
+        review_policy,
+        images,
+        out,
+        classifier=classifier,
+        execution=Execution(engine=pickled_engine, part_size=10, progress=False),
     )
     content = json.loads(json.dumps(summary.to_dict()))
     assert (content["out"], content["computed"]) == (str(out), IMAGES)
@@ -108,13 +118,17 @@ def test_summary_tells_what_workers_did(
         }
     ]
     assert "this process: 30 images, 100 images/s" in str(summary)
-    again = score(review_policy, images, out, classifier=classifier, engine=pickled_engine, progress=False)
+    again = score(
+        review_policy, images, out, classifier=classifier, execution=Execution(engine=pickled_engine, progress=False)
+    )
     assert (again.accepted, again.looks) == (summary.accepted, summary.looks)
     assert again.to_dict()["computed"] == 0
     assert "nothing" in str(again)
     assert (
         "workers"
-        not in score(review_policy, images, tmp_path / "local.csv", classifier=classifier, progress=False).to_dict()
+        not in score(
+            review_policy, images, tmp_path / "local.csv", classifier=classifier, execution=Execution(progress=False)
+        ).to_dict()
     )
 
 
@@ -158,12 +172,12 @@ def test_killed_job_resumes_with_the_parts_that_are_missing(
     for kill in range(kills):
         pickled_engine.dies_after = 1 + kill
         with pytest.raises(KeyboardInterrupt):
-            score(review_policy, images, job.place, engine=pickled_engine, **options)
+            score(review_policy, images, job.place, **options, execution=Execution(engine=pickled_engine))
         # What is there can be read while the job goes on.
         assert len(job.read()) >= 2 + 7 * kill
         assert sum(name.startswith("part-") for name in job.list_names()) == 1 + kill
     pickled_engine.dies_after = None
-    summary = score(review_policy, images, job.place, engine=pickled_engine, **options)
+    summary = score(review_policy, images, job.place, **options, execution=Execution(engine=pickled_engine))
     assert str(summary.out) == str(job.place)
     assert sorted(pickled_engine.numbers) == [0, 1, 2, 3, 4], "no part is computed twice"
     assert job.read().equals(read_rows(tmp_path / "local.parquet"))
@@ -181,7 +195,7 @@ def test_parts_of_another_job_are_replaced_only_if_asked(
     options: dict[str, Any] = {"classifier": classifier, "progress": False, "engine": pickled_engine}
     score(review_policy, images, job.place, **options)
     names = job.list_names()
-    stricter = Policy.from_rule(Rule(0.99), classifier=classifier, views=review_policy.views)
+    stricter = attach(Policy(threshold=0.99, method="mean"), classifier=classifier, views=review_policy.views)
     with pytest.raises(DecisionError, match="policy"):
         score(stricter, images, job.place, **options)
     assert [name for name in job.list_names() if name != "_lock"] == names
@@ -194,7 +208,13 @@ def test_parts_of_another_job_are_replaced_only_if_asked(
 def test_every_part_stores_the_policy(
     review_policy: Policy, classifier: Classifier, images: Array, pickled_engine: PickledEngine, tmp_path: Path
 ) -> None:
-    score(review_policy, images, tmp_path / "scores", classifier=classifier, engine=pickled_engine, progress=False)
+    score(
+        review_policy,
+        images,
+        tmp_path / "scores",
+        classifier=classifier,
+        execution=Execution(engine=pickled_engine, progress=False),
+    )
     for path in (tmp_path / "scores").glob("*.parquet"):
         content = json.loads(pq.read_schema(path).metadata[b"secondlook.score"])
         assert content["policy"]["views"] == list(review_policy.views)
@@ -209,11 +229,11 @@ def test_rejected_images_of_a_folder_of_parts(
             review_policy,
             broken_files,
             tmp_path / name,
-            rejected=tmp_path / f"rejected-{name}",
-            exports=[f"label-studio:{tmp_path / f'{name}.json'}"],
-            on_error="skip",
-            engine=engine,
             **options,
+            review=Review(
+                rejected=tmp_path / f"rejected-{name}", exports=[f"label-studio:{tmp_path / f'{name}.json'}"]
+            ),
+            execution=Execution(on_error="skip", engine=engine),
         )
     local = {path.name: path.read_bytes() for path in (tmp_path / "rejected-local.csv").rglob("*") if path.is_file()}
     folder = {path.name: path.read_bytes() for path in (tmp_path / "rejected-scores").rglob("*") if path.is_file()}
@@ -237,7 +257,7 @@ def test_folders_that_cannot_be_used(
         with pytest.raises(DecisionError, match=str(place)):
             score(review_policy, images, place, **options)
     with pytest.raises(DecisionError, match="part_size"):
-        score(review_policy, images, tmp_path / "scores", part_size=0, **options)
+        score(review_policy, images, tmp_path / "scores", **options, execution=Execution(part_size=0))
     assert not (tmp_path / "scores").exists()
 
 
@@ -259,7 +279,13 @@ def test_vanished_bucket_ends_the_job_with_one_sentence(
 
     monkeypatch.setattr(pickled_engine, "compute_chunks", vanish)
     with pytest.raises(DecisionError, match="shortlived"):
-        score(review_policy, images, "s3://shortlived/x", classifier=classifier, engine=pickled_engine, progress=False)
+        score(
+            review_policy,
+            images,
+            "s3://shortlived/x",
+            classifier=classifier,
+            execution=Execution(engine=pickled_engine, progress=False),
+        )
 
 
 def test_model_that_is_gone_on_the_other_machine(
@@ -270,7 +296,7 @@ def test_model_that_is_gone_on_the_other_machine(
 
     write_model(tmp_path / "model.onnx", 0)
     model = load_classifier(f"onnx:{tmp_path / 'model.onnx'}", resize=(8, 8))
-    policy = Policy.from_rule(Rule(0.9), classifier=model, views=("identity", "hflip"))
+    policy = attach(Policy(threshold=0.9, method="mean"), classifier=model, views=("identity", "hflip"))
     compute = pickled_engine.compute_chunks
 
     def remove(*arguments: Any) -> Any:
@@ -279,7 +305,13 @@ def test_model_that_is_gone_on_the_other_machine(
 
     monkeypatch.setattr(pickled_engine, "compute_chunks", remove)
     with pytest.raises(ClassifierError, match=r"model\.onnx"):
-        score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine, progress=False)
+        score(
+            policy,
+            images,
+            tmp_path / "scores",
+            classifier=model,
+            execution=Execution(engine=pickled_engine, progress=False),
+        )
     assert not (tmp_path / "scores").exists()
 
 
@@ -291,9 +323,17 @@ def test_workers_put_the_classifier_on_their_own_device(
     import torch
 
     model = load_classifier(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 2)), output="logits")
-    policy = Policy.from_rule(Rule(0.5), classifier=model, views=("identity", "hflip"))
-    score(policy, images, tmp_path / "local.parquet", classifier=model, device="cpu", progress=False)
-    score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine, progress=False)
+    policy = attach(Policy(threshold=0.5, method="mean"), classifier=model, views=("identity", "hflip"))
+    score(
+        policy, images, tmp_path / "local.parquet", classifier=model, execution=Execution(device="cpu", progress=False)
+    )
+    score(
+        policy,
+        images,
+        tmp_path / "scores",
+        classifier=model,
+        execution=Execution(engine=pickled_engine, progress=False),
+    )
     worker = pickled_engine.worker
     assert isinstance(worker, ChunkScorer)
     assert worker.classifier.is_accelerated

@@ -9,10 +9,11 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import EXPORTS, Export, score
+from secondlook.decisions import EXPORTS, Export, Review
 from secondlook.decisions.exports import ExportFile, format_labeling_interface
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
+from tests.policy_maker import attach, score
 
 ScoreImages = Callable[..., list[dict[str, Any]]]
 
@@ -52,9 +53,15 @@ def test_many_classes_become_a_list() -> None:
 def test_confidence_outside_the_unit_interval_is_not_a_score(
     classifier: Classifier, images: Array, tmp_path: Path
 ) -> None:
-    policy = Policy.from_rule(Rule(1.0, "entropy"), classifier=classifier, views=("identity",))
+    policy = attach(Policy(threshold=1.0, method="entropy"), classifier=classifier, views=("identity",))
     options: dict[str, Any] = {"classifier": classifier, "image_prefix": "https://images.example/a/"}
-    score(policy, images, tmp_path / "scores.csv", exports=[f"label-studio:{tmp_path / 'tasks.json'}"], **options)
+    score(
+        policy,
+        images,
+        tmp_path / "scores.csv",
+        **options,
+        review=Review(exports=[f"label-studio:{tmp_path / 'tasks.json'}"]),
+    )
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     assert len(tasks) == len(images)
     assert all(task["data"]["confidence"] < 0 and "score" not in task["predictions"][0] for task in tasks)

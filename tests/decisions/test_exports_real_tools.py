@@ -11,8 +11,9 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.decisions import score
-from secondlook.policies import Policy, Rule
+from secondlook.decisions import Review
+from secondlook.policies import Policy
+from tests.policy_maker import attach, score
 
 HERE = Path(__file__).resolve().parent
 
@@ -98,9 +99,17 @@ def rows(bright_or_dark: tuple[Array, Array], brightness: Any, tmp_path: Path) -
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(images[number]).save(path)
     classifier = load_classifier(brightness, name="brightness")
-    policy = Policy.from_rule(Rule(0.97), classifier=classifier, views=("identity", "hflip", "shift:1,0"))
+    policy = attach(
+        Policy(threshold=0.97, method="mean"), classifier=classifier, views=("identity", "hflip", "shift:1,0")
+    )
     exports = [f"label-studio:{tmp_path / 'tasks.json'}", f"fiftyone:{tmp_path / 'labels.json'}"]
-    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.jsonl", classifier=classifier, exports=exports)
+    score(
+        policy,
+        f"folder:{tmp_path / 'new'}",
+        tmp_path / "scores.jsonl",
+        classifier=classifier,
+        review=Review(exports=exports),
+    )
     read = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text(encoding="utf-8").splitlines()]
     return [row for row in read if not row["accept"]]
 

@@ -12,11 +12,12 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import SCORE_FORMATS, ScoreFormat, score
+from secondlook.decisions import SCORE_FORMATS, ScoreFormat
 from secondlook.decisions.formats import check_output_path, find_format
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
 from secondlook.tables import unescape_formula
+from tests.policy_maker import attach, score
 
 IMAGES = 40
 
@@ -25,8 +26,8 @@ IMAGES = 40
 def test_every_format_holds_the_same_rows(
     classifier: Classifier, bright_or_dark: tuple[Array, Array], tmp_path: Path, top_k: int, per_view: bool
 ) -> None:
-    rule = Rule(0.9, "mean" if top_k == 1 else "msr", top_k=top_k)
-    policy = Policy.from_rule(rule, classifier=classifier, views=("identity", "hflip", "shift:1,0"))
+    rule = Policy(threshold=0.9, method="mean" if top_k == 1 else "msr", top_k=top_k)
+    policy = attach(rule, classifier=classifier, views=("identity", "hflip", "shift:1,0"))
     for suffix in SCORE_FORMATS:
         out = tmp_path / f"scores{suffix}"
         score(policy, bright_or_dark[0][:IMAGES], out, classifier=classifier, per_view=per_view)
@@ -54,7 +55,9 @@ def test_texts_are_not_formulas_in_csv_files(
     for name, image in zip(ids, bright_or_dark[0], strict=False):
         Image.fromarray(image).save(tmp_path / "new" / name)
     # Logarithms are negative: numbers are written as they are.
-    policy = Policy.from_rule(Rule(9.0, "entropy"), classifier=classifier, views=("identity",), class_names=names)
+    policy = attach(
+        Policy(threshold=9.0, method="entropy"), classifier=classifier, views=("identity",), class_names=names
+    )
     options: dict[str, Any] = {"classifier": classifier, "rejected": tmp_path / "rejected"}
     score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.csv", **options)
     score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.jsonl", classifier=classifier)
@@ -97,7 +100,9 @@ def test_paths_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:
 
 @pytest.fixture
 def policy(classifier: Classifier) -> Policy:
-    return Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity", "hflip"), made="2026-01-01")
+    return attach(
+        Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity", "hflip"), made="2026-01-01"
+    )
 
 
 @pytest.mark.parametrize("suffix", SCORE_FORMATS)

@@ -12,12 +12,13 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import SelectiveClassifier, job, score
+from secondlook.decisions import Plan, Review, SelectiveClassifier
 from secondlook.errors import DecisionError, PredictionsError, SourceError
-from secondlook.policies import Policy, Rule, certify
-from secondlook.predictions import Predictions, collect
+from secondlook.policies import Policy, certify
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
+from tests.policy_maker import attach, score
 
 VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
 IMAGES = 70
@@ -26,7 +27,7 @@ IMAGES = 70
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks of 16 images."""
-    monkeypatch.setattr(job, "chunk_rows", lambda *_: 16)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def policy(bright_or_dark: tuple[Array, Array], classifier: Classifier) -> Polic
     pixels, labels = bright_or_dark
     preds = collect(classifier, pixels[IMAGES:], VIEWS, labels=labels[IMAGES:])
     rule = certify(preds, "mean", risk=0.1, delta=0.1)
-    return Policy.from_rule(rule, classifier=classifier, views=VIEWS.texts, made="2026-01-01T00:00:00+00:00")
+    return attach(rule, classifier=classifier, views=VIEWS.texts, made="2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_class_names_of_the_policy_come_before_those_of_the_data(
 
 
 def test_single_view_has_no_interval(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = Policy.from_rule(Rule(0.9, "msr"), classifier=classifier, views=("identity",))
+    policy = attach(Policy(threshold=0.9, method="msr"), classifier=classifier, views=("identity",))
     summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
     assert "guarantee: none" in str(summary)
     cells = (tmp_path / "scores.csv").read_text().splitlines()[1].split(",")
@@ -140,7 +141,7 @@ def test_ensemble_decides_with_all_members(images: Array, tmp_path: Path, bright
         load_classifier(compute_logits, name="two", output="logits"),
     ]
     ensemble = load_classifier(members, name="both")
-    policy = Policy.from_rule(Rule(0.8, "mean", predict_from="views"), classifier=ensemble, views=VIEWS.texts)
+    policy = attach(Policy(threshold=0.8, method="mean", predict_from="views"), classifier=ensemble, views=VIEWS.texts)
     score(policy, images, tmp_path / "scores.parquet", classifier=ensemble)
     whole = SelectiveClassifier(ensemble, policy).decide(images)
     rows = read_rows(tmp_path / "scores.parquet")
@@ -152,7 +153,13 @@ def test_ensemble_decides_with_all_members(images: Array, tmp_path: Path, bright
 def test_skipped_images_are_listed(policy: Policy, classifier: Classifier, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"020\.png"):
         score(policy, f"folder:{folder}", tmp_path / "scores.jsonl", classifier=classifier)
-    summary = score(policy, f"folder:{folder}", tmp_path / "scores.jsonl", classifier=classifier, on_error="skip")
+    summary = score(
+        policy,
+        f"folder:{folder}",
+        tmp_path / "scores.jsonl",
+        classifier=classifier,
+        execution=Execution(on_error="skip"),
+    )
     assert summary.images == IMAGES - 1
     assert [id_ for id_, _ in summary.skipped] == ["020.png"]
     assert f"skipped: 020.png: {summary.skipped[0][1]}" in str(summary)
@@ -173,12 +180,18 @@ def test_chunk_of_unreadable_images(policy: Policy, classifier: Classifier, fold
         (folder / f"{number:03d}.png").write_bytes(b"")
     for suffix in (".parquet", ".csv"):
         out = tmp_path / f"scores{suffix}"
-        summary = score(policy, f"folder:{folder}", out, classifier=classifier, on_error="skip")
+        summary = score(policy, f"folder:{folder}", out, classifier=classifier, execution=Execution(on_error="skip"))
         assert (summary.images, len(summary.skipped)) == (IMAGES - 16, 16)
     for path in folder.iterdir():
         path.write_bytes(b"")
     with pytest.raises(PredictionsError, match="70 images"):
-        score(policy, f"folder:{folder}", tmp_path / "none.csv", classifier=classifier, on_error="skip")
+        score(
+            policy,
+            f"folder:{folder}",
+            tmp_path / "none.csv",
+            classifier=classifier,
+            execution=Execution(on_error="skip"),
+        )
 
 
 def test_folders_of_new_images_need_not_be_classes(
@@ -215,7 +228,7 @@ def test_interrupted_job_resumes(policy: Policy, brightness: Any, images: Array,
     classifier = load_classifier(failing, name="brightness")
     out = tmp_path / "scores.csv"
     with pytest.raises(RuntimeError, match="out of order"):
-        score(policy, images, out, classifier=classifier, batch_size=16)
+        score(policy, images, out, classifier=classifier, execution=Execution(batch_size=16))
     assert not out.exists()
     finished = sorted(path.name[: len("part-000000")] for path in (tmp_path / "scores.csv.parts").glob("part-*"))
     assert finished == ["part-000000", "part-000001"]
@@ -234,7 +247,7 @@ def unfinished(policy: Policy, brightness: Any, images: Array, tmp_path: Path) -
     """The folder of a job that failed after some chunks."""
     failing = load_classifier(FailingFunction(brightness, 9), name="brightness")
     with pytest.raises(RuntimeError):
-        score(policy, images, tmp_path / "scores.csv", classifier=failing, batch_size=16)
+        score(policy, images, tmp_path / "scores.csv", classifier=failing, execution=Execution(batch_size=16))
     return tmp_path / "scores.csv.parts"
 
 
@@ -301,7 +314,7 @@ def test_outputs_never_replace_inputs_or_each_other(
 
     def check_rejected(pattern: str, out: str, exports: tuple[str, ...] = ()) -> None:
         with pytest.raises(DecisionError, match=pattern):
-            score(tmp_path / "policy.json", "csv:mine.csv", out, classifier=classifier, exports=exports)
+            score(tmp_path / "policy.json", "csv:mine.csv", out, classifier=classifier, review=Review(exports=exports))
 
     check_rejected(r"scores .*data at 'mine\.csv'", "mine.csv")
     check_rejected(r"scores .*data at 'sub/\.\./mine\.csv'", "sub/../mine.csv")
@@ -314,9 +327,9 @@ def test_outputs_never_replace_inputs_or_each_other(
 
 def test_summary_has_the_guarantee(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
     summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert summary.guarantee == policy.rule.guarantee
-    assert f"guarantee: {policy.rule.guarantee}" in str(summary)
-    assert summary.to_dict()["guarantee"] == str(policy.rule.guarantee)
+    assert summary.guarantee == policy.guarantee
+    assert f"guarantee: {policy.guarantee}" in str(summary)
+    assert summary.to_dict()["guarantee"] == str(policy.guarantee)
 
 
 def test_mismatch_voids_the_guarantee(policy: Policy, images: Array, tmp_path: Path, brightness: Any) -> None:

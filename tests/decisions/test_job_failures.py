@@ -16,9 +16,11 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import job, score
+from secondlook.decisions import Plan, Review
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
+from secondlook.predictions import Execution
+from tests.policy_maker import attach, score
 
 STRIDE = 7
 """One of so many calls fails; 1 takes 20 seconds."""
@@ -64,14 +66,16 @@ def score_into(
     bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ScoreInto:
     """Return a function that scores a few images, two of them broken, and writes everything into a folder."""
-    monkeypatch.setattr(job, "chunk_rows", lambda *_: 16)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
     monkeypatch.setattr(os, "sync", lambda: None)
     (tmp_path / "new").mkdir()
     for number, image in enumerate(bright_or_dark[0][:IMAGES]):
         Image.fromarray(image).save(tmp_path / "new" / f"{number:03d}.png")
     for broken in (3, 20):
         (tmp_path / "new" / f"{broken:03d}.png").write_bytes(b"")
-    policy = Policy.from_rule(Rule(0.75), classifier=classifier, views=("identity", "hflip"), made="then")
+    policy = attach(
+        Policy(threshold=0.75, method="mean"), classifier=classifier, views=("identity", "hflip"), made="then"
+    )
 
     def run(folder: Path) -> None:
         score(
@@ -79,11 +83,10 @@ def score_into(
             f"folder:{tmp_path / 'new'}",
             folder / "scores.csv",
             classifier=classifier,
-            rejected=folder / "rejected",
-            exports=[f"label-studio:{folder / 'tasks.json'}"],
-            export_all=True,
-            on_error="skip",
-            progress=False,
+            review=Review(
+                rejected=folder / "rejected", exports=[f"label-studio:{folder / 'tasks.json'}"], export_all=True
+            ),
+            execution=Execution(on_error="skip", progress=False),
         )
 
     return run
@@ -184,7 +187,7 @@ def test_target_that_cannot_be_written_is_an_error_before_the_job_starts(
         tasks = unwritable.with_name(unwritable.name.replace("-config.xml", ".json"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DecisionError, match="scores to '" if out == unwritable else "export 'label-studio"):
-        score(review_policy, f"folder:{tmp_path / 'none'}", out, exports=[f"label-studio:{tasks}"])
+        score(review_policy, f"folder:{tmp_path / 'none'}", out, review=Review(exports=[f"label-studio:{tasks}"]))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -220,7 +223,7 @@ def test_folder_of_rejected_images_that_cannot_be_written(
     out.mkdir()
     rejected = make_unwritable(tmp_path / "rejected", kind, monkeypatch)
     with pytest.raises(DecisionError, match="rejected"):
-        score(review_policy, image_files, out / "scores.csv", classifier=classifier, rejected=rejected)
+        score(review_policy, image_files, out / "scores.csv", classifier=classifier, review=Review(rejected=rejected))
     assert not list(out.iterdir())
 
 

@@ -16,9 +16,11 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier, onnx_model
 from secondlook.classifiers import classifier as classifier_module
-from secondlook.decisions import ImageDecision, score
+from secondlook.decisions import Decision
 from secondlook.errors import ConfidenceError, DecisionError, SourceError
-from secondlook.policies import Guarantee, Policy, Rule
+from secondlook.policies import Guarantee, Policy
+from secondlook.predictions import Execution
+from tests.policy_maker import attach, score
 
 DIGITS = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 VIEWS = ("identity", "hflip", "shift:1,0", "rotate:5", "contrast:1.1")
@@ -50,17 +52,17 @@ def colors() -> Array:
     return np.random.default_rng(5).integers(0, 256, (20, 9, 7, 3), dtype=np.uint8)
 
 
-def save_policy(path: Path, classifier: Classifier, rule: Rule, views: tuple[str, ...] = VIEWS, **extra: Any) -> Path:
-    Policy.from_rule(rule, classifier=classifier, views=views, **extra).save(path)
+def save_policy(path: Path, classifier: Classifier, rule: Policy, views: tuple[str, ...] = VIEWS, **extra: Any) -> Path:
+    attach(rule, classifier=classifier, views=views, **extra).save(path)
     return path
 
 
 def score_rows(policy: Path, images: Any, out: Path, classifier: object) -> list[dict[str, Any]]:
-    score(policy, images, out, classifier=classifier, progress=False)
+    score(policy, images, out, classifier=classifier, execution=Execution(progress=False))
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def as_row(decision: ImageDecision) -> tuple[object, ...]:
+def as_row(decision: Decision) -> tuple[object, ...]:
     label = decision.label if isinstance(decision.label, int) else decision.label[0]
     low, high = decision.interval or (None, None)
     return label, decision.class_name, decision.confidence, low, high, decision.accept, decision.looks
@@ -69,17 +71,17 @@ def as_row(decision: ImageDecision) -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("rule", "views"),
     [
-        (Rule(0.7), VIEWS),
-        (Rule(0.7, predict_from="views"), VIEWS),
-        (Rule(0.9, top_k=2), VIEWS),
-        (Rule(0.6, "bootstrap-lower", options={"seed": 3}), VIEWS),
-        (Rule(0.6, "msr"), ("identity",)),
+        (Policy(threshold=0.7, method="mean"), VIEWS),
+        (Policy(threshold=0.7, method="mean", predict_from="views"), VIEWS),
+        (Policy(threshold=0.9, method="mean", top_k=2), VIEWS),
+        (Policy(threshold=0.6, method="bootstrap-lower", options={"seed": 3}), VIEWS),
+        (Policy(threshold=0.6, method="msr"), ("identity",)),
     ],
     ids=["mean", "from views", "top 2", "bootstrap-lower", "single view"],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_decisions_are_those_of_score(
-    counting: Counting, colors: Array, tmp_path: Path, rule: Rule, views: tuple[str, ...], dtype: str
+    counting: Counting, colors: Array, tmp_path: Path, rule: Policy, views: tuple[str, ...], dtype: str
 ) -> None:
     images = colors if dtype == "uint8" else (colors / 255).astype(np.float32)
     classifier = load_classifier(counting, name="colors")
@@ -96,7 +98,7 @@ def test_decisions_are_those_of_score(
 def test_decision_of_an_ensemble_is_that_of_score(counting: Counting, colors: Array, tmp_path: Path) -> None:
     dim = load_classifier(lambda batch: Counting()(batch // 2), name="dim")
     ensemble = Ensemble([load_classifier(counting, name="colors"), dim], name="both")
-    path = save_policy(tmp_path / "policy.json", ensemble, Rule(0.5))
+    path = save_policy(tmp_path / "policy.json", ensemble, Policy(threshold=0.5, method="mean"))
     rows = score_rows(path, colors[:3], tmp_path / "scores.jsonl", ensemble)
     counting.batch_sizes = []
     decision = sl.load_policy(path, classifier=ensemble).decide(colors[1])
@@ -106,7 +108,9 @@ def test_decision_of_an_ensemble_is_that_of_score(counting: Counting, colors: Ar
 
 def test_all_views_are_classified_in_one_call(counting: Counting, colors: Array, tmp_path: Path) -> None:
     classifier = load_classifier(counting, name="colors")
-    policy = sl.load_policy(save_policy(tmp_path / "policy.json", classifier, Rule(0.5)), classifier=classifier)
+    policy = sl.load_policy(
+        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
+    )
     for image in colors:
         policy.decide(image)
     assert counting.batch_sizes == [len(VIEWS)] * len(colors)
@@ -115,7 +119,7 @@ def test_all_views_are_classified_in_one_call(counting: Counting, colors: Array,
 def test_large_images_are_classified_in_batches(counting: Counting, tmp_path: Path) -> None:
     classifier = load_classifier(counting, name="colors")
     views = ("identity", *(f"shift:{x},0" for x in range(1, 10)))
-    path = save_policy(tmp_path / "policy.json", classifier, Rule(0.5), views)
+    path = save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean"), views)
     image = np.random.default_rng(0).integers(0, 256, (800, 800, 3), dtype=np.uint8)
     sl.load_policy(path, classifier=classifier).decide(image)
     assert counting.batch_sizes == [8, 2]
@@ -125,7 +129,9 @@ def test_every_kind_of_image_gives_the_same_decision(counting: Counting, colors:
     import torch
 
     classifier = load_classifier(counting, name="colors")
-    policy = sl.load_policy(save_policy(tmp_path / "policy.json", classifier, Rule(0.5)), classifier=classifier)
+    policy = sl.load_policy(
+        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
+    )
     image = Image.fromarray(colors[0])
     image.save(tmp_path / "image.png")
     file = io.BytesIO()
@@ -150,8 +156,10 @@ def digits_policy(tmp_path: Path) -> Path:
     """A policy beside its ONNX file, with a relative path."""
     shutil.copy(DIGITS, tmp_path / "digits.onnx")
     classifier = load_classifier(f"onnx:{tmp_path / 'digits.onnx'}")
-    named = Policy.from_rule(
-        Rule(0.4, guarantee=Guarantee(0.05, 0.01)), classifier=classifier, views=("identity", "shift:1,0", "zoom:1.1")
+    named = attach(
+        Policy(threshold=0.4, method="mean", guarantee=Guarantee(risk=0.05, delta=0.01)),
+        classifier=classifier,
+        views=("identity", "shift:1,0", "zoom:1.1"),
     )
     relative = named.classifier.model_copy(update={"name": "onnx:digits.onnx"})
     named.model_copy(update={"classifier": relative}).save(tmp_path / "policy.json")
@@ -178,26 +186,28 @@ def test_onnx_file_beside_the_policy_is_loaded_once(
     policy = sl.load_policy(digits_policy)
     assert loaded == [], "nothing is loaded before the first image"
     first = policy.decide(digit)
-    assert first.guarantee == Guarantee(0.05, 0.01)
+    assert first.guarantee == Guarantee(risk=0.05, delta=0.01)
     n_loaded = len(loaded)
     assert n_loaded > 0
     (tmp_path / "digits.onnx").unlink()
     assert policy.decide(digit) == first
     assert len(loaded) == n_loaded
-    score(policy, digit[None], tmp_path / "scores.jsonl", progress=False)
+    score(policy, digit[None], tmp_path / "scores.jsonl", execution=Execution(progress=False))
     row = json.loads((tmp_path / "scores.jsonl").read_text())
     assert as_row(first) == tuple(row[name] for name in COLUMNS)
 
 
 def test_only_onnx_files_are_loaded_by_themselves(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = sl.load_policy(save_policy(tmp_path / "policy.json", classifier, Rule(0.5), ("identity",)))
+    policy = sl.load_policy(
+        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean"), ("identity",))
+    )
     assert policy.threshold == 0.5
     with pytest.raises(DecisionError, match="classifier="):
         policy.decide(images[0])
 
 
 def test_mismatch_is_an_error_or_voids_the_guarantee(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    rule = Rule(0.5, guarantee=Guarantee(0.1, 0.1))
+    rule = Policy(threshold=0.5, method="mean", guarantee=Guarantee(risk=0.1, delta=0.1))
     path = save_policy(tmp_path / "policy.json", classifier, rule, ("identity",))
     other = load_classifier(classifier.forward, name="other")
     with pytest.raises(DecisionError, match="digest"):
@@ -207,14 +217,18 @@ def test_mismatch_is_an_error_or_voids_the_guarantee(classifier: Classifier, ima
 
 
 def test_copy_with_another_threshold_decides_by_it(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = sl.load_policy(save_policy(tmp_path / "policy.json", classifier, Rule(0.0)), classifier=classifier)
+    policy = sl.load_policy(
+        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.0, method="mean")), classifier=classifier
+    )
     assert policy.decide(images[0]).accept
     assert not policy.model_copy(update={"threshold": 1.1}).decide(images[0]).accept
     assert policy.decide(images[0]).accept
 
 
 def test_level_and_seed_are_those_of_the_interval(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = sl.load_policy(save_policy(tmp_path / "policy.json", classifier, Rule(0.5)), classifier=classifier)
+    policy = sl.load_policy(
+        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
+    )
     wide, narrow = policy.decide(images[3], level=0.99), policy.decide(images[3], level=0.5)
     assert wide.interval is not None
     assert narrow.interval is not None
@@ -241,7 +255,7 @@ def test_fixed_batch_size_of_a_model_is_kept(tmp_path: Path, digit: Array, batch
     for file in (DIGITS, tmp_path / "fixed.onnx"):
         classifier = load_classifier(f"onnx:{file}")
         views = ("identity", "shift:1,0", "shift:0,1")
-        path = save_policy(tmp_path / f"{file.stem}.json", classifier, Rule(0.4), views)
+        path = save_policy(tmp_path / f"{file.stem}.json", classifier, Policy(threshold=0.4, method="mean"), views)
         decisions.append(sl.load_policy(path).decide(digit))
     assert decisions[0].label == decisions[1].label
     assert decisions[0].confidence == pytest.approx(decisions[1].confidence, abs=1e-6)
@@ -250,7 +264,7 @@ def test_fixed_batch_size_of_a_model_is_kept(tmp_path: Path, digit: Array, batch
 @pytest.mark.parametrize("is_ensemble", [False, True])
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
 def test_adaptive_decisions_are_those_of_score(
-    make_adaptive_rule: Callable[..., Rule],
+    make_adaptive_rule: Callable[..., Policy],
     counting: Counting,
     colors: Array,
     tmp_path: Path,
@@ -282,15 +296,17 @@ class TestDecider:
         self, tmp_path: Path, counting: Counting, colors: Array
     ) -> None:
         classifier = load_classifier(counting, output="probabilities", name="counting")
-        policy = sl.load_policy(save_policy(tmp_path / "p.json", classifier, Rule(0.5, "mean")), classifier=classifier)
+        policy = sl.load_policy(
+            save_policy(tmp_path / "p.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
+        )
         ((positions, preds),) = policy.decider.look(colors, [f"{number}" for number in range(len(colors))])
         assert positions.tolist() == list(range(len(colors)))
         alone = [policy.decide(image) for image in colors]
-        np.testing.assert_allclose(policy.rule.confidence(preds), [one.confidence for one in alone])
+        np.testing.assert_allclose(policy.confidence(preds), [one.confidence for one in alone])
 
     def test_it_is_warmed_up_where_the_shape_of_images_is_known(self, tmp_path: Path, counting: Counting) -> None:
         for preprocessing, expected in ((None, []), (Preprocessing(size=(9, 7), channels=3), [5])):
             classifier = load_classifier(counting, output="probabilities", name="counting", preprocessing=preprocessing)
-            path = save_policy(tmp_path / f"{len(expected)}.json", classifier, Rule(0.5, "mean"))
+            path = save_policy(tmp_path / f"{len(expected)}.json", classifier, Policy(threshold=0.5, method="mean"))
             sl.load_policy(path, classifier=classifier).decider.warm_up()
             assert counting.batch_sizes == expected

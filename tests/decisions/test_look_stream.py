@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import Decider, LookStream, ResolvedClassifier
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
 from tests.decisions.test_adaptive_looks import Counting, look_slowly, make_images
+from tests.policy_maker import attach
 
-MakeRule = Callable[..., Rule]
+MakeRule = Callable[..., Policy]
 VIEWS = ("identity", "hflip", "shift:1,0")
 
 
-def make_decider(rule: Rule, classifier: Classifier) -> Decider:
-    policy = Policy.from_rule(rule, classifier=classifier, views=rule.list_views(VIEWS))
+def make_decider(rule: Policy, classifier: Classifier) -> Decider:
+    policy = attach(rule, classifier=classifier, views=rule.list_views(VIEWS))
     return Decider(policy, ResolvedClassifier(classifier, None))
 
 
@@ -92,7 +93,7 @@ def test_images_of_a_step_share_a_batch(make_adaptive_rule: MakeRule) -> None:
 
 def test_without_a_schedule_a_step_takes_all_looks() -> None:
     counting = Counting()
-    decider = make_decider(Rule(0.5), load_classifier(counting, name="colors"))
+    decider = make_decider(Policy(threshold=0.5, method="mean"), load_classifier(counting, name="colors"))
     images = list(make_images(2, 7))
     looked, failed = run_stream(LookStream(decider), images, [4, 3])
     assert not failed
@@ -121,7 +122,7 @@ def test_an_image_that_fails_does_not_spoil_the_others(make_adaptive_rule: MakeR
             raise ValueError("a classifier may raise anything")
         return counting(batch)
 
-    rule = make_adaptive_rule(4, 5) if is_adaptive else Rule(0.5)
+    rule = make_adaptive_rule(4, 5) if is_adaptive else Policy(threshold=0.5, method="mean")
     healthy = make_decider(rule, load_classifier(Counting(), name="colors"))
     expected, _ = run_stream(LookStream(healthy), [image for key, image in enumerate(images) if key != 3], [7])
     looked, failed = run_stream(

@@ -11,18 +11,19 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import adaptive_looks, chunk_scorers, job, load_policy, score
+from secondlook.decisions import Plan, adaptive_looks, chunk_scorers, load_policy
 from secondlook.decisions.policy_classifier import MemberOutputs
 from secondlook.errors import ClassifierError
-from secondlook.policies import Policy, Rule
-from secondlook.predictions import chunks
+from secondlook.policies import Policy
+from secondlook.predictions import Execution, chunks
 from secondlook.sources import object_sources
+from tests.policy_maker import attach, score
 
 torch = pytest.importorskip("torch")
 
 from secondlook.classifiers.device import DeviceWorkers  # noqa: E402 - imports torch
 
-MakeRule = Callable[..., Rule]
+MakeRule = Callable[..., Policy]
 VIEWS = ("identity", "hflip", "shift:1,0", "shift:0,1", "vflip")
 
 
@@ -68,14 +69,14 @@ def load_on_gpus(module: Colors) -> Classifier:
     return load_classifier(module, output="logits", name="colors").on_device("cuda")
 
 
-def make_policy(rule: Rule, classifier: Classifier) -> Policy:
+def make_policy(rule: Policy, classifier: Classifier) -> Policy:
     views = VIEWS if rule.schedule is None else rule.schedule.views
-    return Policy.from_rule(rule, classifier=classifier, views=views, made="then")
+    return attach(rule, classifier=classifier, views=views, made="then")
 
 
-def score_images(rule: Rule, classifier: Classifier, pixels: Array, out: Path) -> dict[str, list[Any]]:
+def score_images(rule: Policy, classifier: Classifier, pixels: Array, out: Path) -> dict[str, list[Any]]:
     policy = make_policy(rule, classifier)
-    score(policy, pixels, out, classifier=classifier, batch_size=16, progress=False, per_view=True)
+    score(policy, pixels, out, classifier=classifier, per_view=True, execution=Execution(batch_size=16, progress=False))
     return dict(pq.read_table(out).to_pydict())
 
 
@@ -92,8 +93,8 @@ def assert_same_rows(found: dict[str, list[Any]], expected: dict[str, list[Any]]
 
 @pytest.fixture(params=[7, 16, 4096])
 def rows_per_chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(job, "chunk_rows", lambda *_: request.param)
-    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: request.param)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: request.param)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: request.param)
     return int(request.param)
 
 
@@ -103,7 +104,7 @@ def rows_per_chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def test_rows_are_those_of_the_host(
     sharpness: tuple[float, ...], adaptive: bool, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path
 ) -> None:
-    rule = make_adaptive_rule() if adaptive else Rule(0.6)
+    rule = make_adaptive_rule() if adaptive else Policy(threshold=0.6, method="mean")
     modules = [Colors(each) for each in sharpness]
     rows = []
     for name, load in (("host", load_on_host), ("gpus", load_on_gpus)):
@@ -121,7 +122,7 @@ def test_two_chunks_take_turns(
     make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the host finds the open images of one chunk, the GPUs have the next look at the other."""
-    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: 30)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 30)
     started: list[int] = []
     take_looks = adaptive_looks.take_looks
 
@@ -142,7 +143,7 @@ def test_two_chunks_take_turns(
 def test_interrupted_job_resumes_with_the_same_rows(
     stops_at: int, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: 30)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 30)
     monkeypatch.setattr(chunks, "SAVE_SECONDS", 0)
     module = Colors()
     classifier, rule = load_on_gpus(module), make_adaptive_rule()
@@ -163,7 +164,10 @@ def test_interrupted_job_resumes_with_the_same_rows(
 def test_single_decision_is_that_of_score(
     adaptive: bool, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path
 ) -> None:
-    rule, classifier = make_adaptive_rule() if adaptive else Rule(0.6), load_on_gpus(Colors())
+    rule, classifier = (
+        make_adaptive_rule() if adaptive else Policy(threshold=0.6, method="mean"),
+        load_on_gpus(Colors()),
+    )
     rows = score_images(rule, classifier, pixels[:5], tmp_path / "scores.parquet")
     make_policy(rule, classifier).save(tmp_path / "policy.json")
     policy = load_policy(tmp_path / "policy.json", classifier=classifier, device="cuda")
@@ -178,7 +182,7 @@ def test_device_is_checked_first(tmp_path: Path) -> None:
     with pytest.raises(ClassifierError, match="unknown device='gpu'"):
         load_policy(tmp_path / "missing.json", device="gpu")
     with pytest.raises(ClassifierError, match="unknown device='gpu'"):
-        score(tmp_path / "missing.json", "folder:missing", tmp_path / "out.parquet", device="gpu")
+        score(tmp_path / "missing.json", "folder:missing", tmp_path / "out.parquet", execution=Execution(device="gpu"))
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
@@ -186,7 +190,10 @@ def test_device_is_checked_first(tmp_path: Path) -> None:
 def test_tensors_on_a_device_stay_there(
     adaptive: bool, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule, classifier = make_adaptive_rule() if adaptive else Rule(0.6), load_on_gpus(Colors())
+    rule, classifier = (
+        make_adaptive_rule() if adaptive else Policy(threshold=0.6, method="mean"),
+        load_on_gpus(Colors()),
+    )
     expected = score_images(rule, classifier, pixels, tmp_path / "host.parquet")
     monkeypatch.setattr(object_sources, "is_on_accelerator", lambda _: True)
     uploaded: list[type] = []
@@ -220,11 +227,11 @@ def test_job_keeps_the_size_of_its_chunks(
     expected = score_images(rule, classifier, pixels, tmp_path / "whole.parquet")
     module.batches.clear()
     module.stops_at = 40
-    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: rows[0])
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: rows[0])
     with pytest.raises(KeyboardInterrupt):
         score_images(rule, classifier, pixels, out)
     module.stops_at = None
-    monkeypatch.setattr(job, "choose_chunk_rows", lambda *_: rows[1])
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: rows[1])
     saved = json.loads(out.with_name("scores.parquet.parts").joinpath("_job.json").read_text())
     assert saved["rows"] == rows[0]
     assert score_images(rule, classifier, pixels, out) == expected

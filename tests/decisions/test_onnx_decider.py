@@ -5,7 +5,6 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,15 @@ from onnx import TensorProto, helper
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble, load_classifier, read_onnx_metadata, read_onnx_opset, seal_model
-from secondlook.decisions import EXPORT_METADATA, OnnxDecider, load_decider, load_policy
-from secondlook.decisions.export_record import MAX_VIEWS
+from secondlook.decisions import EXPORT_METADATA, ExportedFile, load_decider, load_policy
+from secondlook.decisions.exported_file import MAX_VIEWS
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.onnx_export import export_onnx
-from secondlook.policies import POLICY_METADATA, Policy, PolicyWarning, Rule, fit_schedule
+from secondlook.policies import POLICY_METADATA, Policy, PolicyWarning, fit_schedule, read_policy
 from tests.classifiers.test_damaged_files import N_FILES, damage
 from tests.decisions.decider_files import RECORD, make_bright_policy, make_endless_loop, write_decider
 from tests.onnx_export.conftest import make_images, make_policy, write_network
+from tests.policy_maker import attach
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (9, 1, 1, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
 """Images of one color each. uint8 [9, 4, 4, 3]"""
@@ -39,18 +39,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
     images = make_images(120)
     made: dict[str, tuple[Path, Any, Policy]] = {}
 
-    def export(kind: str, classifier: Any, rule: Rule, **options: Any) -> None:
+    def export(kind: str, classifier: Any, rule: Policy, **options: Any) -> None:
         policy, _ = make_policy(classifier, images, rule)
         export_onnx(policy, folder / f"{kind}.onnx", classifier=classifier, **options)
         made[kind] = folder / f"{kind}.onnx", classifier, policy
 
-    _, preds = make_policy(models[0], images, Rule(0.7))
-    schedule = fit_schedule(preds, Rule(0.7), tolerance=0.02)
-    export("plain", models[0], Rule(0.7))
-    export("float32", models[0], Rule(0.7), pixels="float32")
-    export("adaptive", models[0], Rule(0.7, schedule=schedule))
-    export("top-2", models[0], Rule(0.9, "blend", top_k=2))
-    export("ensemble", Ensemble(models), Rule(0.5, predict_from="views"))
+    _, preds = make_policy(models[0], images, Policy(threshold=0.7, method="mean"))
+    schedule = fit_schedule(preds, Policy(threshold=0.7, method="mean"), tolerance=0.02)
+    export("plain", models[0], Policy(threshold=0.7, method="mean"))
+    export("float32", models[0], Policy(threshold=0.7, method="mean"), pixels="float32")
+    export("adaptive", models[0], Policy(threshold=0.7, method="mean", schedule=schedule))
+    export("top-2", models[0], Policy(threshold=0.9, method="blend", top_k=2))
+    export("ensemble", Ensemble(models), Policy(threshold=0.5, method="mean", predict_from="views"))
     return made
 
 
@@ -61,7 +61,7 @@ def test_decisions_are_those_of_the_policy(exported: dict[str, Any], tmp_path: P
     library = load_policy(tmp_path / "policy.json", classifier=classifier)
     decider = load_decider(path)
     assert decider.policy == policy
-    assert decider.rule == policy.rule
+    assert decider == policy
     images = make_images(20, seed=5)
     if kind == "float32":  # views of pixels that are not whole are not rounded
         images = images.astype(np.float32) / np.float32(255)
@@ -118,7 +118,7 @@ def test_images_that_do_not_fit_are_an_error(tmp_path: Path, images: Any, told: 
 
 def test_images_of_several_sizes_keep_their_order(tmp_path: Path) -> None:
     classifier = load_classifier(f"onnx:{write_network(tmp_path / 'n.onnx')}?resize=16,16")
-    policy, _ = make_policy(classifier, make_images(), Rule(0.7))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.7, method="mean"))
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
     decider = load_decider(tmp_path / "d.onnx")
     sides = [16, 20, 16, 31, 20, 16]
@@ -153,14 +153,14 @@ def test_a_mismatch_at_export_is_no_guarantee(tmp_path: Path) -> None:
     assert load_decider(write_decider(tmp_path / "d.onnx", certified)).decide(IMAGES[0]).guarantee is not None
     other = load_decider(write_decider(tmp_path / "d.onnx", certified, record={"mismatch": "it is another one"}))
     assert other.decide(IMAGES[0]).guarantee is None
-    assert other.rule == replace(certified.rule, guarantee=None)
+    assert other == certified.model_copy(update={"guarantee": None})
     assert other.policy.certified
 
 
 def test_the_policy_in_a_file_is_loaded_like_any_other(tmp_path: Path) -> None:
     policy = make_bright_policy()
     file = write_decider(tmp_path / "d.onnx", policy)
-    assert Policy.load(file) == policy
+    assert read_policy(file) == policy
     assert Policy.is_intact(file) is True
     with pytest.raises(DecisionError, match="load_decider"):
         load_policy(file)
@@ -168,7 +168,7 @@ def test_the_policy_in_a_file_is_loaded_like_any_other(tmp_path: Path) -> None:
     write_decider(file, metadata={POLICY_METADATA: changed})
     assert Policy.is_intact(file) is False
     with pytest.warns(PolicyWarning, match=r"d\.onnx"):
-        assert not Policy.load(file).certified
+        assert not read_policy(file).certified
 
 
 def test_a_classifier_has_no_policy(tmp_path: Path) -> None:
@@ -375,15 +375,15 @@ def test_preprocessing_that_is_not_valid_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def resizing(tmp_path: Path) -> OnnxDecider:
+def resizing(tmp_path: Path) -> ExportedFile:
     """A file that resizes the shorter side to 64 pixels and crops."""
     classifier = load_classifier(f"onnx:{write_network(tmp_path / 'n.onnx')}?resize=64&crop=16")
-    policy = Policy.from_rule(Rule(0.7), classifier=classifier, views=("identity", "hflip"))
+    policy = attach(Policy(threshold=0.7, method="mean"), classifier=classifier, views=("identity", "hflip"))
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
     return load_decider(tmp_path / "d.onnx")
 
 
-def test_images_that_would_become_huge_are_refused(resizing: OnnxDecider) -> None:
+def test_images_that_would_become_huge_are_refused(resizing: ExportedFile) -> None:
     strip = np.zeros((1, 60_000, 3), np.uint8)
     with pytest.raises(DecisionError, match=r"1 x 60000.*64 x 3840000"):
         resizing.decide_images(strip[None])
@@ -393,15 +393,17 @@ def test_images_that_would_become_huge_are_refused(resizing: OnnxDecider) -> Non
     assert resizing.describe_misfit((9000, 9000, 3)) is None, "a large image becomes smaller"
 
 
-def test_batches_are_chosen_by_what_the_classifier_gets(resizing: OnnxDecider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_chosen_by_what_the_classifier_gets(
+    resizing: ExportedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
-    run = OnnxDecider._run
+    run = ExportedFile._run
 
-    def count(self: OnnxDecider, images: Array) -> Any:
+    def count(self: ExportedFile, images: Array) -> Any:
         sizes.append(len(images))
         return run(self, images)
 
-    monkeypatch.setattr(OnnxDecider, "_run", count)
+    monkeypatch.setattr(ExportedFile, "_run", count)
     for side in (16, 900):  # by their own size, batches of these would be 8 / 2 views
         sizes.clear()
         resizing.decide_images(np.zeros((20, side, side, 3), np.uint8))

@@ -22,10 +22,11 @@ from secondlook.decisions import (
     score,
     select_harmless_options,
 )
-from secondlook.decisions.policy_options import inherit_options
+from secondlook.decisions.policy_classifier import inherit_options
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy, read_policy
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
+from tests.policy_maker import attach
 
 NETWORK = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 MODULE = """
@@ -81,7 +82,7 @@ def write_hugging_face_folder(folder: Path, ran: Path) -> None:
 
 @pytest.fixture
 def policy(classifier: Classifier) -> Policy:
-    return Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    return attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
 
 
 def rename(policy: Policy, name: str) -> Policy:
@@ -214,7 +215,7 @@ def test_pipe_is_not_opened(policy: Policy, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", ["", "?gray=luminance&mean=0.5&threads=1&providers=CPUExecutionProvider"])
 def test_local_onnx_file_is_loaded(options: str) -> None:
     classifier = load_classifier(f"onnx:{NETWORK}{options}")
-    made = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    made = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
     resolved = resolve_classifier(made, None, allow_mismatch=False)
     assert resolved.mismatch is None
     assert resolved.classifier.digest == classifier.digest
@@ -223,7 +224,7 @@ def test_local_onnx_file_is_loaded(options: str) -> None:
 def test_ensemble_of_local_onnx_files_is_loaded() -> None:
     members = [f"onnx:{NETWORK}", f"onnx:{NETWORK}?mean=0.5"]
     ensemble = load_classifier([load_classifier(text) for text in members], name=MEMBER_SEPARATOR.join(members))
-    made = Policy.from_rule(Rule(0.9), classifier=ensemble, views=("identity",))
+    made = attach(Policy(threshold=0.9, method="mean"), classifier=ensemble, views=("identity",))
     resolved = resolve_classifier(made, None, allow_mismatch=False)
     assert [member.name for member in resolved.classifier.members] == members
 
@@ -254,7 +255,7 @@ MEAN_AND_STD = "mean=0.25&std=0.5"
 def described() -> Policy:
     """A policy whose classifier was loaded with options, and whose digest is that of no file."""
     classifier = load_classifier(f"onnx:{NETWORK}?gray=luminance&{MEAN_AND_STD}")
-    made = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    made = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
     return made.model_copy(update={"classifier": made.classifier.model_copy(update={"digest": "0" * 64})})
 
 
@@ -276,7 +277,7 @@ def test_given_option_wins(described: Policy) -> None:
 
 def test_options_given_in_python_are_inherited_from_the_record() -> None:
     classifier = load_classifier(f"onnx:{NETWORK}", gray="luminance", mean=0.1, scale=1 / 255.5, crop=16, std=1 / 3)
-    made = Policy.from_rule(Rule(0.9), classifier=classifier, views=("identity",))
+    made = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
     assert "mean" not in made.classifier.name
     for given in (None, f"onnx:{NETWORK}", [f"onnx:{NETWORK}"]):
         assert resolve_classifier(made, given, allow_mismatch=False).mismatch is None
@@ -350,7 +351,7 @@ def policy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "model.onnx").write_bytes(NETWORK.read_bytes())
     monkeypatch.chdir(folder)
     classifier = load_classifier("onnx:model.onnx?gray=luminance")
-    Policy.from_rule(Rule(0.5), classifier=classifier, views=("identity",)).save("policy.json")
+    attach(Policy(threshold=0.5, method="mean"), classifier=classifier, views=("identity",)).save("policy.json")
     monkeypatch.chdir(tmp_path / "work")
     return folder
 
@@ -359,7 +360,7 @@ def test_relative_model_is_found_beside_the_policy(policy_folder: Path) -> None:
     digits = np.zeros((3, 16, 16, 1), dtype=np.uint8)
     assert score(policy_folder / "policy.json", digits, "scores.csv").images == 3
     assert score("../shipped/policy.json", digits, "again.csv").images == 3
-    loaded = Policy.load(policy_folder / "policy.json")
+    loaded = read_policy(policy_folder / "policy.json")
     here = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
     assert here.classifier.name.startswith(f"onnx:{policy_folder / 'model.onnx'}")
     with pytest.raises(DecisionError, match=r"model\.onnx.*classifier="):
@@ -368,7 +369,7 @@ def test_relative_model_is_found_beside_the_policy(policy_folder: Path) -> None:
 
 @pytest.mark.parametrize("location", ["models/model.onnx", "/elsewhere/model.onnx"])
 def test_model_that_was_moved_with_its_policy_is_found_by_its_name(policy_folder: Path, location: str) -> None:
-    loaded = Policy.load(policy_folder / "policy.json")
+    loaded = read_policy(policy_folder / "policy.json")
     name = loaded.classifier.name.replace("model.onnx", location)
     loaded = loaded.model_copy(update={"classifier": loaded.classifier.model_copy(update={"name": name})})
     found = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
@@ -381,7 +382,7 @@ def test_model_that_was_moved_with_its_policy_is_found_by_its_name(policy_folder
 @pytest.mark.parametrize("content", [b"no model", NETWORK.read_bytes() + b"\x32\x01x", NETWORK.read_bytes()])
 def test_file_that_the_policy_was_made_for_is_found_by_its_digest(policy_folder: Path, content: bytes) -> None:
     Path("model.onnx").write_bytes(content)
-    loaded = Policy.load(policy_folder / "policy.json")
+    loaded = read_policy(policy_folder / "policy.json")
     found = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
     assert found.mismatch is None
     is_here = content == NETWORK.read_bytes()

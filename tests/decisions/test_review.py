@@ -14,10 +14,11 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import REJECTED_LIST, score
+from secondlook.decisions import REJECTED_LIST, Review
 from secondlook.decisions.review import make_file_name, name_class_folders
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy
+from tests.policy_maker import attach, score
 
 IMAGES = 30
 
@@ -82,10 +83,10 @@ def test_folder_must_be_empty_and_outside_the_data(score_images: ScoreImages, im
 
 
 def test_nothing_rejected_is_an_empty_list(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = Policy.from_rule(Rule(0.0), classifier=classifier, views=("identity", "hflip"))
+    policy = attach(Policy(threshold=0.0, method="mean"), classifier=classifier, views=("identity", "hflip"))
     exports = [f"label-studio:{tmp_path / 'tasks.json'}", f"fiftyone:{tmp_path / 'labels.json'}"]
     rejected = tmp_path / "rejected"
-    score(policy, images, tmp_path / "s.csv", classifier=classifier, exports=exports, rejected=rejected)
+    score(policy, images, tmp_path / "s.csv", classifier=classifier, review=Review(exports=exports, rejected=rejected))
     assert json.loads((tmp_path / "tasks.json").read_text()) == []
     assert json.loads((tmp_path / "labels.json").read_text()) == {"classes": ["0", "1"], "labels": {}}
     assert read_list(rejected) == []
@@ -143,7 +144,7 @@ def test_any_class_name_has_a_folder(
 ) -> None:
     policy = review_policy.model_copy(update={"class_names": class_names})
     out, rejected = tmp_path / "scores.jsonl", tmp_path / "rejected"
-    summary = score(policy, images, out, classifier=classifier, rejected=rejected)
+    summary = score(policy, images, out, classifier=classifier, review=Review(rejected=rejected))
     table = read_list(rejected)
     assert len(table) == summary.rejected == len(list(rejected.glob("*/*.png")))
     label_of = {line["file"].partition("/")[0]: line["label"] for line in table}
@@ -161,7 +162,7 @@ def test_image_named_like_the_file_of_another_is_rejected(
         Image.fromarray(images[0]).save(tmp_path / "new" / name)
     data, rejected = f"folder:{tmp_path / 'new'}", tmp_path / "rejected"
     with pytest.raises(DecisionError, match=r"'a( b|_b-\w+)\.png'"):
-        score(policy, data, tmp_path / "scores.csv", classifier=classifier, rejected=rejected)
+        score(policy, data, tmp_path / "scores.csv", classifier=classifier, review=Review(rejected=rejected))
 
 
 def test_long_file_names_are_shortened() -> None:

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from secondlook.decisions import Decisions
-from secondlook.decisions.rows import RowOptions
+from secondlook.decisions.decision import RowOptions
 from secondlook.errors import DecisionError
-from secondlook.policies import Rule
+from secondlook.policies import Policy
 
 
 def make_decisions(*, top_k: int = 1, interval: bool = True) -> Decisions:
@@ -15,20 +15,21 @@ def make_decisions(*, top_k: int = 1, interval: bool = True) -> Decisions:
     confidence = np.array([0.9, 0.4, 0.7])
     ends = (confidence - 0.1, confidence + 0.05) if interval else None
     looks, first_look, disagreement = np.array([2, 13, 1]), confidence - 0.2, np.array([0.1, 0.3, np.nan])
-    return Decisions(("a", "b", "c"), labels, confidence, ends, confidence >= 0.5, looks, first_look, disagreement)
+    accept = confidence >= 0.5
+    return Decisions(("a", "b", "c"), labels, confidence, accept, looks, first_look, disagreement, ends)
 
 
 def test_decisions_are_a_sequence() -> None:
     decisions = make_decisions()
     assert len(decisions) == 3
     assert [decision.id for decision in decisions] == ["a", "b", "c"]
-    assert decisions[1][:3] == ("b", 0, 0.4)
+    assert (decisions[1].id, decisions[1].label, decisions[1].confidence) == ("b", 0, 0.4)
     assert decisions[1].interval == pytest.approx((0.3, 0.45))
     assert not decisions[1].accept
     assert decisions[1].looks == 13
     assert decisions[1].first_look == pytest.approx(0.2)
     assert (decisions[1].disagreement, decisions[2].disagreement) == (0.3, None)
-    assert make_decisions(top_k=2)[0].label == (2, 0)
+    assert (make_decisions(top_k=2)[0].label, make_decisions(top_k=2)[0].labels) == (2, (2, 0))
     assert make_decisions(interval=False)[0].interval is None
 
 
@@ -76,4 +77,4 @@ def test_data_frame_has_the_same_columns() -> None:
 @pytest.mark.parametrize(("options", "invalid"), [({"level": 1.5}, "level=1.5"), ({"seed": -1}, "seed=-1")])
 def test_invalid_options_are_rejected(options: dict[str, float], invalid: str) -> None:
     with pytest.raises(DecisionError, match=invalid):
-        RowOptions(Rule(0.5), **options)  # type: ignore[arg-type]
+        RowOptions(Policy(threshold=0.5, method="mean"), **options)  # type: ignore[arg-type]

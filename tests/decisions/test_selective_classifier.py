@@ -16,9 +16,10 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import SelectiveClassifier, adaptive_looks, selective_classifier
 from secondlook.errors import DecisionError, PredictionsError
-from secondlook.policies import DEFAULT_DELTA, DEFAULT_TOLERANCE, Guarantee, Policy, Rule, certify
+from secondlook.policies import DEFAULT_DELTA, DEFAULT_TOLERANCE, Guarantee, Policy, certify
 from secondlook.predictions import collect
 from secondlook.sources import ArraySource, open_source
+from tests.policy_maker import attach
 
 VIEWS = "identity hflip shift:1,0 brightness:1.05"
 
@@ -32,17 +33,17 @@ def fitted(classifier: Classifier, bright_or_dark: Data) -> SelectiveClassifier:
 
 
 def make_policy(classifier: Classifier, **rule: Any) -> Policy:
-    return Policy.from_rule(Rule(0.8, **rule), classifier=classifier, views=tuple(VIEWS.split()))
+    return attach(Policy(threshold=0.8, **rule), classifier=classifier, views=tuple(VIEWS.split()))
 
 
 def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
-    assert fitted.rule_.certified
+    assert fitted.policy_.certified
     predicted = fitted.predict(images[500:])
     accepted = predicted != -1
     assert 0.3 < accepted.mean() < 1
     assert np.mean(predicted[accepted] != labels[500:][accepted]) <= 0.08
-    assert np.array_equal(accepted, fitted.rule_.accept(fitted.confidence(images[500:])))
+    assert np.array_equal(accepted, fitted.policy_.accept(fitted.confidence(images[500:])))
 
 
 def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
@@ -74,7 +75,7 @@ def test_decisions_have_label_confidence_interval_and_accept(fitted: SelectiveCl
         assert decision.interval is not None
         low, high = decision.interval
         assert low <= decision.confidence <= high
-        assert decision.accept == (decision.confidence >= fitted.rule_.threshold)
+        assert decision.accept == (decision.confidence >= fitted.policy_.threshold)
         assert decision.label in (0, 1)
     assert decisions.to_arrow().num_rows == 20
 
@@ -96,7 +97,7 @@ def test_policy_file_gives_the_same_decisions(
     fitted.policy_.save(tmp_path / "policy.json")
     loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
     assert np.array_equal(loaded.predict(bright_or_dark[0][:40]), fitted.predict(bright_or_dark[0][:40]))
-    assert loaded.rule_ == fitted.rule_
+    assert loaded.policy_ == fitted.policy_
 
 
 def test_fit_with_a_policy_calibrates_its_settings_again(
@@ -104,10 +105,10 @@ def test_fit_with_a_policy_calibrates_its_settings_again(
 ) -> None:
     images, labels = bright_or_dark
     again = SelectiveClassifier(classifier, fitted.policy_, risk=0.4, method="msr").fit(images[:400], labels[:400])
-    assert again.rule_.method == fitted.rule_.method
-    assert again.rule_.guarantee == fitted.rule_.guarantee
+    assert again.policy_.method == fitted.policy_.method
+    assert again.policy_.guarantee == fitted.policy_.guarantee
     assert again.views_ == fitted.views_
-    assert again.rule_.calibration != fitted.rule_.calibration
+    assert again.policy_.calibration != fitted.policy_.calibration
 
 
 def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
@@ -119,9 +120,9 @@ def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
         SelectiveClassifier(other, fitted.policy_).predict(images)
     allowed = SelectiveClassifier(other, fitted.policy_, allow_mismatch=True)
     assert len(allowed.predict(images)) == 3
-    assert fitted.rule_.certified
-    assert not allowed.rule_.certified, "the guarantee is for the other classifier"
-    assert allowed.rule_.threshold == fitted.rule_.threshold
+    assert fitted.policy_.certified
+    assert not allowed.policy_.certified, "the guarantee is for the other classifier"
+    assert allowed.policy_.threshold == fitted.policy_.threshold
 
 
 def test_folders_of_new_images_need_not_be_classes(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
@@ -145,7 +146,7 @@ def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
 
     images, labels = bright_or_dark[0][:30], bright_or_dark[1][:30]
     named = load_classifier(three_classes, name="three")
-    policy = Policy.from_rule(Rule(0.85, top_k=2), classifier=named, views=("identity",))
+    policy = attach(Policy(threshold=0.85, method="mean", top_k=2), classifier=named, views=("identity",))
     top_2 = SelectiveClassifier(named, policy)
     predicted = top_2.predict(images)
     decisions = top_2.decide(images)
@@ -209,7 +210,7 @@ def test_fitted_attributes(fitted: SelectiveClassifier, classifier: Classifier) 
     assert is_classifier(fitted)
     assert fitted.classifier_ is classifier
     assert fitted.views_.texts == tuple(VIEWS.split())
-    assert fitted.rule_ == fitted.policy_.rule
+    assert fitted.policy_ == fitted.policy_.rule
     assert fitted.n_classes_ == 2
     assert np.array_equal(fitted.classes_, [0, 1])
 
@@ -235,7 +236,7 @@ def test_clone_keeps_parameters_and_drops_the_fit(
         copy = clone(SelectiveClassifier(classifier, policy))
         assert copy.policy == policy
         assert copy.classifier is classifier
-        assert copy.rule_.threshold == 0.8
+        assert copy.policy_.threshold == 0.8
     function = clone(SelectiveClassifier(brightness, views=VIEWS, method_options={"temperature": 2.0}))
     assert function.classifier is brightness
     assert function.method_options == {"temperature": 2.0}
@@ -250,8 +251,8 @@ def test_clone_keeps_a_trained_estimator(bright_or_dark: Data) -> None:
 def test_set_params_discards_what_was_loaded(classifier: Classifier) -> None:
     first, second = make_policy(classifier), make_policy(classifier, method="msr")
     chooser = SelectiveClassifier(classifier, first)
-    assert chooser.rule_.method == "mean"
-    assert chooser.set_params(policy=second).rule_.method == "msr"
+    assert chooser.policy_.method == "mean"
+    assert chooser.set_params(policy=second).policy_.method == "msr"
     with pytest.raises(ValueError, match="'color'"):
         chooser.set_params(color="red")
 
@@ -270,8 +271,8 @@ def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> No
     preds = collect(classifier, images, VIEWS, labels=labels)
     halves = [certify(preds, method, risk=0.08, delta=0.05) for method in ("msr", "mean")]
     best = max(halves, key=lambda rule: rule.coverage)
-    assert (chooser.rule_.method, chooser.rule_.threshold) == (best.method, best.threshold)
-    assert chooser.rule_.guarantee == Guarantee(0.08, 0.1)
+    assert (chooser.policy_.method, chooser.policy_.threshold) == (best.method, best.threshold)
+    assert chooser.policy_.guarantee == Guarantee(risk=0.08, delta=0.1)
     assert clone(chooser).method == ["msr", "mean"]
     with pytest.raises(DecisionError, match="duplicate method 'mean'"):
         SelectiveClassifier(classifier, method=["mean", "mean"]).fit(images, labels)
@@ -281,8 +282,8 @@ def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dar
     """Five copies of each image are no more evidence than one: they certified a larger threshold before."""
     images, labels = bright_or_dark[0][:100], bright_or_dark[1][:100]
     chooser = SelectiveClassifier(classifier, views=VIEWS, risk=0.2, delta=0.1)
-    once = chooser.fit(images, labels).rule_
-    repeated = chooser.fit(np.tile(images, (5, 1, 1, 1)), np.tile(labels, 5)).rule_
+    once = chooser.fit(images, labels).policy_
+    repeated = chooser.fit(np.tile(images, (5, 1, 1, 1)), np.tile(labels, 5)).policy_
     assert repeated.threshold == once.threshold
     assert repeated.calibration is not None
     assert once.calibration is not None
@@ -292,16 +293,16 @@ def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dar
     assert chooser.policy_.calibration.duplicates == 400
 
 
-def make_adaptive(classifier: Any, rule: Rule, **options: Any) -> SelectiveClassifier:
+def make_adaptive(classifier: Any, rule: Policy, **options: Any) -> SelectiveClassifier:
     assert rule.schedule is not None
     loaded = load_classifier(classifier)
-    return SelectiveClassifier(loaded, Policy.from_rule(rule, classifier=loaded, views=rule.schedule.views), **options)
+    return SelectiveClassifier(loaded, attach(rule, classifier=loaded, views=rule.schedule.views), **options)
 
 
 @pytest.mark.parametrize("rows", [7, 4096])
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
 def test_adaptive_policy_looks_until_images_are_decided(
-    make_adaptive_rule: Callable[..., Rule],
+    make_adaptive_rule: Callable[..., Policy],
     bright_or_dark: Data,
     brightness: Callable[[Any], Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -345,7 +346,7 @@ def test_adaptive_policy_looks_until_images_are_decided(
     assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_one_adaptive_image(make_adaptive_rule: Callable[..., Rule], classifier: Classifier, images: Array) -> None:
+def test_one_adaptive_image(make_adaptive_rule: Callable[..., Policy], classifier: Classifier, images: Array) -> None:
     adaptive = make_adaptive(classifier, make_adaptive_rule())
     whole = adaptive.decide(images)
     for image, decision in zip(images, whole, strict=True):
@@ -353,14 +354,14 @@ def test_one_adaptive_image(make_adaptive_rule: Callable[..., Rule], classifier:
 
 
 def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(
-    make_adaptive_rule: Callable[..., Rule], classifier: Classifier, images: Array
+    make_adaptive_rule: Callable[..., Policy], classifier: Classifier, images: Array
 ) -> None:
     with pytest.raises(PredictionsError, match="2"):
         make_adaptive(classifier, make_adaptive_rule()).score(images, np.full(len(images), 2))
 
 
 def test_unreadable_images_are_left_out_of_adaptive_decisions(
-    make_adaptive_rule: Callable[..., Rule], classifier: Classifier, image_files: str
+    make_adaptive_rule: Callable[..., Policy], classifier: Classifier, image_files: str
 ) -> None:
     adaptive = make_adaptive(classifier, make_adaptive_rule())
     whole = adaptive.decide(image_files)
@@ -379,16 +380,16 @@ def test_fit_makes_an_adaptive_policy(classifier: Classifier, bright_or_dark: Da
     fitted = SelectiveClassifier(classifier, views=VIEWS, adaptive=True, **arguments).fit(images, labels)
     preds = collect(classifier, images, VIEWS, labels=labels)
     duplicates = [ArraySource(images).ids[index] for index in ArraySource(images).find_duplicates()]
-    assert fitted.rule_ == certify(preds, duplicates=duplicates, adaptive=True, **arguments)
-    schedule = fitted.rule_.schedule
+    assert fitted.policy_ == certify(preds, duplicates=duplicates, adaptive=True, **arguments)
+    schedule = fitted.policy_.schedule
     assert schedule is not None
     assert (schedule.tolerance, len(schedule.views)) == (0.02, max_looks or 4)
     assert fitted.views_.texts == schedule.views == fitted.policy_.views
     decisions = fitted.decide(images)
     assert 1 < decisions.looks.mean() < 4
     again = SelectiveClassifier(classifier, fitted.policy_, adaptive=False).fit(images, labels)
-    assert again.rule_.schedule is not None
-    assert again.rule_.schedule.tolerance == 0.02
+    assert again.policy_.schedule is not None
+    assert again.policy_.schedule.tolerance == 0.02
     assert sorted(again.views_.texts) == sorted(schedule.views)
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from secondlook.classifiers import load_classifier
 from secondlook.monitoring import Monitor
-from secondlook.policies import Calibration, Guarantee, Policy, Rule, make_reference
+from secondlook.policies import Calibration, Guarantee, Policy, Policy, make_reference
 
 Row = dict[str, Any]
 CLASSES = ("cat", "dog", "bird", "<b>fish</b>")
@@ -31,7 +31,7 @@ def make_policy(
     rng = np.random.default_rng(0)
     confidence, first_look, disagreement = draw_images(rng, 4000, 0.0)
     wrong = rng.random(4000) > 0.6 + 0.4 * confidence
-    rule = Rule(
+    rule = Policy(
         threshold,
         "mean",
         top_k=top_k,

@@ -8,9 +8,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.policies import Policy, Rule
+from secondlook.policies import Policy, Policy
 from secondlook.predictions import Predictions, collect
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 rotate:5 gamma:0.8 zoom:1.1+contrast:1.2"
@@ -50,10 +51,10 @@ def make_images(count: int = 40, side: int = 16, channels: int = 3, seed: int = 
     return (255 * np.clip(noisy, 0, 1)).astype(np.uint8)
 
 
-def make_policy(classifier: Classifier, images: Any, rule: Rule, views: str = VIEWS) -> tuple[Policy, Predictions]:
+def make_policy(classifier: Classifier, images: Any, rule: Policy, views: str = VIEWS) -> tuple[Policy, Predictions]:
     """Return the policy of a rule, and the predictions for images."""
     preds = collect(classifier, images, views, progress=False)
-    policy = Policy.from_rule(rule, classifier=classifier, views=rule.list_views(preds.views.texts))
+    policy = attach(rule, classifier=classifier, views=rule.list_views(preds.views.texts))
     return policy, preds
 
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secondlook.policies import Policy
 from secondlook.arrays import Array
 from secondlook.errors import ExportError
 from secondlook.estimators import METHODS, confidence
 from secondlook.onnx_export.confidence_graph import CONFIDENCES, LookOutputs, add_confidence, check_method
 from secondlook.onnx_export.graph import Graph, Tensor
-from secondlook.policies import Rule
+from secondlook.policies import Policy
 from secondlook.predictions import PredictFrom, Predictions
 from tests.estimators.conftest import LEARNED_WEIGHTS, make_predictions
 from tests.onnx_export.running import run_graph
@@ -41,7 +42,7 @@ def list_outputs(preds: Predictions) -> tuple[Array, tuple[str, ...]]:
     return np.concatenate(outputs, axis=2).astype(np.float32), kinds
 
 
-def compute_in_graph(preds: Predictions, rule: Rule) -> tuple[Array, Array, Array]:
+def compute_in_graph(preds: Predictions, rule: Policy) -> tuple[Array, Array, Array]:
     """Return the confidence, the predicted classes and the mean probabilities that the graph computes."""
     outputs, kinds = list_outputs(preds)
 
@@ -74,7 +75,7 @@ def list_kinds() -> list[tuple[str, str]]:
 def test_confidence_equals_the_estimator(method: str, kind: str, predict_from: PredictFrom, top_k: int) -> None:
     preds = as_float32(make_predictions(members=3 * (kind == "members"), logits=kind != "probabilities"))
     for options in CASES[method]:
-        rule = Rule(0.5, method, predict_from, top_k, options)
+        rule = Policy(threshold=0.5, method=method, predict_from=predict_from, top_k=top_k, options=options)
         values, classes, mean = compute_in_graph(preds, rule)
         expected = confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
         np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-13, err_msg=str(options))
@@ -95,7 +96,7 @@ def test_extreme_outputs_equal_the_estimator(seed: int, n: int, v: int, c: int, 
     generator = np.random.default_rng(seed)
     logits = generator.choice([-300.0, -40.0, 0.0, 0.0, 1.0, 36.0, 700.0], (n, v, c)).astype(np.float32)
     preds = Predictions(logits=logits, views=make_predictions(v=v).views)
-    values, classes, _ = compute_in_graph(preds, Rule(0.5, method))
+    values, classes, _ = compute_in_graph(preds, Policy(threshold=0.5, method=method))
     np.testing.assert_allclose(values, confidence(preds, method), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(classes[:, 0], preds.predicted())
 
@@ -104,15 +105,15 @@ def test_every_method_is_tried_or_refused() -> None:
     assert {name.partition(":")[0] for name in CASES} == set(CONFIDENCES)
     for name in set(METHODS) - set(CONFIDENCES):
         with pytest.raises(ExportError, match=name):
-            check_method(Rule(0.5, name))
+            check_method(Policy(threshold=0.5, method=name))
 
 
 def test_option_to_be_fitted_is_refused() -> None:
     with pytest.raises(ExportError, match="temperature"):
-        check_method(Rule(0.5, "mean", options={"temperature": "fit"}))
+        check_method(Policy(threshold=0.5, method="mean", options={"temperature": "fit"}))
 
 
 def test_method_on_logits_needs_logits() -> None:
     preds = as_float32(make_predictions(logits=False))
     with pytest.raises(ExportError, match="mean-logit"):
-        compute_in_graph(preds, Rule(0.5, "mean-logit"))
+        compute_in_graph(preds, Policy(threshold=0.5, method="mean-logit"))

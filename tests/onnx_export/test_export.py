@@ -11,14 +11,15 @@ import onnx
 import onnxruntime
 import pytest
 
+from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import OnnxDecider, load_decider, load_policy
+from secondlook.decisions import ExportedFile, load_decider, load_policy
 from secondlook.errors import DecisionError, ExportError
 from secondlook.onnx_export import export, export_onnx
 from secondlook.onnx_export.conversion import iterate_graphs
 from secondlook.onnx_export.networks import BATCH_NAME, make_networks
-from secondlook.policies import Policy, Rule, certify, fit_schedule
+from secondlook.policies import Policy, Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
@@ -41,7 +42,7 @@ def run_file(path: Path, images: Array) -> dict[str, Array]:
     return dict(zip(names, session.run(None, {"images": images}), strict=True))
 
 
-def check_equal(found: dict[str, Array], rule: Rule, preds: Predictions, *, atol: float = 1e-6) -> None:
+def check_equal(found: dict[str, Array], rule: Policy, preds: Predictions, *, atol: float = 1e-6) -> None:
     """Compare the outputs of a file with what the library computes from predictions."""
     looked = rule.look(preds)
     first = looked.predicted.reshape(len(preds), -1)
@@ -55,9 +56,9 @@ def check_equal(found: dict[str, Array], rule: Rule, preds: Predictions, *, atol
     np.testing.assert_array_equal(np.isnan(found["view_outputs"]).any(axis=2), ~taken)
 
 
-def fit_adaptive_rule(preds: Predictions, method: str, **settings: Any) -> Rule:
+def fit_adaptive_rule(preds: Predictions, method: str, **settings: Any) -> Policy:
     """Return a rule with a schedule that looks at some images once and at others often."""
-    plain = Rule(0.5, method, options=METHODS[method], **settings)
+    plain = Policy(threshold=0.5, method=method, options=METHODS[method], **settings)
     threshold = float(np.median(plain.confidence(preds)))
     plain = replace(plain, threshold=threshold)
     return replace(plain, schedule=fit_schedule(preds, plain, tolerance=0.02))
@@ -69,10 +70,10 @@ def test_decisions_equal_the_library(
     classifier: Classifier, tmp_path: Path, method: str, settings: dict[str, Any]
 ) -> None:
     images = make_images()
-    rule = Rule(0.5, method, options=METHODS[method], **settings)
+    rule = Policy(threshold=0.5, method=method, options=METHODS[method], **settings)
     policy, preds = make_policy(classifier, images, rule)
     lower, upper = np.sort(rule.confidence(preds))[10:12]
-    rule = replace(rule, threshold=float(lower + upper) / 2)
+    rule = rule.model_copy(update={"threshold": float(lower + upper) / 2})
     policy, _ = make_policy(classifier, images, rule)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     found = run_file(summary.path, images)
@@ -88,7 +89,7 @@ def test_adaptive_decisions_equal_the_library(
     classifier: Classifier, tmp_path: Path, method: str, settings: dict[str, Any], batch: int
 ) -> None:
     images, views = make_images(120), "identity hflip shift:1,0 shift:-1,2 shift:2,2 hflip+shift:0,1 gamma:0.8"
-    _, preds = make_policy(classifier, images, Rule(0.5), views)
+    _, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"), views)
     rule = fit_adaptive_rule(preds, method, **settings)
     policy, _ = make_policy(classifier, images, rule, views)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
@@ -104,7 +105,7 @@ def test_adaptive_decisions_equal_the_library(
 
 
 def test_adaptive_file_contains_the_network_once(classifier: Classifier, network_file: Path, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(120), Rule(0.5))
+    _, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
     policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     (loop,) = [node for node in onnx.load(summary.path).graph.node if node.op_type == "Loop"]
@@ -115,7 +116,7 @@ def test_adaptive_file_contains_the_network_once(classifier: Classifier, network
 
 def test_threshold_of_each_class_is_used(classifier: Classifier, tmp_path: Path) -> None:
     images = make_images(600)
-    _, preds = make_policy(classifier, images, Rule(0.5))
+    _, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"))
     labels = preds.predicted().copy()
     labels[::20] = (labels[::20] + 1) % N_CLASSES
     labeled = Predictions(logits=preds.logits, views=preds.views, labels=labels)
@@ -140,9 +141,9 @@ def test_ensemble_with_different_normalization_is_exported(tmp_path: Path) -> No
     ]
     classifier, images = Ensemble(members), make_images(120)
     for method in ("mean", "blend"):
-        _, preds = make_policy(classifier, images, Rule(0.5))
+        _, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"))
         rule = fit_adaptive_rule(preds, method)
-        for chosen in (replace(rule, schedule=None), rule):
+        for chosen in (rule.model_copy(update={"schedule": None}), rule):
             policy, _ = make_policy(classifier, images, chosen)
             summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, overwrite=True)
             looked = chosen.look(preds)
@@ -163,13 +164,13 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
         for seed, (h, w) in enumerate(sizes)
     ]
     fitted = classifier.preprocessing.fit(photos)
-    rule = Rule(0.5)
+    rule = Policy(threshold=0.5, method="mean")
     policy, preds = (
         make_policy(classifier, fitted, rule)
         if settings == "crop=16"
         else make_policy(load_classifier(f"onnx:{network_file}?mean=.5&std=.25"), fitted, rule)
     )
-    policy = Policy.from_rule(rule, classifier=classifier, views=preds.views.texts)
+    policy = attach(rule, classifier=classifier, views=preds.views.texts)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     assert summary.image_shape == (None, None, 3)
     for place, photo in enumerate(photos):
@@ -182,7 +183,7 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
 def test_float_pixels_are_taken(classifier: Classifier, tmp_path: Path) -> None:
     images = make_images()
     values = (images / 255).astype(np.float32)
-    rule = Rule(0.5)
+    rule = Policy(threshold=0.5, method="mean")
     policy, preds = make_policy(classifier, values, rule)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, pixels="float32")
     found = run_file(summary.path, values)
@@ -192,7 +193,7 @@ def test_float_pixels_are_taken(classifier: Classifier, tmp_path: Path) -> None:
 
 def test_gray_images_become_colors(network_file: Path, tmp_path: Path) -> None:
     classifier = load_classifier(f"onnx:{network_file}?gray=repeat")
-    images, rule = make_images(channels=1), Rule(0.5)
+    images, rule = make_images(channels=1), Policy(threshold=0.5, method="mean")
     policy, preds = make_policy(classifier, images, rule)
     path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
     for given in (images, images.repeat(3, axis=3)):
@@ -204,7 +205,7 @@ def test_number_of_images_that_the_network_gets_has_a_name(
     classifier: Classifier, tmp_path: Path, adaptive: bool
 ) -> None:
     """Otherwise ONNX Runtime copies tensors that it would change in place."""
-    policy, preds = make_policy(classifier, make_images(120), Rule(0.5))
+    policy, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
     if adaptive:
         policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
     path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
@@ -218,7 +219,7 @@ def test_number_of_images_that_the_network_gets_has_a_name(
 
 
 def test_file_grows_little_and_tells_what_it_is(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(120), Rule(0.5))
+    _, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
     policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     assert summary.size == summary.path.stat().st_size
@@ -235,8 +236,8 @@ def test_file_grows_little_and_tells_what_it_is(classifier: Classifier, tmp_path
 
 
 def test_shapes_can_be_inferred(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(120), Rule(0.5))
-    for rule in (Rule(0.5), fit_adaptive_rule(preds, "mean")):
+    _, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
+    for rule in (Policy(threshold=0.5, method="mean"), fit_adaptive_rule(preds, "mean")):
         policy, _ = make_policy(classifier, make_images(4), rule)
         path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, overwrite=True).path
         model = onnx.load(path)
@@ -255,7 +256,7 @@ def test_policy_file_is_exported_and_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     classifier = load_classifier("onnx:network.onnx?mean=.5&std=.25")
-    policy, _ = make_policy(classifier, make_images(), Rule(0.6))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.6, method="mean"))
     policy.save("policy.json")
     path = export_onnx("policy.json", "decide.onnx").path
     decider, loaded = load_decider(path), load_policy("policy.json")
@@ -268,7 +269,7 @@ def test_policy_file_is_exported_and_loaded(
 
 
 def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
     other = load_classifier(f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25")
     with pytest.raises(DecisionError):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=other)
@@ -278,7 +279,7 @@ def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_pat
 
 
 def test_file_with_another_classifier_names_it_and_states_no_guarantee(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(600), Rule(0.5))
+    _, preds = make_policy(classifier, make_images(600), Policy(threshold=0.5, method="mean"))
     labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
     policy, _ = make_policy(classifier, make_images(1), certify(labeled, "mean", risk=0.2, delta=0.1))
     assert policy.certified
@@ -303,9 +304,9 @@ def test_file_for_1000_classes_grows_little_beside_their_names(tmp_path: Path, i
     logits = generator.normal(0, 2, (100, len(views), n_classes)).astype(np.float32)
     logits[:, :, 0] += generator.uniform(4, 14, (100, 1))
     rule = fit_adaptive_rule(Predictions(logits=logits, views=views), "mean")
-    rule = rule if is_adaptive else replace(rule, schedule=None)
+    rule = rule if is_adaptive else rule.model_copy(update={"schedule": None})
     names = tuple(f"class {number} of an ordinary data set" for number in range(n_classes))
-    policy = Policy.from_rule(rule, classifier=classifier, views=rule.list_views(views.texts), class_names=names)
+    policy = attach(rule, classifier=classifier, views=rule.list_views(views.texts), class_names=names)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     without_names = summary.added - len(json.dumps(names))
     assert 0 < without_names < (40_000 if is_adaptive else 25_000)
@@ -351,7 +352,7 @@ def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> 
     """A black image has no standard deviation, so that the outputs for it are not numbers."""
     classifier = load_classifier(f"onnx:{write_standardizing_network(tmp_path / 'network.onnx')}", output="logits")
     images = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 3), dtype=np.uint8)
-    policy, preds = make_policy(classifier, images, Rule(0.5), "identity hflip")
+    policy, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"), "identity hflip")
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     np.testing.assert_array_equal(run_file(summary.path, images)["label"], preds.predicted())
 
@@ -359,13 +360,13 @@ def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> 
 def test_file_that_fails_is_not_written(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
 
-    def fail(self: OnnxDecider, images: Array) -> Any:
+    def fail(self: ExportedFile, images: Array) -> Any:
         assert len(images) > 1, "a batch is tried"
         raise DecisionError(f"decider {str(self.path)!r} failed; pass other images.")
 
-    monkeypatch.setattr(OnnxDecider, "_run", fail)
+    monkeypatch.setattr(ExportedFile, "_run", fail)
     with pytest.raises(ExportError, match=r"decide\.onnx") as caught:
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     assert tempfile.gettempdir() not in str(caught.value).replace(str(tmp_path), "")
@@ -375,7 +376,7 @@ def test_file_that_fails_is_not_written(
 def test_model_that_onnx_does_not_take_is_one_sentence(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
 
     def fail(_model: object, **_options: object) -> None:
         raise onnx.checker.ValidationError("a fault\nwith details")
@@ -395,7 +396,7 @@ def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: 
     )
     (tmp_path / "link.onnx").symlink_to(network_file)
     classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25")
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
     export_onnx(policy, tmp_path / "policy.onnx", classifier=classifier)
     before = (tmp_path / kept).read_bytes()
     with pytest.raises(ExportError, match=kept):
@@ -406,14 +407,14 @@ def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: 
 def test_missing_folder_is_found_before_anything_is_converted(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
     monkeypatch.setattr(export, "make_networks", lambda *_: pytest.fail("a network is converted"))
     with pytest.raises(ExportError, match="absent"):
         export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
 
 
 def test_method_without_an_onnx_form_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5, "bootstrap-lower"))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="bootstrap-lower"))
     with pytest.raises(ExportError, match="bootstrap-lower"):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
 
@@ -423,14 +424,14 @@ def test_function_is_refused(tmp_path: Path) -> None:
         return np.eye(N_CLASSES)[np.zeros(len(images), dtype=int)]
 
     classifier = load_classifier(predict, output="probabilities", name="mine")
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
     with pytest.raises(ExportError, match="function"):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, image_shape=(16, 16, 3))
 
 
 def test_unknown_size_must_be_given(tmp_path: Path) -> None:
     classifier = load_classifier(f"onnx:{write_network(tmp_path / 'any.onnx', side=None)}?mean=.5&std=.25")
-    policy, _ = make_policy(classifier, make_images(side=20), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(side=20), Policy(threshold=0.5, method="mean"))
     with pytest.raises(ExportError, match="image_shape"):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, image_shape=(20, 20, 3))
@@ -438,7 +439,7 @@ def test_unknown_size_must_be_given(tmp_path: Path) -> None:
 
 
 def test_files_are_not_replaced_by_accident(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Rule(0.5))
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
     (tmp_path / "decide.onnx").write_text("precious")
     with pytest.raises(ExportError, match=r"decide\.onnx"):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)

@@ -12,12 +12,13 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
+from secondlook.predictions import Execution
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier, seal_model
 from secondlook.decisions import load_decider, load_policy, score
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.onnx_export import export_onnx, verification, verify_decider
-from secondlook.policies import Policy, Rule, fit_schedule
+from secondlook.policies import Policy, Policy, fit_schedule
 from tests.onnx_export.conftest import make_images, make_policy, write_network
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 gamma:0.8"
@@ -34,17 +35,19 @@ def write_changed(network: Path, path: Path, change: float) -> str:
     return f"onnx:{path}?mean=.5&std=.25"
 
 
-def make_rule(classifier: Classifier, kind: str) -> Rule:
+def make_rule(classifier: Classifier, kind: str) -> Policy:
     """Return a rule that accepts half of the images; 'adaptive' is one with a schedule."""
     settings: dict[str, Any] = {"top_k": 2} if kind == "top-2" else {"predict_from": "views"} if kind == "views" else {}
-    rule = Rule(0.5, "mean", **settings)
+    rule = Policy(threshold=0.5, method="mean", **settings)
     _, preds = make_policy(classifier, IMAGES, rule, VIEWS)
-    rule = replace(rule, threshold=float(np.median(rule.confidence(preds))))
-    return replace(rule, schedule=fit_schedule(preds, rule, tolerance=0.02)) if kind == "adaptive" else rule
+    rule = rule.model_copy(update={"threshold": float(np.median(rule.confidence(preds)))})
+    return (
+        rule.model_copy(update={"schedule": fit_schedule(preds, rule, tolerance=0.02)}) if kind == "adaptive" else rule
+    )
 
 
 def read_decisions(given: Any, images: Array, out: Path, **options: Any) -> list[dict[str, Any]]:
-    score(given, images, out, progress=False, **options)
+    score(given, images, out, **options, execution=Execution(progress=False))
     rows: list[dict[str, Any]] = pq.read_table(out).to_pylist()
     return rows
 
@@ -186,7 +189,7 @@ def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
     network_file: Path, tmp_path: Path, settings: str, views: str, interpolates: bool
 ) -> None:
     classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25{settings}")
-    policy, _ = make_policy(classifier, IMAGES, Rule(0.7), views)
+    policy, _ = make_policy(classifier, IMAGES, Policy(threshold=0.7, method="mean"), views)
     file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
     result = verify_decider(file, policy, IMAGES[:20], classifier=classifier, tolerance=0)
     assert not result.passed
@@ -196,7 +199,10 @@ def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
 
 
 def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_path: Path) -> None:
-    policies = [make_policy(classifier, IMAGES[:5], Rule(threshold), VIEWS)[0] for threshold in (0.61, 0.62)]
+    policies = [
+        make_policy(classifier, IMAGES[:5], Policy(threshold=threshold, method="mean"), VIEWS)[0]
+        for threshold in (0.61, 0.62)
+    ]
     export_onnx(policies[0], tmp_path / "d.onnx", classifier=classifier)
     with pytest.raises(DecisionError, match=r"0\.61.*0\.62") as error:
         verify_decider(tmp_path / "d.onnx", policies[1], IMAGES, classifier=classifier)
@@ -206,7 +212,7 @@ def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_
 def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
     classifier: Classifier, network_file: Path, tmp_path: Path
 ) -> None:
-    policy, _ = make_policy(classifier, IMAGES[:5], Rule(0.6), VIEWS)
+    policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
     policy.save(tmp_path / "policy.json")
     export_onnx(tmp_path / "policy.json", tmp_path / "d.onnx")
     for given in (tmp_path / "policy.json", load_policy(tmp_path / "policy.json"), tmp_path / "d.onnx"):
@@ -218,7 +224,7 @@ def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
 
 def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network_file: Path) -> None:
     classifier = load_classifier(f"onnx:{network_file}?resize=16,16&interpolation=nearest")
-    policy, _ = make_policy(classifier, IMAGES, Rule(0.7), VIEWS)
+    policy, _ = make_policy(classifier, IMAGES, Policy(threshold=0.7, method="mean"), VIEWS)
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
     (tmp_path / "new").mkdir()
     for number, image in enumerate(make_images(30, 20)):
@@ -235,7 +241,7 @@ def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
 def test_only_some_differing_images_are_kept_and_listed(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, IMAGES[:5], Rule(0.7), VIEWS)
+    policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.7, method="mean"), VIEWS)
     other = f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25"
     export_onnx(policy, tmp_path / "d.onnx", classifier=other, allow_mismatch=True)
     monkeypatch.setattr(verification, "MAX_KEPT", 30)
@@ -260,7 +266,7 @@ def test_invalid_arguments(tmp_path: Path, options: dict[str, Any], told: str) -
 
 
 def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) -> None:
-    policy: Policy = make_policy(classifier, IMAGES[:5], Rule(0.7), VIEWS)[0]
+    policy: Policy = make_policy(classifier, IMAGES[:5], Policy(threshold=0.7, method="mean"), VIEWS)[0]
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "1.png").write_bytes(b"broken")

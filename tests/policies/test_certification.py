@@ -21,7 +21,7 @@ def unlabeled(preds: Predictions) -> Predictions:
 @pytest.mark.parametrize(("predict_from", "top_k"), [("image", 1), ("views", 1), ("image", 2), ("views", 2)])
 def test_certified_rule_matches_its_calibration(preds: Predictions, predict_from: PredictFrom, top_k: int) -> None:
     rule = certify(preds, "mean", risk=0.1, delta=0.05, predict_from=predict_from, top_k=top_k)
-    accepted = rule.accept(confidence(preds, "mean", predict_from=predict_from, top_k=top_k))
+    accepted = rule.accept(confidence(preds, "mean", predict_from=predict_from, top_k=top_k), method=rule.method)
     assert rule.certified
     assert rule.coverage == pytest.approx(accepted.mean())
     assert rule.calibration is not None
@@ -29,12 +29,12 @@ def test_certified_rule_matches_its_calibration(preds: Predictions, predict_from
     assert rule.calibration.risk is not None
     assert rule.calibration.risk < 0.1
     assert (rule.method, rule.predict_from, rule.top_k) == ("mean", predict_from, top_k)
-    assert rule.guarantee == Guarantee(0.1, 0.05)
+    assert rule.guarantee == Guarantee(risk=0.1, delta=0.05)
 
 
 def test_delta_has_one_default(preds: Predictions) -> None:
     correct, values = preds.correct(), confidence(preds, "mean")
-    expected = Guarantee(0.2, DEFAULT_DELTA)
+    expected = Guarantee(risk=0.2, delta=DEFAULT_DELTA)
     assert certify(preds, "mean", risk=0.2).guarantee == expected
     assert certify_confidence(correct, values, risk=0.2).guarantee == expected
 
@@ -67,10 +67,10 @@ def test_rule_accepts_nothing_if_nothing_can_be_guaranteed() -> None:
     rule = certify_confidence(correct, values, risk=0.015, delta=0.01)
     assert not rule.certified
     assert rule.threshold == math.inf
-    assert not rule.accept(values).any()
+    assert not rule.accept(values, method=rule.method).any()
     assert rule.coverage == 0.0
     assert rule.shortfall is not None
-    assert rule.shortfall.requested == Guarantee(0.015, 0.01)
+    assert rule.shortfall.requested == Guarantee(risk=0.015, delta=0.01)
     assert rule.shortfall.smallest_risk is not None
     assert 0.015 < rule.shortfall.smallest_risk < 0.1
     assert certify_confidence(correct, values, risk=rule.shortfall.smallest_risk, delta=0.01).certified

@@ -13,7 +13,7 @@ from scipy.stats import binom
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
-from secondlook.policies import Guarantee, Rule, certify, largest_certified_count
+from secondlook.policies import Guarantee, Policy, certify, largest_certified_count
 from secondlook.policies.fixed_sequence import FixedSequence, compute_starts
 from secondlook.policies.group_certification import find_joint_counts
 from secondlook.predictions import Predictions
@@ -207,9 +207,9 @@ def test_every_class_has_its_threshold(named: Predictions) -> None:
     values, predicted, correct = confidence(named, "mean"), named.predicted(), named.correct()
     assert [group.name for group in rule.groups] == ["ant", "cat", "dog"]
     assert rule.grouped_by == "class"
-    assert rule.guarantee == Guarantee(0.1, 0.05, "class")
-    accept = rule.accept(values, groups=predicted)
-    assert (accept == rule.accept_images(named, values)).all()
+    assert rule.guarantee == Guarantee(risk=0.1, delta=0.05, grouped_by="class")
+    accept = rule.accept(values, groups=predicted, method=rule.method)
+    assert (accept == rule.accept(named)).all()
     for index, group in enumerate(rule.groups):
         chosen = predicted == index
         assert (accept[chosen] == (values[chosen] >= group.threshold)).all()
@@ -230,7 +230,7 @@ def test_thresholds_are_those_of_the_joint_procedure(named: Predictions) -> None
     rule = certify(named, "mean", risk={"ant": 0.1, "cat": 0.05, "*": 0.2}, delta=0.05, groups="class")
     assert [group.accepted or None for group in rule.groups] == find_joint_counts(rankings, risks, 0.05)
     assert [group.risk for group in rule.groups] == risks
-    assert rule.guarantee == Guarantee(0.2, 0.05, "class", 0.05)
+    assert rule.guarantee == Guarantee(risk=0.2, delta=0.05, grouped_by="class", smallest_risk=0.05)
     by_index = certify(named, "mean", risk={0: 0.1, 1: 0.05, 2: 0.2}, delta=0.05, groups="class")
     assert by_index == rule
 
@@ -242,7 +242,7 @@ def test_class_where_nothing_can_be_guaranteed_accepts_nothing(named: Prediction
     assert dog.threshold == math.inf
     assert dog.accepted == 0
     assert dog.additional_images is not None
-    assert not rule.accept_images(named, confidence(named, "mean"))[named.predicted() == 2].any()
+    assert not rule.accept(named)[named.predicted() == 2].any()
     assert math.isfinite(rule.threshold)
     assert f"needs {dog.additional_images:,} more" in str(rule)
 
@@ -251,7 +251,7 @@ def test_class_that_is_never_predicted_has_no_threshold(named: Predictions) -> N
     some = named.select(images=named.predicted() != 2)
     rule = certify(some, "mean", risk=0.1, delta=0.05, groups="class")
     assert (rule.groups[2].images, rule.groups[2].threshold) == (0, math.inf)
-    assert not rule.accept([1.0], groups=[2]).any()
+    assert not rule.accept([1.0], groups=[2], method=rule.method).any()
 
 
 def test_nothing_certified_is_a_shortfall_of_the_closest_class(named: Predictions) -> None:
@@ -259,7 +259,7 @@ def test_nothing_certified_is_a_shortfall_of_the_closest_class(named: Prediction
     assert not rule.certified
     assert rule.threshold == math.inf
     assert rule.shortfall is not None
-    assert rule.shortfall.requested == Guarantee(0.001, 0.001, "class")
+    assert rule.shortfall.requested == Guarantee(risk=0.001, delta=0.001, grouped_by="class")
     assert rule.shortfall.group == "cat"
     assert rule.shortfall.additional_images == rule.groups[1].additional_images
     smallest = rule.shortfall.smallest_risk
@@ -275,7 +275,7 @@ def test_classes_are_those_that_are_predicted(preds: Predictions, predict_from: 
     first = preds.predicted(predict_from, top_k).reshape(len(preds), -1)[:, 0]
     assert [group.images for group in rule.groups] == np.bincount(first, minlength=5).tolist()
     values = rule.confidence(preds)
-    assert (rule.accept_images(preds, values) == rule.accept(values, groups=first)).all()
+    assert (rule.accept(preds) == rule.accept(values, groups=first, method=rule.method)).all()
 
 
 def test_duplicates_and_tuning_images_are_left_out(named: Predictions) -> None:
@@ -302,7 +302,7 @@ def test_best_of_several_methods_is_chosen_by_the_joint_coverage(named: Predicti
     each = [certify(named, method, risk=0.1, delta=0.02, groups="class") for method in methods]
     best = max(each, key=lambda one: one.coverage)
     assert rule.groups == best.groups
-    assert rule.guarantee == Guarantee(0.1, 0.06, "class")
+    assert rule.guarantee == Guarantee(risk=0.1, delta=0.06, grouped_by="class")
     assert [one.method for one in rule.compared] == methods
     assert [one.coverage for one in rule.compared] == [one.coverage for one in each]
     assert [one.threshold for one in rule.compared] == [one.threshold for one in each]
@@ -357,8 +357,8 @@ def test_groups_by_label_decide_with_labels(named: Predictions) -> None:
     north, south = rule.groups
     assert (rule.grouped_by, north.name, south.name) == ("label", "north", "south")
     expected = values >= np.where(sites == "north", north.threshold, south.threshold)
-    assert (rule.accept(values, groups=sites) == expected).all()
-    assert (rule.accept(values, groups=sites.tolist()) == expected).all()
+    assert (rule.accept(values, groups=sites, method=rule.method) == expected).all()
+    assert (rule.accept(values, groups=sites.tolist(), method=rule.method) == expected).all()
     order = np.random.default_rng(0).permutation(2000)
     shuffled = certify(
         named.select(images=order), "mean", risk={"*": 0.1, "north": 0.05}, delta=0.05, groups=sites[order]
@@ -402,19 +402,19 @@ def test_messages_name_some_of_many_groups(named: Predictions) -> None:
 def test_decisions_need_the_groups(named: Predictions) -> None:
     rule = certify(named, "mean", risk=0.1, delta=0.05, groups="class")
     for arguments, offending in (
-        ((), "groups="),
-        (([0, 1],), r"\(2,\)"),
-        (([0, 1, 3],), "3 at index 2"),
+        (None, "groups="),
+        ([0, 1], r"\(2,\)"),
+        ([0, 1, 3], "3 at index 2"),
     ):
         with pytest.raises(DecisionError, match=offending):
-            rule.accept([0.9, 0.9, 0.9], *arguments)
+            rule.accept([0.9, 0.9, 0.9], groups=arguments, method=rule.method)
     with pytest.raises(DecisionError, match="groups="):
-        Rule(0.5).accept([0.9], groups=[0])
+        Policy(threshold=0.5, method="mean").accept([0.9], groups=[0], method="mean")
     other = Predictions(logits=np.zeros((2, 2, 4)), views=named.views)
     with pytest.raises(DecisionError, match=r"3 classes.* has 4"):
-        rule.accept_images(other, [0.9, 0.9])
+        rule.accept(other)
     sites = certify(named, "mean", risk=0.1, delta=0.05, groups=["north", "south"] * 1000)
     with pytest.raises(DecisionError, match="Did you mean 'north'"):
-        sites.accept([0.9], groups=["nort"])
+        sites.accept([0.9], groups=["nort"], method=sites.method)
     with pytest.raises(DecisionError, match="groups="):
-        sites.accept_images(named, confidence(named, "mean"))
+        sites.accept(named)

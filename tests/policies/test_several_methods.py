@@ -80,7 +80,7 @@ def test_delta_is_shared_and_the_largest_coverage_wins(preds: Predictions) -> No
     assert best.coverage == max(rule.coverage for rule in rules)
     alone = rules[methods.index(best.method)]
     assert (best.threshold, best.calibration) == (alone.threshold, alone.calibration)
-    assert best.guarantee == Guarantee(0.1, 0.05)
+    assert best.guarantee == Guarantee(risk=0.1, delta=0.05)
     assert certify(preds, methods[::-1], risk=0.1, delta=0.05).coverage == best.coverage
 
 
@@ -93,7 +93,7 @@ def test_shortfall_of_several_methods_is_the_smallest(preds: Predictions) -> Non
     alone = [certify(preds, method, risk=0.002, delta=0.025).shortfall for method in ("msr", "mean")]
     assert not rule.certified
     assert rule.shortfall is not None
-    assert rule.shortfall.requested == Guarantee(0.002, 0.05)
+    assert rule.shortfall.requested == Guarantee(risk=0.002, delta=0.05)
     assert rule.shortfall.smallest_risk == min(one.smallest_risk for one in alone if one and one.smallest_risk)
 
 

@@ -30,7 +30,7 @@ from secondlook.decisions.exports import (
     make_label_studio_choice,
     make_label_studio_task,
 )
-from secondlook.decisions.formats import SCORE_FORMATS
+from secondlook.decisions.formats import SCORE_FORMATS, ScoreFormat
 from secondlook.decisions.job import Review, score
 from secondlook.decisions.looking import LookedImage, Looking, LookStream
 from secondlook.decisions.plan import Plan, bind_policy, compile_policy, load_policy, take_first_views
@@ -71,6 +71,7 @@ __all__ = [
     "Review",
     "ReviewImage",
     "RowOptions",
+    "ScoreFormat",
     "ScoreSummary",
     "SelectiveClassifier",
     "bind_policy",

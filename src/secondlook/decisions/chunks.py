@@ -94,7 +94,9 @@ class Totals:
 class ScoreChunks:
     """The finished chunks of a scoring job, in a folder or at a URL: one row for each image, in their order."""
 
-    def __init__(self, storage: Storage, record: JobRecord, metadata: Mapping[str, str], folder: Path | None) -> None:
+    def __init__(
+        self, storage: Storage, record: JobRecord, metadata: Mapping[str, str], folder: Path | None = None
+    ) -> None:
         self.record = record
         self.chunking = Chunking(record.images, record.rows)
         self.totals = Totals()

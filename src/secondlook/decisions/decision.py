@@ -131,7 +131,7 @@ class Decisions:
 
     def make_row(self, index: int, **details: Any) -> Decision:
         """Return the decision about one image, with details that are not in the arrays."""
-        labels = self.labels[index].tolist()
+        labels = np.asarray(self.labels[index]).tolist()
         label = labels if isinstance(labels, int) else labels[0]
         ends = None if self.interval is None else (float(self.interval[0][index]), float(self.interval[1][index]))
         disagreement = float(self.disagreement[index])

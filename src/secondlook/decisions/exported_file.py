@@ -177,8 +177,8 @@ class ExportedFile:
     ----------
     path, digest
         The file, and a digest of its content.
-    policy, mismatch
-        The policy in the file, and why its guarantee does not hold; None if it does.
+    given, policy, mismatch
+        The policy in the file, and in force; and why its guarantee does not hold, None if it does.
     record
         How the file was exported.
     """
@@ -189,6 +189,7 @@ class ExportedFile:
         self.path = path
         self.digest = digest
         self.mismatch = record.mismatch
+        self.given = policy
         self.policy = policy if record.mismatch is None else policy.model_copy(update={"guarantee": None})
         self.record = record
         self._session = session

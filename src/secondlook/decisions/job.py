@@ -132,10 +132,10 @@ def score(
         Called once, with the predictions of the first chunk; never for an adaptive policy, which has no predictions
         for all views, and never with an engine.
     """
-    plan = _open_plan(policy, classifier, execution)
     destination = parse_destination(out)
     exports = [ExportFile.parse(text) for text in review.exports]
     _check_paths_differ(destination, policy, data, exports)
+    plan = _open_plan(policy, classifier, execution)
     source = open_source(data, on_error=execution.on_error)
     if execution.engine is not None and execution.on_error is None:
         source = skip_by_default(source, data)
@@ -190,7 +190,7 @@ class ScoringJob:
         described = settings or plan.classifier  # type: ignore[union-attr]  # an exported file has settings
         preprocessing = described.preprocessing
         record = JobRecord(
-            policy=hashlib.sha256(plan.policy.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
+            policy=hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
             classifier=classifier,
             output=described.output,
             preprocessing=preprocessing if isinstance(preprocessing, dict) else preprocessing.to_dict(),
@@ -209,7 +209,7 @@ class ScoringJob:
     def metadata(self) -> dict[str, str]:
         """The policy, the data and the options, for formats that can store them."""
         content = {
-            "policy": json.loads(self.plan.policy.model_dump_json()),
+            "policy": json.loads(self.plan.given.model_dump_json()),
             "data": self.source.spec,
             "level": self.options.level,
             "seed": self.options.seed,

@@ -71,8 +71,8 @@ class Plan:
 
     Attributes
     ----------
-    policy
-        The policy; without a guarantee if the classifier is not the one of the policy.
+    given, policy
+        The policy as it was given, and in force: without a guarantee if the classifier is not the one of the policy.
     mismatch
         Why the guarantee of the policy does not hold; None if it does.
     views
@@ -88,6 +88,7 @@ class Plan:
         check_views_are_steps(policy.views)
         self.resolved = resolved
         self.mismatch = resolved.mismatch
+        self.given = policy
         self.policy = policy if resolved.mismatch is None else policy.model_copy(update={"guarantee": None})
         self.views = ViewSet(list(policy.views))
         self.execution = execution

@@ -167,7 +167,7 @@ class _Request:
             )
         grouping = make_grouping(preds, groups, risk, predict_from, top_k)
         for name, value in zip(grouping.names, grouping.risks, strict=True):
-            check_probability("risk", value, f" of {name!r}" if isinstance(risk, Mapping) else "")
+            check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
         return cls(grouping.guarantee(delta), grouping, {id_: place for place, id_ in enumerate(preds.ids)})
 
     def plan(self, scored: ScoredImages) -> float:
@@ -281,7 +281,7 @@ def check_probability(name: Literal["risk", "delta"], value: float, where: str =
     if not is_number(value) or not 0 < value < 1:
         example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
         raise DecisionError(
-            f"is invalid{where}; expected a number between 0 and 1, such as {example}", argument=name, value=value
+            f"{where}is invalid; expected a number between 0 and 1, such as {example}", argument=name, value=value
         )
 
 

@@ -140,7 +140,7 @@ def certify_groups(correct: BoolArray, confidence: Float64Array, grouping: Group
         accepted=sum(group.accepted for group in groups),
         errors=sum(group.errors for group in groups),
     )
-    threshold = min(group.limit for group in groups)
+    threshold = min(group.threshold for group in groups)
     is_certified = math.isfinite(threshold)
     return Policy(
         threshold=threshold,
@@ -210,7 +210,7 @@ def _describe_group(
     if ranking is not None:
         prospect = estimate_prospect(ranking, risk, share)
         more = None if prospect.needed is None else prospect.needed - ranking.n_images
-    return GroupThreshold(**known, threshold=None, accepted=0, errors=0, additional_images=more)
+    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0, additional_images=more)
 
 
 def _describe_shortfall(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from secondlook.files import Count, FrozenRecord
 
@@ -155,6 +155,11 @@ class Shortfall(FrozenRecord):
         return f"{repair}; {' or '.join(reachable)} would pass on these images, which guarantees nothing"
 
 
+def _read_threshold(threshold: object) -> object:
+    """Return a stored threshold: JSON has null for one that nothing reaches."""
+    return math.inf if threshold is None else threshold
+
+
 class GroupThreshold(FrozenRecord):
     """The threshold of one group of images, and the counts on the images of the group that it was chosen on."""
 
@@ -164,8 +169,8 @@ class GroupThreshold(FrozenRecord):
     """What identifies the group: the index of the class, or the label."""
     risk: Probability
     """Largest error rate among accepted images of the group."""
-    threshold: float | None
-    """Smallest confidence that is accepted; None if nothing can be guaranteed, and nothing is accepted."""
+    threshold: Annotated[float, Field(allow_inf_nan=True), BeforeValidator(_read_threshold)]
+    """Smallest confidence that is accepted; infinite if nothing can be guaranteed, and nothing is accepted."""
     images: Count
     accepted: Count
     errors: Count
@@ -177,7 +182,7 @@ class GroupThreshold(FrozenRecord):
     def _check_counts(self) -> Self:
         if not self.errors <= self.accepted <= self.images:
             raise ValueError(f"expected errors <= accepted <= images in {self.name!r}")
-        if (self.threshold is None) != (self.accepted == 0):
+        if math.isfinite(self.threshold) != (self.accepted > 0):
             raise ValueError(f"expected a threshold if, and only if, images of {self.name!r} are accepted")
         return self
 
@@ -185,11 +190,6 @@ class GroupThreshold(FrozenRecord):
     def coverage(self) -> float:
         """Fraction of the images of the group that were accepted; 0 if there are none."""
         return self.accepted / self.images if self.images else 0.0
-
-    @property
-    def limit(self) -> float:
-        """The threshold; infinite where nothing is accepted."""
-        return math.inf if self.threshold is None else self.threshold
 
 
 class ComparedMethod(FrozenRecord):

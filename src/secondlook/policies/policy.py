@@ -47,7 +47,7 @@ from secondlook.policies.shift_model import ShiftModel
 from secondlook.predictions import ClassifierRecord, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.tables import TextTable, format_html
-from secondlook.views import View, as_view_set_with_names
+from secondlook.views import View, ViewSet, as_view_set_with_names
 
 POLICY_METADATA = "secondlook.policy"
 """Key of the metadata of an exported ONNX file that has the policy as JSON."""
@@ -81,7 +81,21 @@ class LookedImages(NamedTuple):
     """The predicted class, int64 [N], or the top k classes, int64 [N, k]."""
 
 
-class Policy(FrozenRecord):
+class _PolicyType(type(FrozenRecord)):  # type: ignore[misc]  # the metaclass of pydantic
+    """Makes invalid arguments of a policy an error that says so in one sentence."""
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*args, **fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or None
+            message = first["msg"].removeprefix("Value error, ")
+            fault = f"is invalid: {message}" if where else f"invalid policy: {message}"
+            raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
+
+
+class Policy(FrozenRecord, metaclass=_PolicyType):
     """Accept a prediction if its confidence is at least `threshold`.
 
     `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
@@ -101,7 +115,7 @@ class Policy(FrozenRecord):
     options: dict[str, Any] = Field(default_factory=dict)
     predict_from: PredictFrom = "image"
     top_k: int = Field(default=1, gt=0)
-    threshold: Annotated[float, Field(allow_inf_nan=True)]
+    threshold: Annotated[float, Field(allow_inf_nan=True, strict=True)]
     """Smallest confidence that is accepted, of any group if there are groups; infinite if nothing is accepted."""
     guarantee: Guarantee | None = None
     """What is guaranteed about accepted images; None if nothing is."""
@@ -167,11 +181,14 @@ class Policy(FrozenRecord):
 
     @field_validator("views")
     @classmethod
-    def _check_views(cls, views: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_views(cls, views: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if views and views[0] != "identity":
             raise ValueError(f"expected a list of views that starts with 'identity', got {list(views)}")
+        # Views of predictions that were made elsewhere may be only names.
+        is_made = info.mode == "json" and info.data.get("classifier") is not None
         try:
-            return as_view_set_with_names(list(views)).texts if views else ()
+            parsed = ViewSet(list(views)) if is_made else as_view_set_with_names(list(views or ("identity",)))
+            return parsed.texts if views else ()
         except SecondLookError as error:
             raise ValueError(str(error)) from None
 
@@ -229,7 +246,7 @@ class Policy(FrozenRecord):
             return self
         if self.schedule is not None:
             raise ValueError("expected one threshold for all classes of a policy with a schedule")
-        if self.threshold != min(group.limit for group in self.groups):
+        if self.threshold != min(group.threshold for group in self.groups):
             raise ValueError("expected the threshold of the policy to be the smallest one of its groups")
         if self.grouped_by == "class":
             if [group.value for group in self.groups] != list(range(len(self.groups))):
@@ -246,6 +263,11 @@ class Policy(FrozenRecord):
         return isinstance(other, Policy) and self.__dict__ == other.__dict__
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether the file of the policy was changed after it was written, so that its guarantee is lost."""
+        return self._was_changed
 
     # --- What it decides ---
 
@@ -366,7 +388,7 @@ class Policy(FrozenRecord):
         values = as_array(groups, "groups", DecisionError)
         if values.shape != shape:
             raise DecisionError(f"groups has shape {values.shape} for confidences {shape}; expected {known} of each.")
-        by_value = {group.value: group.limit for group in self.groups}
+        by_value = {group.value: group.threshold for group in self.groups}
         for value in dict.fromkeys(values.ravel().tolist()):
             if value not in by_value:
                 index = int(np.flatnonzero(values == value)[0])
@@ -704,8 +726,8 @@ def _as_confidences(values: ArrayLike) -> Float64Array:
 
 
 def _format_group(group: GroupThreshold) -> tuple[str, ...]:
-    threshold, note = f"{group.limit:.6g}", ""
-    if group.threshold is None:
+    threshold, note = f"{group.threshold:.6g}", ""
+    if not math.isfinite(group.threshold):
         needed = group.additional_images
         threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
     counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))

@@ -17,13 +17,13 @@ from secondlook.report import looks_ticks
 @pytest.fixture(scope="module")
 def schedule(preds: Predictions) -> Schedule:
     usable = preds.select(views=["identity", "hflip", "shift:1,0"])
-    return fit_schedule(usable, sl.Rule(0.8, "mean"), tolerance=0.02)
+    return fit_schedule(usable, sl.Policy(0.8, "mean"), tolerance=0.02)
 
 
 def make_policy(schedule: Schedule | None) -> sl.Policy:
     classifier = load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name="constant")
     views = ("identity", "hflip") if schedule is None else schedule.views
-    return sl.Policy.from_rule(sl.Rule(0.8, "mean", schedule=schedule), classifier=classifier, views=views)
+    return sl.Policy.from_rule(sl.Policy(0.8, "mean", schedule=schedule), classifier=classifier, views=views)
 
 
 def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:
