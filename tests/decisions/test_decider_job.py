@@ -270,7 +270,9 @@ def test_decisions_on_the_threshold_can_be_monitored(tmp_path: Path) -> None:
         file = write_decider(tmp_path / "d.onnx", policy)
         score(file, images, tmp_path / "scores.parquet", overwrite=True)
         rows = pq.read_table(tmp_path / "scores.parquet")
-        np.testing.assert_array_equal(policy.accept(rows["confidence"].to_numpy()), rows["accept"].to_numpy())
+        np.testing.assert_array_equal(
+            policy.accept(rows["confidence"].to_numpy(), method=policy.method), rows["accept"].to_numpy()
+        )
 
 
 def test_scores_of_a_file_are_monitored(files: dict[str, Any], tmp_path: Path) -> None:

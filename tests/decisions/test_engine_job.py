@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from secondlook.decisions.chunk_worker import ChunkScorer
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Review
+from secondlook.decisions.job import LoadScorer
 from secondlook.errors import DecisionError, SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
@@ -334,9 +334,9 @@ def test_workers_put_the_classifier_on_their_own_device(
         classifier=model,
         execution=Execution(engine=pickled_engine, progress=False),
     )
-    worker = pickled_engine.worker
-    assert isinstance(worker, ChunkScorer)
-    assert worker.classifier.is_accelerated
+    load = pickled_engine.loads[0]
+    assert isinstance(load, LoadScorer)
+    assert load.execution.device == "auto"
     local, found = read_rows(tmp_path / "local.parquet"), read_rows(tmp_path / "scores")
     assert found["label"].equals(local["label"])
     assert found["confidence"].to_pylist() == pytest.approx(local["confidence"].to_pylist(), abs=1e-6)

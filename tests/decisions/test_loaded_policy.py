@@ -89,10 +89,10 @@ def test_decisions_are_those_of_score(
     rows = score_rows(path, images, tmp_path / "scores.jsonl", classifier)
     policy = sl.load_policy(path, classifier=classifier)
     for image, row in zip(images, rows, strict=True):
-        decision = policy.decide(image)
+        decision = policy.decide(image, interval=True)
         assert as_row(decision) == tuple(row[name] for name in COLUMNS)
         if rule.top_k > 1:
-            assert decision.label == tuple(row["labels"])
+            assert decision.labels == tuple(row["labels"])
 
 
 def test_decision_of_an_ensemble_is_that_of_score(counting: Counting, colors: Array, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_decision_of_an_ensemble_is_that_of_score(counting: Counting, colors: Ar
     path = save_policy(tmp_path / "policy.json", ensemble, Policy(threshold=0.5, method="mean"))
     rows = score_rows(path, colors[:3], tmp_path / "scores.jsonl", ensemble)
     counting.batch_sizes = []
-    decision = sl.load_policy(path, classifier=ensemble).decide(colors[1])
+    decision = sl.load_policy(path, classifier=ensemble).decide(colors[1], interval=True)
     assert as_row(decision) == tuple(rows[1][name] for name in COLUMNS)
     assert counting.batch_sizes == [len(VIEWS)]
 
@@ -229,13 +229,13 @@ def test_level_and_seed_are_those_of_the_interval(classifier: Classifier, images
     policy = sl.load_policy(
         save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
     )
-    wide, narrow = policy.decide(images[3], level=0.99), policy.decide(images[3], level=0.5)
+    wide, narrow = (policy.decide(images[3], interval=True, level=level) for level in (0.99, 0.5))
     assert wide.interval is not None
     assert narrow.interval is not None
     assert wide.interval[0] < narrow.interval[0] < narrow.interval[1] < wide.interval[1]
     for wrong in ({"level": 2}, {"seed": -1}, {"seed": 0.0}, {"seed": [0]}):
         with pytest.raises(ConfidenceError):
-            policy.decide(images[3], **wrong)
+            policy.decide(images[3], interval=True, **wrong)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 4])
@@ -256,7 +256,7 @@ def test_fixed_batch_size_of_a_model_is_kept(tmp_path: Path, digit: Array, batch
         classifier = load_classifier(f"onnx:{file}")
         views = ("identity", "shift:1,0", "shift:0,1")
         path = save_policy(tmp_path / f"{file.stem}.json", classifier, Policy(threshold=0.4, method="mean"), views)
-        decisions.append(sl.load_policy(path).decide(digit))
+        decisions.append(sl.load_policy(path).decide(digit, interval=True))
     assert decisions[0].label == decisions[1].label
     assert decisions[0].confidence == pytest.approx(decisions[1].confidence, abs=1e-6)
 
@@ -301,7 +301,7 @@ class TestDecider:
         )
         ((positions, preds),) = policy.decider.look(colors, [f"{number}" for number in range(len(colors))])
         assert positions.tolist() == list(range(len(colors)))
-        alone = [policy.decide(image) for image in colors]
+        alone = [policy.decide(image, interval=True) for image in colors]
         np.testing.assert_allclose(policy.confidence(preds), [one.confidence for one in alone])
 
     def test_it_is_warmed_up_where_the_shape_of_images_is_known(self, tmp_path: Path, counting: Counting) -> None:

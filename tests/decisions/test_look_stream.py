@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Decider, LookStream, ResolvedClassifier
+from secondlook.decisions import Looking, LookStream, Plan, ResolvedClassifier
 from secondlook.policies import Policy
 from tests.decisions.test_adaptive_looks import Counting, look_slowly, make_images
 from tests.policy_maker import attach
@@ -19,9 +19,9 @@ MakeRule = Callable[..., Policy]
 VIEWS = ("identity", "hflip", "shift:1,0")
 
 
-def make_decider(rule: Policy, classifier: Classifier) -> Decider:
-    policy = attach(rule, classifier=classifier, views=rule.list_views(VIEWS))
-    return Decider(policy, ResolvedClassifier(classifier, None))
+def make_decider(rule: Policy, classifier: Classifier) -> Plan:
+    policy = attach(rule, classifier=classifier, views=VIEWS if rule.schedule is None else rule.schedule.views)
+    return Plan(policy, ResolvedClassifier(classifier, None))
 
 
 def run_stream(stream: LookStream[int], images: list[Array], arrivals: list[int]) -> tuple[dict[int, Array], list[int]]:
@@ -30,8 +30,7 @@ def run_stream(stream: LookStream[int], images: list[Array], arrivals: list[int]
     failed: list[int] = []
     n_added = 0
     for count in [*arrivals, *[1] * len(images)]:
-        for key in range(n_added, min(n_added + count, len(images))):
-            stream.add(key, f"{key}", images[key][None])
+        stream.add([(key, images[key][None]) for key in range(n_added, min(n_added + count, len(images)))])
         n_added = min(n_added + count, len(images))
         step = stream.look()
         looked |= {one.key: one.outputs for one in step.looked}
@@ -70,8 +69,8 @@ def test_looks_are_those_of_the_slow_reference(
     assert [function.images for function in counting] == [sum(map(len, looked.values()))] * members
     for key, image in enumerate(images):
         assert len(looked[key]) == look_slowly(classifiers, image, rule).looks
-        ((_, preds),) = decider.look(image[None], [f"{key}"])
-        alone = decider.make_predictions(looked[key][None], preds.views, preds.ids)
+        ((_, preds),) = Looking(decider, image[None]).look_to_end()
+        alone = decider.make_predictions(looked[key][None])
         np.testing.assert_array_equal(alone.probabilities, preds.probabilities)
 
 
@@ -81,8 +80,7 @@ def test_images_of_a_step_share_a_batch(make_adaptive_rule: MakeRule) -> None:
     stream: LookStream[int] = LookStream(decider)
     images, n_steps, n_waiting = make_images(1, 40), 0, []
     for start in range(0, 40, 10):
-        for key in range(start, start + 10):
-            stream.add(key, f"{key}", images[key][None])
+        stream.add([(key, images[key][None]) for key in range(start, start + 10)])
         n_waiting.append(len(stream))
         stream.look()
         n_steps += 1
@@ -98,7 +96,7 @@ def test_without_a_schedule_a_step_takes_all_looks() -> None:
     looked, failed = run_stream(LookStream(decider), images, [4, 3])
     assert not failed
     assert {len(outputs) for outputs in looked.values()} == {len(VIEWS)}
-    ((_, preds),) = decider.look(np.stack(images), [f"{key}" for key in range(7)])
+    ((_, preds),) = Looking(decider, np.stack(images)).look_to_end()
     np.testing.assert_array_equal(np.stack([looked[key] for key in range(7)]), preds.probabilities)
 
 
@@ -107,7 +105,7 @@ def test_images_of_several_shapes_are_looked_at(make_adaptive_rule: MakeRule) ->
     images = [image[:rows] for image, rows in zip(make_images(3, 12), [5, 4, 3] * 4, strict=True)]
     looked, _ = run_stream(LookStream(decider), images, [12])
     for key, image in enumerate(images):
-        ((_, preds),) = decider.look(image[None], [f"{key}"])
+        ((_, preds),) = Looking(decider, image[None]).look_to_end()
         assert len(looked[key]) == preds.n_views
 
 
@@ -141,10 +139,10 @@ def test_a_step_that_fails_after_its_looks_takes_them_again(
     expected, _ = run_stream(LookStream(decider), images, [10])
     make_predictions = decider.make_predictions
 
-    def fail(outputs: Any, views: Any, ids: Any) -> Any:
-        if len(ids) > 1:
+    def fail(outputs: Any, *others: Any) -> Any:
+        if len(outputs) > 1:
             raise MemoryError
-        return make_predictions(outputs, views, ids)
+        return make_predictions(outputs, *others)
 
     monkeypatch.setattr(decider, "make_predictions", fail)
     looked, failed = run_stream(LookStream(decider), images, [10])

@@ -140,7 +140,7 @@ def test_the_rule_decides_as_the_file_where_rounding_crosses_the_threshold(tmp_p
             policy = make_bright_policy(threshold)
             decided = load_decider(write_decider(tmp_path / "d.onnx", policy)).decide_images(IMAGES)
             assert decided.accept[place] == (confidence >= threshold)
-            np.testing.assert_array_equal(policy.accept(decided.confidence), decided.accept)
+            np.testing.assert_array_equal(policy.accept(decided.confidence, method=policy.method), decided.accept)
             np.testing.assert_allclose(decided.confidence, exact, atol=1e-7)
             crossed += bool((np.float32(confidence) >= threshold) != decided.accept[place])
     assert crossed > 3

@@ -43,7 +43,9 @@ def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_
     accepted = predicted != -1
     assert 0.3 < accepted.mean() < 1
     assert np.mean(predicted[accepted] != labels[500:][accepted]) <= 0.08
-    assert np.array_equal(accepted, fitted.policy_.accept(fitted.confidence(images[500:])))
+    assert np.array_equal(
+        accepted, fitted.policy_.accept(fitted.confidence(images[500:]), method=fitted.policy_.method)
+    )
 
 
 def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
@@ -323,7 +325,7 @@ def test_adaptive_policy_looks_until_images_are_decided(
     adaptive = make_adaptive(load_classifier(count, name="counted"), rule)
     preds = collect(adaptive.classifier_, images, list(rule.schedule.views))
     stored = rule.look(preds)
-    accepted = rule.accept(stored.confidence)
+    accepted = rule.accept(stored.confidence, method=rule.method)
     forwards.clear()
     decisions = adaptive.decide(images)
     assert sum(forwards) == stored.looks.sum() < 5 * 60
