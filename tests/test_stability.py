@@ -411,7 +411,7 @@ def compute_metrics(_: Path) -> Values:
         values[f"{name}: risk_coverage"] = summarize(curve.risk)
         values[f"{name}: reliability"] = [summarize(reliability.confidence), reliability.images.tolist()]
     preds = synthetic_predictions()["logits"]
-    for row in sl.evaluate(preds, ["msr", "mean"], ["auroc", "aurc", "brier"], resamples=40, progress=False).rows:
+    for row in sl.evaluate(preds, ["msr", "mean"], ["auroc", "aurc", "brier"], resamples=40).rows:
         own, paired = row.interval, row.difference_interval
         ends = [own and own.low, own and own.high, row.difference, paired and paired.low, paired and paired.high]
         values[f"evaluate: {row.method} {row.metric}"] = [row.value, *ends, row.verdict]

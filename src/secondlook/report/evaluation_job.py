@@ -21,17 +21,17 @@ from secondlook.diagnosis import (
 from secondlook.estimators import FittedMethods, fit_on_images, needs_fitting
 from secondlook.evaluation import (
     Evaluation,
+    ImageStatistics,
     StatisticsParts,
     SummarizeImages,
-    check_divisible,
     evaluate,
-    evaluate_statistics,
 )
 from secondlook.files import compute_checksum
 from secondlook.predictions import (
     BatchSize,
     Chunking,
     Engine,
+    Execution,
     PredictFrom,
     Predictions,
     check_class_names_match,
@@ -120,7 +120,7 @@ class EvaluationJob:
             resamples=self.resamples,
             seed=self.seed,
             tuning=tuning if len(tuning) else None,
-            progress=progress,
+            execution=Execution(progress=progress),
         )
         harmful = describe_harmful_views(preds, top_k=self.top_k) if choice is None else None
         ids = tuple(preds.ids[position] for position in tuning)
@@ -131,7 +131,7 @@ class EvaluationJob:
 
         Views are chosen and methods fitted before, on the tuning images, which are classified once more for that.
         """
-        check_divisible(self.methods)
+        ImageStatistics.check_divisible(self.methods)
         check_class_names_match(self.classifier.members or (self.classifier,), self.source)
         tuning, choice, views = self._choose_views(engine)
         final = views if choice is None else ViewSet(list(choice.views))
@@ -144,7 +144,8 @@ class EvaluationJob:
         parts, chunking = self._summarize(engine, self.source, stored, store, fitted, final)
         everything = parts.read(chunking)
         assert self.source.labels is not None, "checked by create_run"
-        labeled = replace(everything.statistics, labels=self.source.labels[everything.indices])
+        columns = {**everything.statistics.columns, "label": self.source.labels[everything.indices]}
+        labeled = replace(everything.statistics, columns=columns)
         ids = frozenset(() if tuning is None else tuning.ids)
         places = np.array([place for place, id_ in enumerate(labeled.ids) if id_ in ids], dtype=np.int64)
         judged = np.delete(np.arange(labeled.n_images), places)
@@ -153,8 +154,7 @@ class EvaluationJob:
             store = self.folder / OOD_PREDICTIONS if keep_predictions else None
             outside, ood_chunking = self._summarize(engine, self.ood, final, store, fitted, final)
             ood = outside.read(ood_chunking).statistics
-        result = evaluate_statistics(
-            labeled.select(judged) if len(places) else labeled,
+        result = (labeled.select(judged) if len(places) else labeled).evaluate(
             replace(fitted, tuning=places, judged=judged),
             self.metrics,
             groups=self.groups,
@@ -163,7 +163,7 @@ class EvaluationJob:
             level=self.level,
             resamples=self.resamples,
             seed=self.seed,
-            progress=self.progress,
+            execution=Execution(progress=self.progress),
         )
         harmful = None
         if choice is None:
