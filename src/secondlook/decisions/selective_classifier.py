@@ -32,6 +32,7 @@ from secondlook.policies import (
 from secondlook.predictions import (
     Chunking,
     CollectJob,
+    Execution,
     PredictFrom,
     Predictions,
     check_class_names_match,
@@ -224,7 +225,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if policy.classes is not None:
                 risk, settings["groups"] = dict(enumerate(policy.classes.risks)), "class"
         source = open_labeled(images, labels, classifier.class_names)
-        collected = collect_views(classifier, source, views, top_k=settings["top_k"], progress=self.progress)
+        execution = Execution(progress=self.progress)
+        collected = collect_views(classifier, source, views, top_k=settings["top_k"], execution=execution)
         preds, choice = collected.preds, collected.choice
         rule = certify(
             preds,

@@ -10,13 +10,11 @@ import secondlook
 from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier
 from secondlook.diagnosis import (
-    MAX_IMAGES_FOR_WARNINGS,
     ViewChoice,
-    auto_views,
     choose_tuning_images,
+    choose_views,
     collect_views,
     describe_harmful_views,
-    refine_choice,
 )
 from secondlook.estimators import FittedMethods, fit_on_images, needs_fitting
 from secondlook.evaluation import (
@@ -99,8 +97,7 @@ class EvaluationJob:
             self.views,
             top_k=self.top_k,
             store=store,
-            batch_size=batch_size,
-            progress=progress,
+            execution=Execution(batch_size=batch_size, progress=progress),
         )
         preds, choice = collected.preds, collected.choice
         tuning = collected.tuning if choice is not None or self.must_fit else collected.tuning[:0]
@@ -180,16 +177,8 @@ class EvaluationJob:
         choice = None
         store, batch_size, progress = self.folder / PREDICTIONS, self.batch_size, self.progress
         if is_auto:
-            choice = auto_views(
-                self.classifier,
-                sample,
-                top_k=self.top_k,
-                store=store,
-                batch_size=batch_size,
-                progress=progress,
-                device=self.device,
-                engine=engine,
-            )
+            execution = Execution(self.device, batch_size, engine, progress=progress)
+            choice = choose_views(self.classifier, sample, top_k=self.top_k, store=store, execution=execution)
         views = as_view_set(self.views if choice is None else choice.views)
         if choice is None and not self.must_fit:
             return None, None, views
@@ -205,7 +194,7 @@ class EvaluationJob:
             engine=engine,
         )
         if choice is not None:
-            choice = refine_choice(choice, preds, top_k=self.top_k)
+            choice = choice.refine(preds, top_k=self.top_k)
         return (preds if len(indices) else None), choice, views
 
     def _select(self, indices: IntArray) -> Source:
@@ -257,7 +246,7 @@ class EvaluationJob:
 
     def _collect_sample(self, engine: Engine, indices: IntArray, views: ViewSet) -> Predictions:
         """Return predictions for the images that `describe_harmful_views` would read, in memory."""
-        step = -(-len(indices) // MAX_IMAGES_FOR_WARNINGS)
+        step = -(-len(indices) // 10_000)
         return collect(
             self.classifier,
             self._select(indices[::step]),

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.decisions import resolve_classifier
-from secondlook.diagnosis import LOOKS_WRONG, SetupWarning, ViewChoice
+from secondlook.diagnosis import SetupWarning, ViewChoice
 from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
 from secondlook.estimators import split_method
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
@@ -397,7 +397,8 @@ class Run:
     def _repeat_warnings(self) -> None:
         """Warn again of what the evaluation warned of: a threshold repairs neither the setup nor views that harm."""
         for message in self.record.warnings:
-            warnings.warn(message, SetupWarning if message.startswith(LOOKS_WRONG) else ViewWarning, stacklevel=3)
+            category = SetupWarning if message.startswith(SetupWarning.START) else ViewWarning
+            warnings.warn(message, category, stacklevel=3)
 
     def _record(
         self,
