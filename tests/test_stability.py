@@ -517,7 +517,7 @@ def compute_diagnosis(_: Path) -> Values:
         numbers = [agreement.overall, agreement.confident, agreement.confidence_drop, row.accuracy]
         result[row.view] = [row.status, *numbers, row.auroc_alone, row.auroc_with_image, row.label_mass_drop]
     for objective in ("auroc", "nll"):
-        found = sl.search_views(preds, 4, objective, progress=False)
+        found = sl.search_views(preds, 4, objective)
         interval = found.curve[-1].gain.interval
         assert interval is not None
         curve = [point.value for point in found.curve]

@@ -218,7 +218,7 @@ def test_budget_out_of_bounds_is_rejected_before_anything_is_classified(images: 
 
 
 def test_budget_of_a_choice_is_at_least_one(make_pool: MakePool) -> None:
-    with pytest.raises(DiagnosisError, match="budget=0 .*at least 1"):
+    with pytest.raises(DiagnosisError, match=r"budget=0 .*at least 1"):
         choose_views(make_pool(30), budget=0)
 
 

@@ -10,7 +10,7 @@ from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.diagnosis.candidates import AUTO_POOL
 from secondlook.diagnosis.diagnosis import Pool, assess_view, count_views, find_strain, list_first, read_pool
-from secondlook.diagnosis.search import THE_IMAGE, check_number, compute_gain, format_gain, measure_performances
+from secondlook.diagnosis.search import THE_IMAGE, check_whole_number, compute_gain, measure_performances
 from secondlook.errors import ANY, DiagnosisError, Repair
 from secondlook.estimators import tuning_positions
 from secondlook.files import Count, FrozenRecord
@@ -95,9 +95,9 @@ def choose_views(
         Where and how to classify, see `Execution`.
     """
     if isinstance(classifier, Predictions):
-        check_number("budget", budget, 1)
+        check_whole_number("budget", budget, 1)
         return _choose(classifier, budget, top_k, MAX_STRAIN)
-    check_number("budget", budget, 1, len(AUTO_POOL))
+    check_whole_number("budget", budget, 1, len(AUTO_POOL))
     if data is None:
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
@@ -151,7 +151,7 @@ def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:
     gain = compute_gain(metric, mean, image, THE_IMAGE)
     if gain.verdict != "worse":
         return None
-    return f"the mean over {count_views(len(views) - 1)} is worse than {THE_IMAGE}, AUROC {format_gain(gain)}"
+    return f"the mean over {count_views(len(views) - 1)} is worse than {THE_IMAGE}, AUROC {gain}"
 
 
 @dataclass(frozen=True, eq=False)

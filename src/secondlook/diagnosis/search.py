@@ -54,6 +54,14 @@ class Gain:
             return "unclear"
         return "better" if self.interval.low > 0 else "worse"
 
+    def __str__(self) -> str:
+        """Return the gain with its interval, or 'same'."""
+        return f"{format_difference(self.gain)} {self.format_interval()}".rstrip()
+
+    def format_interval(self) -> str:
+        """Return the interval, or "" where it is missing or empty."""
+        return "" if self.interval is None else format_difference_interval(self.interval.low, self.interval.high)
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -77,15 +85,11 @@ def objective_sign(metric: BoundMetric) -> int:
     return 1 if metric.metric.better == "higher" else -1
 
 
-def compute_objective(metric: BoundMetric, correct: BoolArray, confidence: Float64Array) -> float:
-    """Return the metric of a mean of probabilities, which may round to slightly more than 1. bool [N], float64 [N]"""
-    return metric(correct, np.clip(confidence, 0.0, 1.0))
-
-
 def measure_performances(
     metric: BoundMetric, correct: BoolArray, confidences: Sequence[Float64Array], seed: int
 ) -> list[Performance]:
     """Return the performance of each confidence, all on the same resamplings of the images. bool [N], float64 [N]"""
+    # A mean of probabilities may round to slightly more than 1.
     entries = {str(index): (correct, np.clip(values, 0.0, 1.0)) for index, values in enumerate(confidences)}
 
     def metric_of(_: str, ranking: Ranking) -> list[float]:
@@ -95,10 +99,7 @@ def measure_performances(
             return [math.nan]
 
     resampled = resample_metrics(entries, metric_of, RESAMPLES, seed)
-    return [
-        Performance(compute_objective(metric, correct, values), resampled[str(index)][:, 0])
-        for index, values in enumerate(confidences)
-    ]
+    return [Performance(metric(*entry), resampled[name][:, 0]) for name, entry in entries.items()]
 
 
 def compute_gain(metric: BoundMetric, found: Performance, other: Performance, over: str) -> Gain:
@@ -114,16 +115,6 @@ def first_within_standard_error(metric: BoundMetric, performances: Sequence[Perf
     best = performances[int(np.argmax(values))]
     errors = [float(np.nanstd(best.resampled - one.resampled)) for one in performances]
     return int(np.argmax(values.max() - values <= np.nan_to_num(errors)))
-
-
-def format_gain(gain: Gain) -> str:
-    """Return the gain with its interval, or 'same'."""
-    return f"{format_difference(gain.gain)} {format_gain_interval(gain)}".rstrip()
-
-
-def format_gain_interval(gain: Gain) -> str:
-    """Return the interval of the gain, or "" where it is missing or empty."""
-    return "" if gain.interval is None else format_difference_interval(gain.interval.low, gain.interval.high)
 
 
 @dataclass(frozen=True)
@@ -172,8 +163,7 @@ class SearchResult:
         )
 
     def _describe(self, gain: Gain) -> str:
-        text = format_gain(gain)
-        return f"the same {self.objective}" if text == "same" else f"{self.objective} {text}"
+        return f"the same {self.objective}" if str(gain) == "same" else f"{self.objective} {gain}"
 
     def _advice(self) -> str:
         if self.kept is not None:
@@ -230,9 +220,13 @@ class SearchResult:
         }
 
     def _blocks(self) -> list[object]:
+        rows = [["view", "views", self.objective, "gain", "interval"]]
+        for text, point in zip(self.found.texts, self.curve, strict=False):
+            gain = format_difference(point.gain.gain)
+            rows.append([text, str(point.views), format_value(point.value), gain, point.gain.format_interval()])
         return [
             f"{self._summary()}:",
-            self._tabulate_curve(),
+            TextTable(rows, numbers=True),
             f"On held-out images ({self.folds} folds, {100 * LEVEL:g} % intervals) {self.objective} is "
             f"{format_value(self.value)}:",
             *(f"  {_compare(gain)} {gain.over} ({format_value(gain.value)})" for gain in self.gains),
@@ -254,13 +248,6 @@ class SearchResult:
             f"on {self.images:,} images with {self.errors:,} errors, seed {self.seed}"
         )
 
-    def _tabulate_curve(self) -> TextTable:
-        rows = [["view", "views", self.objective, "gain", "interval"]]
-        for text, point in zip(self.found.texts, self.curve, strict=False):
-            gain = format_difference(point.gain.gain)
-            rows.append([text, str(point.views), format_value(point.value), gain, format_gain_interval(point.gain)])
-        return TextTable(rows, numbers=True)
-
 
 def _write(target: Path, suffixes: Sequence[str], write: Callable[[Path], object]) -> Path:
     """Write a file whose name must have one of the suffixes."""
@@ -275,7 +262,7 @@ def _write(target: Path, suffixes: Sequence[str], write: Callable[[Path], object
 
 def _compare(gain: Gain) -> str:
     word, link = ("", "as") if format_difference(gain.gain) == "same" else ("gain ", "over")
-    return f"{word}{format_gain(gain)} {link}"
+    return f"{word}{gain} {link}"
 
 
 def search_views(
@@ -310,21 +297,14 @@ def search_views(
         usable views (within the budget) and the image alone takes their place.
     top_k
         A prediction is correct if the label is among the k most probable classes.
-    folds
-        Number of folds, at least 2.
-    seed
-        Random seed of the folds and of the resamplings of the images.
+    folds, seed
+        Number of folds, at least 2, and random seed of the folds and of the resamplings of the images.
     execution
         Whether to show a progress bar.
-
-    Returns
-    -------
-    SearchResult
-        `views` are the views to use, `found` the chosen ones in the order in which they were added.
     """
     metric = parse_objective(objective)
     for number, value, least in (("budget", budget, 1), ("folds", folds, 2), ("seed", seed, 0)):
-        check_number(number, value, least)
+        check_whole_number(number, value, least)
     pool = read_pool(preds, top_k, progress=execution.progress)
     _check_errors(pool.correct)
     name, reference = find_reference(preset, pool.views) or (None, None)
@@ -407,7 +387,7 @@ def choose_greedily(pool: Pool, metric: BoundMetric, n_views: int, advance: Adva
     while len(chosen) < min(n_views, len(choosable)):
         remaining = [row for row in range(len(choosable)) if row not in chosen]
         means = ((total + mass[row]) / (len(chosen) + 1) for row in remaining)
-        values = [sign * compute_objective(metric, pool.correct, mean) for mean in means]
+        values = [sign * metric(pool.correct, np.clip(mean, 0.0, 1.0)) for mean in means]
         chosen.append(remaining[int(np.argmax(values))])
         total += mass[chosen[-1]]
         advance(1)
@@ -484,7 +464,7 @@ def parse_objective(text: str) -> BoundMetric:
     return metric
 
 
-def check_number(argument: str, value: object, least: int, most: int | None = None) -> None:
+def check_whole_number(argument: str, value: object, least: int, most: int | None = None) -> None:
     """Raise unless an argument is a whole number within bounds."""
     if not is_whole_number(value) or value < least or (most is not None and value > most):
         expected = f"at least {least}" if most is None else f"{least} to {most}"

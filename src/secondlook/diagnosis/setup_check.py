@@ -1,7 +1,7 @@
 """`check_setup`: try other readings of a classifier on a few hundred images, and tell if one is clearly better."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from secondlook.arrays import is_whole_number
@@ -24,23 +24,18 @@ from secondlook.tables import format_table
 DEFAULT_IMAGES = 256
 FIRST_IMAGES = 32
 """Images that every reading is tried on; the most promising ones are tried on all."""
-
 MAX_PROMISING = 3
 ROUNDS = 2
 """How often one more setting is changed: normalization and color order may both be wrong."""
-
 LOW_ACCURACY = 0.5
 OVERCONFIDENCE = 0.05
 """At the start of an evaluation, other readings are tried where the accuracy is low or this much below confidence."""
-
 EQUAL = 0.05
 """Smallest p value at which two readings count as equally accurate."""
-
 ANOTHER_ORDER = "another class order"
 SUFFIX = f", {ANOTHER_ORDER}"
 MIN_REORDERED_GAIN = 3
 """Images more than the given reading, in the best class order, that make a reading promising."""
-
 CONFIDENCE_GAIN = 0.1
 MAX_CONTRAST_GAIN = 10.0
 """Pixels multiplied by more than this make most models more confident, also where they are wrong."""
@@ -55,67 +50,44 @@ class SetupWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to turn images into the input of a model and its outputs into classes, and what it gives.
-
-    Attributes
-    ----------
-    name
-        What is different, such as 'ImageNet normalization'; 'as given' for the setup itself.
-    settings
-        Arguments that differ from those given.
-    images
-        Number of images; readings that are no better on the first ones are not tried on all.
-    accuracy, confidence
-        Share of correct predictions, or None without labels, and the mean of the largest probabilities.
-    p_value
-        How probable such a gain in accuracy is if the reading is not better than the setup as given; None where not
-        tested. A reading is clearly better only if this is below 0.01 divided by the number of comparisons.
-    class_order
-        The output of the classifier for each class of the data, where that differs.
-    equally_good
-        Names of other readings whose accuracy cannot be told apart from that of the better one.
-    """
+    """One way to turn images into the input of a model and its outputs into classes, and what it gives."""
 
     name: str
+    """What is different, such as 'ImageNet normalization'; 'as given' for the setup itself."""
     settings: dict[str, Any]
+    """Arguments that differ from those given."""
     images: int
+    """Number of images; readings that are no better on the first ones are not tried on all."""
     accuracy: float | None
+    """Share of correct predictions, or None without labels."""
     confidence: float
+    """Mean of the largest probabilities."""
     p_value: float | None = None
+    """How probable such a gain in accuracy is if the reading is not better than the setup as given; None where not
+    tested. A reading is clearly better only if this is below 0.01 divided by the number of comparisons."""
     class_order: tuple[int, ...] | None = None
+    """The output of the classifier for each class of the data, where that differs."""
     equally_good: tuple[str, ...] = ()
+    """Names of other readings whose accuracy cannot be told apart from that of the better one."""
 
 
 @dataclass(frozen=True)
 class SetupCheck:
-    """The result of `check_setup`; `print` shows a table and the verdict.
-
-    Attributes
-    ----------
-    classifier, data
-        What was checked.
-    readings
-        The setup as given, then the other readings in the order in which they were tried.
-    better
-        The reading that is clearly better, or None.
-    warnings
-        What is probably wrong, one sentence each; empty if the setup looks right.
-    verdict
-        One sentence.
-    classified
-        Number of images that were classified in all.
-    members
-        For an ensemble, the checks of its members; the other attributes then sum them up.
-    """
+    """The result of `check_setup`; `print` shows a table and the verdict."""
 
     classifier: str
     data: str
     readings: tuple[Reading, ...]
+    """The setup as given, then the other readings in the order in which they were tried."""
     better: Reading | None
+    """The reading that is clearly better, or None."""
     warnings: tuple[str, ...]
+    """What is probably wrong, one sentence each; empty if the setup looks right."""
     verdict: str
     classified: int
-    members: tuple["SetupCheck", ...] = field(default=())
+    """Number of images that were classified in all."""
+    members: tuple["SetupCheck", ...] = ()
+    """For an ensemble, the checks of its members; the other attributes then sum them up."""
 
     @property
     def looks_right(self) -> bool:
@@ -378,11 +350,8 @@ def _describe_hint(classifier: Classifier, given: Reading, better: Reading) -> s
 
 def _describe_better(classifier: Classifier, source: Source, given: Reading, better: Reading) -> str:
     """Return the warning that another reading is clearly more accurate."""
-    causes = []
-    if better.settings:
-        causes.append(_describe_repair(classifier, better))
-    if better.class_order is not None:
-        causes.append("in another class order")
+    causes = [_describe_repair(classifier, better)] if better.settings else []
+    causes += [] if better.class_order is None else [f"in {ANOTHER_ORDER}"]
     sentence = (
         f"{SetupWarning.START}accuracy {_format_share(given.accuracy or 0)} on {given.images} images; "
         f"{' and '.join(causes)} it would be {_format_share(better.accuracy or 0)}"
@@ -406,10 +375,9 @@ def _describe_sigmoids(classifier: Classifier) -> str:
 
 
 def _describe_repair(classifier: Classifier, reading: Reading) -> str:
-    changes = format_changes(reading.settings)
-    if isinstance(classifier, FunctionClassifier):
-        return f"if the function normalized pixels of 0 to 255 with {changes}"
-    return f"with {changes}"
+    is_function = isinstance(classifier, FunctionClassifier)
+    start = "if the function normalized pixels of 0 to 255 with" if is_function else "with"
+    return f"{start} {format_changes(reading.settings)}"
 
 
 def _describe_class_order(order: tuple[int, ...], source: Source) -> str:

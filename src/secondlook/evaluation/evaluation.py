@@ -387,12 +387,9 @@ def evaluate(
     ood
         Predictions for out-of-distribution images. All of them count as errors; the groups 'in distribution' and 'OOD
         detection' report the metrics without them, and how well the confidence separates them from the others.
-    level
-        Confidence level of the intervals.
-    resamples
-        Number of resamplings of the images that the intervals are percentiles of; all methods share them.
-    seed
-        Random seed of the resamplings.
+    level, resamples, seed
+        Confidence level of the intervals, the number of resamplings of the images that they are percentiles of, which
+        all methods share, and their random seed.
     tuning
         Positions or a mask bool [N] of images that were used to choose or fit something, and on which methods are
         fitted; they are not judged. By default, if a method has to be fitted, a quarter of the images, at most 1,000.
