@@ -108,7 +108,7 @@ def test_predictions_without_labels_are_rejected(first: Predictions, ood: Predic
 
 def test_other_types_are_rejected(first: Predictions) -> None:
     with pytest.raises(MetricError, match="'b' is a int"):
-        compare({"a": first, "b": 3})  # type: ignore[dict-item]
+        compare({"a": first, "b": 3})
 
 
 def test_empty_input_is_rejected(first: Predictions) -> None:
