@@ -34,7 +34,7 @@ from reproduction.defaults_study import (
 from secondlook.arrays import Float64Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import ScoreSummary, score
-from secondlook.diagnosis import AUTO_POOL
+from secondlook.diagnosis import candidate_views
 from secondlook.estimators import confidence
 from secondlook.policies import Frontier, Guarantee, Policy, Rule, certify, certify_confidence, compute_frontier
 from secondlook.predictions import Predictions
@@ -55,7 +55,7 @@ TUNING, CERTIFICATION = 0.1, 0.5
 
 POOLS = {
     PRESET: None,
-    "auto": ("identity", *AUTO_POOL),
+    "auto": candidate_views("auto", n=None).texts,
     "all but rotations and zooms": tuple(view for view in VIEWS if "rotate" not in view and "zoom" not in view),
 }
 """Views to look at; None: those of the preset."""

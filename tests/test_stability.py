@@ -412,7 +412,7 @@ def compute_metrics(_: Path) -> Values:
         values[f"{name}: risk_coverage"] = summarize(curve.risk)
         values[f"{name}: reliability"] = [summarize(reliability.confidence), reliability.images.tolist()]
     preds = synthetic_predictions()["logits"]
-    for row in sl.evaluate(preds, ["msr", "mean"], ["auroc", "aurc", "brier"], resamples=40, progress=False).rows:
+    for row in sl.evaluate(preds, ["msr", "mean"], ["auroc", "aurc", "brier"], resamples=40).rows:
         own, paired = row.interval, row.difference_interval
         ends = [own and own.low, own and own.high, row.difference, paired and paired.low, paired and paired.high]
         values[f"evaluate: {row.method} {row.metric}"] = [row.value, *ends, row.verdict]
@@ -518,7 +518,7 @@ def compute_diagnosis(_: Path) -> Values:
         numbers = [agreement.overall, agreement.confident, agreement.confidence_drop, row.accuracy]
         result[row.view] = [row.status, *numbers, row.auroc_alone, row.auroc_with_image, row.label_mass_drop]
     for objective in ("auroc", "nll"):
-        found = sl.search_views(preds, 4, objective, progress=False)
+        found = sl.search_views(preds, 4, objective)
         interval = found.curve[-1].gain.interval
         assert interval is not None
         curve = [point.value for point in found.curve]

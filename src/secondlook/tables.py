@@ -84,6 +84,15 @@ def format_image_share(share: float, n_images: int, *, sign: str = "", unit: str
     return f"{100 * share:{sign}.{decimals}f}{unit}"
 
 
+ARROWS = {"higher": "↑", "lower": "↓"}
+"""Which values of a metric are better."""
+
+
+def describe_prediction(predict_from: str, top_k: int) -> str:
+    """Return which class counts as the prediction, such as 'class predicted from the image'."""
+    return f"{'class' if top_k == 1 else f'top-{top_k} classes'} predicted from the {predict_from}"
+
+
 @dataclass(frozen=True)
 class TextTable:
     """Rows of cells, the first of which is the header; `str` aligns them."""

@@ -10,8 +10,6 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.diagnosis import (
-    AUTO_POOL,
-    auto_views,
     candidate_views,
     choose_views,
     describe_harmful_views,
@@ -82,8 +80,8 @@ def test_flips_of_digits_are_never_chosen(digits: Predictions, seed: int) -> Non
 @pytest.mark.parametrize("labeled", [False, True])
 def test_views_of_digits_are_chosen_without_flips_and_improve_the_confidence(labeled: bool) -> None:
     model, images, labels = load_digits()
-    choice = auto_views(model, images, labels=labels if labeled else None, progress=False)
-    assert set(choice.set_aside) == {view for view in AUTO_POOL if "hflip" in view}
+    choice = choose_views(model, images, labels=labels if labeled else None)
+    assert set(choice.set_aside) == {view for view in candidate_views("auto", n=None).texts if "hflip" in view}
     assert len(choice.views) == 13
     preds = collect(model, images, choice.views, labels=labels, progress=False)
     assert auroc(preds.correct(), confidence(preds, "mean")) > auroc(preds.correct(), confidence(preds, "msr")) + 0.01

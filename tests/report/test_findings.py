@@ -23,7 +23,7 @@ RISK = 0.2
 
 def evaluate_study(study: Study, **options: Any) -> Evaluation:
     metrics = ["auroc", coverage_metric(RISK)]
-    return evaluate(study.preds, study.confidences, metrics, baseline=study.baseline, **options)
+    return evaluate(study.preds, study.confidences, metrics, **options)
 
 
 def headline_of(preds: Predictions, methods: tuple[str, ...] = ("msr", "mean")) -> tuple[Headline, Evaluation]:
@@ -146,7 +146,6 @@ def test_evaluation_is_that_of_evaluate(preds: Predictions) -> None:
         ["auroc", coverage_metric(0.1)],
         predict_from="views",
         top_k=2,
-        baseline="msr",
         level=0.9,
         resamples=20,
     )

@@ -152,8 +152,8 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
-    from secondlook.evaluation import describe_prediction
     from secondlook.report import open_run
+    from secondlook.tables import describe_prediction
 
     _check_origin(run, reviewed, policy, scores)
     learning = {"--shift-images": images, "--model": model or None, "--batch-size": batch_size}

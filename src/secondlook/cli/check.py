@@ -38,6 +38,7 @@ def check(
     Example: secondlook check --model onnx:m.onnx --data folder:val/
     """
     from secondlook.diagnosis import check_setup
+    from secondlook.predictions import Execution
 
     classifier = options.load_models(
         model,
@@ -52,11 +53,13 @@ def check(
     result = check_setup(
         classifier,
         data,
-        images=images,
-        batch_size=batch_size or "auto",
-        device=device,
-        on_error=options.choose_on_error(on_error),
-        progress=not (quiet or no_progress),
+        n_images=images,
+        execution=Execution(
+            device=device,
+            batch_size=batch_size or "auto",
+            on_error=options.choose_on_error(on_error),
+            progress=not (quiet or no_progress),
+        ),
     )
     flags = list_flags(context.command)
     if as_json:

@@ -28,6 +28,7 @@ def compare(
     Example: secondlook compare run-a/ run-b/ --metric auroc
     """
     from secondlook.evaluation import compare as compare_predictions
+    from secondlook.predictions import Execution
     from secondlook.report import open_run
 
     _check_distinct(runs)
@@ -42,7 +43,7 @@ def compare(
         level=level,
         resamples=resamples,
         seed=seed,
-        progress=not no_progress,
+        execution=Execution(progress=not no_progress),
     )
     typer.echo(json.dumps(result.to_dict(), ensure_ascii=False) if as_json else str(result))
 

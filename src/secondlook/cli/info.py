@@ -117,7 +117,7 @@ def _describe_policy_file(path: Path) -> Facts:
 
 def _describe_policy(policy: "Policy", path: Path) -> Facts:
     from secondlook.classifiers import Preprocessing
-    from secondlook.evaluation import describe_prediction
+    from secondlook.tables import describe_prediction
 
     calibration = policy.rule.calibration
     images = policy.calibration.data if policy.calibration else ""

@@ -45,6 +45,7 @@ def search(
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """
     from secondlook.diagnosis import search_views
+    from secondlook.predictions import Execution
     from secondlook.report import open_run
 
     opened = open_run(run)
@@ -55,7 +56,7 @@ def search(
         preset=preset,
         top_k=opened.top_k,
         seed=seed,
-        progress=not (quiet or no_progress),
+        execution=Execution(progress=not (quiet or no_progress)),
     )
     if not (quiet or as_json):
         typer.echo(str(result))

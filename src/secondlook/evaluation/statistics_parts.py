@@ -13,7 +13,7 @@ import numpy as np
 from secondlook.arrays import IntArray
 from secondlook.errors import MetricError
 from secondlook.estimators import FittedMethods
-from secondlook.evaluation.image_statistics import ImageStatistics, compute_statistics
+from secondlook.evaluation.evaluation import ImageStatistics
 from secondlook.predictions import (
     BrokenChunkError,
     Chunking,
@@ -48,7 +48,7 @@ class SummarizeImages:
         table = pa.table({})
         if preds is not None:
             selected = preds.select(views=list(self.views))
-            table = compute_statistics(selected, self.fitted, is_judged=self.is_judged).to_arrow()
+            table = ImageStatistics.compute(selected, self.fitted, is_judged=self.is_judged).to_arrow()
         pairs = json.dumps([(image.id, image.reason) for image in skipped])
         file = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), SKIPPED: pairs}), file)

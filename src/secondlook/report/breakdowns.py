@@ -7,9 +7,9 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
 from secondlook.estimators import class_mass, predicted_classes, top_class_mass
-from secondlook.evaluation import compare_confidences
+from secondlook.evaluation import Comparison
 from secondlook.metrics import Interval, auroc
-from secondlook.predictions import top_classes
+from secondlook.predictions import Execution, top_classes
 from secondlook.report.operating_points import OperatingPoint
 from secondlook.report.study import Study
 
@@ -137,12 +137,12 @@ def _evaluate_without_each(
     if n_views == 1:
         return [(None, None, None)]
     without = {str(view): np.delete(masses, view, axis=1).mean(axis=1) for view in range(n_views)}
-    compared = compare_confidences(
+    compared = Comparison.from_confidences(
         {name: (study.correct, values) for name, values in {ALL_VIEWS: masses.mean(axis=1), **without}.items()},
         ["auroc"],
         level=level,
         resamples=VIEW_RESAMPLES,
         seed=study.seed,
-        progress=study.progress,
+        execution=Execution(progress=study.progress),
     )
     return [(row.value, row.difference, row.difference_interval) for row in compared.rows[1:]]

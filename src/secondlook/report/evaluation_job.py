@@ -10,28 +10,26 @@ import secondlook
 from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier
 from secondlook.diagnosis import (
-    MAX_IMAGES_FOR_WARNINGS,
     ViewChoice,
-    auto_views,
     choose_tuning_images,
+    choose_views,
     collect_views,
     describe_harmful_views,
-    refine_choice,
 )
 from secondlook.estimators import FittedMethods, fit_on_images, needs_fitting
 from secondlook.evaluation import (
     Evaluation,
+    ImageStatistics,
     StatisticsParts,
     SummarizeImages,
-    check_divisible,
     evaluate,
-    evaluate_statistics,
 )
 from secondlook.files import compute_checksum
 from secondlook.predictions import (
     BatchSize,
     Chunking,
     Engine,
+    Execution,
     PredictFrom,
     Predictions,
     check_class_names_match,
@@ -99,8 +97,7 @@ class EvaluationJob:
             self.views,
             top_k=self.top_k,
             store=store,
-            batch_size=batch_size,
-            progress=progress,
+            execution=Execution(batch_size=batch_size, progress=progress),
         )
         preds, choice = collected.preds, collected.choice
         tuning = collected.tuning if choice is not None or self.must_fit else collected.tuning[:0]
@@ -120,7 +117,7 @@ class EvaluationJob:
             resamples=self.resamples,
             seed=self.seed,
             tuning=tuning if len(tuning) else None,
-            progress=progress,
+            execution=Execution(progress=progress),
         )
         harmful = describe_harmful_views(preds, top_k=self.top_k) if choice is None else None
         ids = tuple(preds.ids[position] for position in tuning)
@@ -131,7 +128,7 @@ class EvaluationJob:
 
         Views are chosen and methods fitted before, on the tuning images, which are classified once more for that.
         """
-        check_divisible(self.methods)
+        ImageStatistics.check_divisible(self.methods)
         check_class_names_match(self.classifier.members or (self.classifier,), self.source)
         tuning, choice, views = self._choose_views(engine)
         final = views if choice is None else ViewSet(list(choice.views))
@@ -144,7 +141,8 @@ class EvaluationJob:
         parts, chunking = self._summarize(engine, self.source, stored, store, fitted, final)
         everything = parts.read(chunking)
         assert self.source.labels is not None, "checked by create_run"
-        labeled = replace(everything.statistics, labels=self.source.labels[everything.indices])
+        columns = {**everything.statistics.columns, "label": self.source.labels[everything.indices]}
+        labeled = replace(everything.statistics, columns=columns)
         ids = frozenset(() if tuning is None else tuning.ids)
         places = np.array([place for place, id_ in enumerate(labeled.ids) if id_ in ids], dtype=np.int64)
         judged = np.delete(np.arange(labeled.n_images), places)
@@ -153,8 +151,7 @@ class EvaluationJob:
             store = self.folder / OOD_PREDICTIONS if keep_predictions else None
             outside, ood_chunking = self._summarize(engine, self.ood, final, store, fitted, final)
             ood = outside.read(ood_chunking).statistics
-        result = evaluate_statistics(
-            labeled.select(judged) if len(places) else labeled,
+        result = (labeled.select(judged) if len(places) else labeled).evaluate(
             replace(fitted, tuning=places, judged=judged),
             self.metrics,
             groups=self.groups,
@@ -163,7 +160,7 @@ class EvaluationJob:
             level=self.level,
             resamples=self.resamples,
             seed=self.seed,
-            progress=self.progress,
+            execution=Execution(progress=self.progress),
         )
         harmful = None
         if choice is None:
@@ -180,16 +177,8 @@ class EvaluationJob:
         choice = None
         store, batch_size, progress = self.folder / PREDICTIONS, self.batch_size, self.progress
         if is_auto:
-            choice = auto_views(
-                self.classifier,
-                sample,
-                top_k=self.top_k,
-                store=store,
-                batch_size=batch_size,
-                progress=progress,
-                device=self.device,
-                engine=engine,
-            )
+            execution = Execution(self.device, batch_size, engine, progress=progress)
+            choice = choose_views(self.classifier, sample, top_k=self.top_k, store=store, execution=execution)
         views = as_view_set(self.views if choice is None else choice.views)
         if choice is None and not self.must_fit:
             return None, None, views
@@ -205,7 +194,7 @@ class EvaluationJob:
             engine=engine,
         )
         if choice is not None:
-            choice = refine_choice(choice, preds, top_k=self.top_k)
+            choice = choice.refine(preds, top_k=self.top_k)
         return (preds if len(indices) else None), choice, views
 
     def _select(self, indices: IntArray) -> Source:
@@ -257,7 +246,7 @@ class EvaluationJob:
 
     def _collect_sample(self, engine: Engine, indices: IntArray, views: ViewSet) -> Predictions:
         """Return predictions for the images that `describe_harmful_views` would read, in memory."""
-        step = -(-len(indices) // MAX_IMAGES_FOR_WARNINGS)
+        step = -(-len(indices) // 10_000)
         return collect(
             self.classifier,
             self._select(indices[::step]),

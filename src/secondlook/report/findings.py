@@ -8,6 +8,7 @@ from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ReportError
 from secondlook.evaluation import DEFAULT_METRICS, Estimate, Evaluation, evaluate
 from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram
+from secondlook.predictions import Execution
 from secondlook.report.adaptive_looking import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.breakdowns import ClassRisk, ViewContribution, class_risks, view_contributions
 from secondlook.report.confusions import ConfusionCells, find_cells
@@ -179,11 +180,10 @@ def _evaluate(study: Study, metrics: tuple[str, ...], level: float, resamples: i
         metrics,
         predict_from=study.predict_from,
         top_k=study.top_k,
-        baseline=study.baseline,
         level=level,
         resamples=resamples,
         seed=study.seed,
-        progress=study.progress,
+        execution=Execution(progress=study.progress),
     )
 
 

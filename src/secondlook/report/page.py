@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.evaluation import ARROWS
 from secondlook.metrics import Interval, parse_metric
 from secondlook.report.adaptive_looking import AdaptiveLooking
 from secondlook.report.breakdowns import class_aurocs
@@ -18,7 +17,7 @@ from secondlook.report.galleries import SHEET_COLUMNS, GalleryImage, rank_change
 from secondlook.report.operating_points import describe_decisions, thin_ranking
 from secondlook.report.study import Study, explain_method, method_symbol
 from secondlook.report.templating import render_template
-from secondlook.tables import format_difference, format_value
+from secondlook.tables import ARROWS, format_difference, format_value
 
 SCRIPTS = (
     "arrays.js",

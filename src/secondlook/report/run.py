@@ -17,10 +17,10 @@ from typing_extensions import TypedDict
 from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.decisions import resolve_classifier
-from secondlook.diagnosis import LOOKS_WRONG, SetupWarning, ViewChoice
+from secondlook.diagnosis import SetupWarning, ViewChoice
 from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
 from secondlook.estimators import split_method
-from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
+from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.files import (
     FrozenRecord,
     PositiveCount,
@@ -44,7 +44,7 @@ from secondlook.policies import (
     describe_classifier,
     threshold_for,
 )
-from secondlook.predictions import BatchSize, PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.predictions import BatchSize, Execution, PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report.ledger import (
     CalibrationWarning,
     Ledger,
@@ -298,7 +298,7 @@ class Run:
         *,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
-        groups: Groups = None,
+        groups: Any = None,
         level: float | None = None,
         resamples: int | None = None,
         seed: int | None = None,
@@ -316,7 +316,7 @@ class Run:
             resamples=self.settings.get("resamples", 500) if resamples is None else resamples,
             seed=self.settings.get("seed", 0) if seed is None else seed,
             tuning=self._tuning,
-            progress=progress,
+            execution=Execution(progress=progress),
         )
 
     @property
@@ -397,7 +397,8 @@ class Run:
     def _repeat_warnings(self) -> None:
         """Warn again of what the evaluation warned of: a threshold repairs neither the setup nor views that harm."""
         for message in self.record.warnings:
-            warnings.warn(message, SetupWarning if message.startswith(LOOKS_WRONG) else ViewWarning, stacklevel=3)
+            category = SetupWarning if message.startswith(SetupWarning.START) else ViewWarning
+            warnings.warn(message, category, stacklevel=3)
 
     def _record(
         self,

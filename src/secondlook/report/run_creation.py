@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from secondlook.classifiers import Classifier, check_device, load_classifier
-from secondlook.diagnosis import LOOKS_WRONG, SetupWarning, find_setup_warnings
+from secondlook.diagnosis import SetupWarning
+from secondlook.diagnosis import check_setup as check_classifier_setup
 from secondlook.errors import ReportError, SecondLookError, SourceError
 from secondlook.estimators import find_method
 from secondlook.evaluation import DEFAULT_METRICS, check_resampling
 from secondlook.metrics import parse_metrics
 from secondlook.predictions import (
     BatchSize,
+    ClassNamesWarning,
     Engine,
+    Execution,
     PredictFrom,
     check_predict_from,
     check_top_k,
@@ -208,8 +211,11 @@ def _find_setup_warnings(
     with suppress(SecondLookError):
         record = open_run(folder).record
         if record.predictions == store_key(classifier, source) and not record.settings.get("no_check"):
-            return tuple(message for message in record.warnings if message.startswith(LOOKS_WRONG))
-    return find_setup_warnings(classifier, source, batch_size=batch_size)
+            return tuple(message for message in record.warnings if message.startswith(SetupWarning.START))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClassNamesWarning)  # the evaluation itself warns
+        execution = Execution(batch_size=batch_size, progress=False)
+        return check_classifier_setup(classifier, source, quick=True, execution=execution).warnings
 
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from secondlook.diagnosis import Diagnosis, Status, ViewDiagnosis, diagnose_views
+from secondlook.diagnosis import Diagnosis, diagnose_views
 from secondlook.errors import DiagnosisError
 from secondlook.predictions import Predictions
 from secondlook.registry import did_you_mean
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 Quantity = Literal["auroc_with_image", "auroc_alone", "accuracy", "agreement", "confident_agreement"]
-STATUS_MARKERS: dict[Status, tuple[str, str]] = {
+STATUS_MARKERS: dict[str, tuple[str, str]] = {
     "usable": (CORRECT, "o"),
     "weak": ("#e69f00", "s"),
     "harmful": (WRONG, "X"),
@@ -28,7 +28,7 @@ ROW_HEIGHT = 0.28
 @dataclass(frozen=True)
 class _Axis:
     label: str
-    read: Callable[[ViewDiagnosis], float | None]
+    read: Callable[[Any], float | None]
     needs: str | None = "labels, correct and wrong predictions"
 
 
@@ -52,7 +52,7 @@ class ViewsDisplay:
 
     ax_: "Axes"
     figure_: "Figure | SubFigure"
-    points_: "dict[Status, PathCollection]"
+    points_: "dict[str, PathCollection]"
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.diagnosis = diagnosis

@@ -263,7 +263,7 @@ def test_statistics_are_kept_as_parquet(archive: str, tmp_path: Path, pickled_en
     parts = [pq.read_table(path) for path in sorted((there.path / "statistics").rglob("*.parquet"))]
     joined = ImageStatistics.join([ImageStatistics.from_arrow(part) for part in parts])
     assert joined.ids == there.predictions.ids
-    np.testing.assert_array_equal(joined.confidences["mean"], sl.confidence(there.predictions, "mean"))
+    np.testing.assert_array_equal(joined.columns["confidence:mean"], sl.confidence(there.predictions, "mean"))
 
 
 def test_function_without_a_name_is_rejected(archive: str, tmp_path: Path, pickled_engine: Any) -> None:

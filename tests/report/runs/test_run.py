@@ -32,7 +32,7 @@ def test_predictions_are_those_of_collect(run: sl.Run, classifier: sl.Classifier
 
 def test_stored_evaluation_equals_a_new_one(run: sl.Run) -> None:
     assert run.evaluation == run.evaluate(progress=False)
-    assert run.evaluation == sl.evaluate(run.predictions, resamples=20, progress=False)
+    assert run.evaluation == sl.evaluate(run.predictions, resamples=20)
 
 
 def test_evaluate_takes_other_methods_and_metrics(run: sl.Run) -> None:
@@ -413,7 +413,7 @@ def test_runs_are_compared_on_shared_images(
     other = sl.create_run(
         classifier, f"{archive}?limit=300", tmp_path / "other", views=VIEWS, resamples=5, progress=False
     )
-    result = sl.compare({"all": run, "first": other}, methods=["mean"], metrics=["auroc"], resamples=5, progress=False)
+    result = sl.compare({"all": run, "first": other}, methods=["mean"], metrics=["auroc"], resamples=5)
     assert result.n_images == 300
     first, second = result.rows
     assert (first.value, second.difference) == (second.value, 0)
