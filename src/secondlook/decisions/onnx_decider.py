@@ -8,21 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, Float64Array, default_ids, describe_image_fault
-from secondlook.classifiers import (
-    DEFAULT_TIMEOUT,
-    MAX_RESIZED_PIXELS,
-    OnnxSessions,
-    Preprocessing,
-    as_pixels,
-    check_device,
-    digest_files,
-    find_external_data,
-    limit_session,
-    read_onnx_metadata,
-    reject_failures,
-    shorten_reason,
-)
+from secondlook.arrays import Array, Float32Array, Float64Array, as_pixels, default_ids, describe_image_fault
+from secondlook.classifiers import OnnxFile, Preprocessing, check_device, run_limited
 from secondlook.decisions.adaptive_looks import LookedGroup, take_first_views
 from secondlook.decisions.export_record import (
     INPUT_NAME,
@@ -35,7 +22,7 @@ from secondlook.decisions.export_record import (
 from secondlook.decisions.loaded_policy import DEFAULT_LEVEL, ImageDecision, choose_class_names
 from secondlook.decisions.policy_classifier import split_members
 from secondlook.decisions.rows import FileDecisions, make_decisions
-from secondlook.errors import ClassifierError, DecisionError
+from secondlook.errors import ClassifierError, DecisionError, reject_failures, shorten_reason
 from secondlook.policies import Policy, check_threshold_transfers, has_onnx_suffix
 from secondlook.predictions import BatchSize, choose_batch_size
 from secondlook.progress import Advance, ignore_progress
@@ -142,7 +129,7 @@ class OnnxDecider:
                 f"{self.record.describe_input()}; convert them, or export the policy with image_shape= for them"
             )
         height, width = self._compute_resized_size(shape)
-        if (height, width) != shape[:2] and height * width > MAX_RESIZED_PIXELS:
+        if (height, width) != shape[:2] and height * width > Preprocessing.MAX_RESIZED_PIXELS:
             return (
                 f"have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x {width}; "
                 "remove them"
@@ -188,8 +175,9 @@ class OnnxDecider:
         label = TOP_K_OUTPUT if self.policy.top_k > 1 else "label"
         pixels = as_pixels(images) if self.record.pixels == "uint8" else _as_floats(images)
         try:
-            with _as_decision_errors(), limit_session(name, self._timeout, len(images)) as run_options:
-                values = self._session.run([label, *_FIELDS], {INPUT_NAME: pixels}, run_options)
+            with _as_decision_errors():
+                call = self._session.run, [label, *_FIELDS], {INPUT_NAME: pixels}
+                values = run_limited(*call, what=name, timeout=self._timeout, n_images=len(images))
         except DecisionError:
             raise
         except Exception as error:
@@ -253,7 +241,7 @@ class OnnxDecider:
 
 
 def load_decider(
-    path: str | Path, *, device: str = "auto", threads: int | None = None, timeout: float = DEFAULT_TIMEOUT
+    path: str | Path, *, device: str = "auto", threads: int | None = None, timeout: float = OnnxFile.timeout
 ) -> OnnxDecider:
     """Open an ONNX file that `export_onnx` wrote: `load_decider("decide.onnx").decide(image)`.
 
@@ -278,16 +266,17 @@ def load_decider(
     file = Path(path).expanduser()
     policy = Policy.load(file)
     check_threshold_transfers(policy.method, policy.options)
+    onnx_file = OnnxFile(file, str(path), threads, timeout)
     with _as_decision_errors():
-        record = read_record(read_onnx_metadata(file, str(path)), policy, str(path))
+        record = read_record(onnx_file.read_metadata(), policy, str(path))
         # ONNX Runtime would open external data, which the checksum does not cover.
-        if find_external_data(file, str(path)):
+        if onnx_file.find_external_data():
             raise invalid_file(str(path), "it keeps external data in other files")
         with reject_failures(f"ONNX Runtime cannot open the decider {str(path)!r}", "export the policy again."):
-            session = OnnxSessions(file, threads, timeout).open_on_device(device)
+            session = onnx_file.open_session(device)
         check_session(session, record, policy, str(path))
         with reject_failures(f"the preprocessing in {str(path)!r} is not valid", "export the policy again."):
-            return OnnxDecider(file, digest_files([file]), policy, record, session, timeout)
+            return OnnxDecider(file, onnx_file.digest(), policy, record, session, timeout)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Output
-from secondlook.classifiers import Preprocessing, is_sealed, read_onnx_metadata
+from secondlook.classifiers import OnnxFile, Preprocessing
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError, ViewError
 from secondlook.estimators import find_method
 from secondlook.evaluation import format_class
@@ -550,7 +550,7 @@ def _read_content(path: Path) -> bytes:
     if not has_onnx_suffix(path):
         return path.read_bytes()
     try:
-        metadata = read_onnx_metadata(path, str(path))
+        metadata = OnnxFile(path, str(path)).read_metadata()
     except ClassifierError as error:
         raise DecisionError(f"cannot read a policy from an ONNX file: {error}") from error
     if POLICY_METADATA not in metadata:
@@ -558,7 +558,7 @@ def _read_content(path: Path) -> bytes:
             f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
             "export_onnx(policy, out), or pass a policy file (.json)."
         )
-    if not is_sealed(path):
+    if not OnnxFile(path, str(path)).is_sealed():
         raise DecisionError(
             f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
             "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."
