@@ -1,9 +1,11 @@
 """Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
 
 import dataclasses
+import importlib
 import inspect
 import math
 import platform
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -401,3 +403,27 @@ def _has_type(value: object, kind: object) -> bool:
         # A pathlib.Path or a torch.device can be used as a string.
         return isinstance(value, str) or not isinstance(value, Real | Collection)
     return isinstance(kind, type) and isinstance(value, kind)
+
+
+def import_object(location: str, spec: str) -> Any:
+    """Import `package.module:name`; modules in the current folder are found too."""
+    module_name, _, attribute = location.partition(":")
+    if not attribute:
+        raise ClassifierError(f"{spec!r} does not name an object in a module; expected package.module:name.")
+    folder = str(Path.cwd())
+    # A command-line tool does not have the current folder on its path, although models are often defined there.
+    is_missing = folder not in sys.path
+    try:
+        if is_missing:
+            sys.path.insert(0, folder)
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ClassifierError(
+            f"{spec!r} needs the module {error.name!r}, which was not found; install it, or run in its folder."
+        ) from error
+    finally:
+        if is_missing:
+            sys.path.remove(folder)
+    if not hasattr(module, attribute):
+        raise ClassifierError(f"module {module_name!r} of {spec!r} has no attribute {attribute!r}; check the name.")
+    return getattr(module, attribute)

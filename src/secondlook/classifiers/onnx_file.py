@@ -120,8 +120,8 @@ class OnnxFile:
 
     def _parse(self) -> Any:
         check_regular_file(self.path, repr(self.spec))
-        if self.path.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+        if not 0 < self.path.stat().st_size <= MAX_FILE_BYTES:
+            raise ValueError(f"it is empty or has more than {MAX_FILE_BYTES:,} bytes")
         return _load_message_classes()["Model"].FromString(self.path.read_bytes())
 
     def _reject_damage(self) -> Any:

@@ -112,17 +112,19 @@ class Preprocessing:
         self._check_consistency()
 
     def _check_consistency(self) -> None:
-        if min(self.std) <= 0 or self.scale <= 0:
-            raise ClassifierError(f"std {self.std} and scale {self.scale:g} must be positive.")
+        for name, lowest in (("std", min(self.std)), ("scale", self.scale)):
+            if lowest <= 0:
+                raise ClassifierError("must be positive", argument=name, value=getattr(self, name))
         if self.input_dtype == "uint8" and (self.scale, self.mean, self.std) != (1 / 255, (0.0,), (1.0,)):
             raise ClassifierError(
                 "the model takes raw uint8 pixels",
                 repair=Repair("remove {scale}, {mean} and {std}", scale=ANY, mean=ANY, std=ANY),
             )
-        if self.channels == 1 and max(len(self.mean), len(self.std)) > 1:
-            raise ClassifierError(
-                f"mean {self.mean} and std {self.std} are for color, but the model takes gray images; pass one number."
-            )
+        for name, value in (("mean", self.mean), ("std", self.std)):
+            if self.channels == 1 and len(value) > 1:
+                raise ClassifierError(
+                    "is for color, but the model takes gray images; pass one number", argument=name, value=value
+                )
         self._check_mean()
         fitted, required = self.fitted_size, _parse_size("size", self.size)
         if fitted is not None and required is not None and fitted != required:

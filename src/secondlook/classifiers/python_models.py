@@ -1,18 +1,15 @@
-"""Models in Python: functions, scikit-learn estimators, and importing objects by name."""
+"""Models in Python: functions and scikit-learn estimators."""
 
 import hashlib
-import importlib
 import pickle
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Array
 from secondlook.classifiers.classifier import Classifier, digest_files, digest_values, find_model_file
-from secondlook.classifiers.loading import LoadOptions, model_scheme
+from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
 from secondlook.classifiers.preprocessing import GEOMETRY, Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
 
@@ -61,30 +58,6 @@ def open_function(target: object, options: LoadOptions) -> Classifier:
     if not callable(function):
         raise ClassifierError(f"{options.spec!r} is {function!r}, which is not callable; expected a function.")
     return FunctionClassifier(function, options)
-
-
-def import_object(location: str, spec: str) -> Any:
-    """Import `package.module:name`; modules in the current folder are found too."""
-    module_name, _, attribute = location.partition(":")
-    if not attribute:
-        raise ClassifierError(f"{spec!r} does not name an object in a module; expected package.module:name.")
-    folder = str(Path.cwd())
-    # A command-line tool does not have the current folder on its path, although models are often defined there.
-    is_missing = folder not in sys.path
-    try:
-        if is_missing:
-            sys.path.insert(0, folder)
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ClassifierError(
-            f"{spec!r} needs the module {error.name!r}, which was not found; install it, or run in its folder."
-        ) from error
-    finally:
-        if is_missing:
-            sys.path.remove(folder)
-    if not hasattr(module, attribute):
-        raise ClassifierError(f"module {module_name!r} of {spec!r} has no attribute {attribute!r}; check the name.")
-    return getattr(module, attribute)
 
 
 class SklearnClassifier(Classifier):

@@ -103,7 +103,7 @@ class Address:
             encrypted=parts.scheme == "https",
         )
 
-    def connect(self, timeout: float, headers: Mapping[str, str]) -> HttpClient:
+    def connect(self, timeout: float, headers: Mapping[str, str] | None = None) -> HttpClient:
         """Return a client for the server."""
         parts = urlsplit(f"//{self.host}")
         port = parts.port or (443 if self.encrypted else 80)
@@ -471,7 +471,7 @@ def _parse_object(response: HttpResponse, end: int | None = None) -> dict[str, A
 def _load_json(content: bytes) -> Any:
     """Parse JSON of a limited number of values; each but the first of a list or an object follows a comma."""
     if content.count(b",") >= MAX_JSON_VALUES:
-        raise ValueError(f"it has more than {MAX_JSON_VALUES:,} values as JSON; send fewer rows per request")
+        raise ValueError(f"it has more than {MAX_JSON_VALUES:,} values as JSON; lower rows_per_request")
     return json.loads(content)
 
 

@@ -22,10 +22,9 @@ from secondlook.classifiers.classifier import (
     digest_with_options,
     find_model_file,
 )
-from secondlook.classifiers.loading import LoadOptions, model_scheme
+from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
 from secondlook.classifiers.model_input import ModelInput, check_single_input, describe_failure, run_in_batches
 from secondlook.classifiers.preprocessing import InputType, Preprocessing
-from secondlook.classifiers.python_models import import_object
 from secondlook.errors import ANY, LONGEST_REASON, ClassifierError, Repair, reject_failures
 from secondlook.imports import import_extra
 from secondlook.views import View

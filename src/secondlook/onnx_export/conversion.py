@@ -5,6 +5,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secondlook.arrays import Array
