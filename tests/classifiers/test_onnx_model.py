@@ -319,6 +319,45 @@ def test_external_weights_elsewhere_are_rejected(location: str, options: dict[st
         OnnxFile(folder / "m.onnx", "onnx:m").find_external_data()
 
 
+def test_a_tensor_in_several_pieces_is_read_as_a_whole(tmp_path: Path) -> None:
+    """Protobuf merges the pieces of a message, so that neither alone shows that a file elsewhere is read."""
+    where, is_external = field(13, field(1, b"location") + field(2, b"/etc/hostname")), field(14, 1)
+    (tmp_path / "m.onnx").write_bytes(field(7, field(1, field(5, field(5, where) + field(5, is_external)))))
+    with pytest.raises(ClassifierError, match="/etc/hostname"):
+        OnnxFile(tmp_path / "m.onnx", "m").find_external_data()
+
+
+def test_deeply_nested_graphs_are_rejected(tmp_path: Path) -> None:
+    graph = b""
+    for _ in range(200):
+        graph = field(1, field(5, field(6, graph)))
+    (tmp_path / "m.onnx").write_bytes(field(7, graph))
+    with pytest.raises(ClassifierError, match="'m' is not an ONNX file"):
+        OnnxFile(tmp_path / "m.onnx", "m").find_external_data()
+
+
+def test_files_that_protobuf_cannot_read_are_rejected(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(2**31)  # a sparse file
+    with pytest.raises(ClassifierError, match="2,147,483,647 bytes"):
+        OnnxFile(tmp_path / "m.onnx", "m").find_external_data()
+
+
+def test_seal_is_the_last_entry_of_the_metadata(make_onnx: Write, network: Any, tmp_path: Path) -> None:
+    file = make_onnx(network, tmp_path / "m.onnx", shape=SHAPE)
+    content = file.read_bytes()
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    entry = field(1, b"secondlook.checksum") + field(2, checksum)
+    assert OnnxFile.seal(content) == content + field(14, entry)
+    assert not OnnxFile(file, "m").is_sealed()
+    file.write_bytes(OnnxFile.seal(content))
+    assert OnnxFile(file, "m").is_sealed()
+    file.write_bytes(OnnxFile.seal(content)[:-1])
+    assert not OnnxFile(file, "m").is_sealed()
+    file.write_bytes(b"")
+    assert not OnnxFile(file, "m").is_sealed()
+
+
 @pytest.mark.posix
 def test_links_to_external_weights_elsewhere_are_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "folder"

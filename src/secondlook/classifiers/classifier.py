@@ -152,7 +152,9 @@ class Classifier(ABC):
         if device not in ("auto", "cpu"):
             check_device(device)
             raise ClassifierError(
-                f"classifier {self.name!r} cannot be put on device {device!r}, only torch and ONNX models can",
+                f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can",
+                argument="device",
+                value=device,
                 repair=Repair("pass {device} to use it where it is", device="auto"),
             )
         return self

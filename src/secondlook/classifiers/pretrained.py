@@ -67,7 +67,12 @@ def open_timm(
     placed = make_placement(**placement)
     timm = _import_package("timm", "timm.data", options.spec)
     pretrained = weights == DEFAULT_WEIGHTS
-    model = _create_timm_model(timm, location, options.spec, pretrained=pretrained, n_classes=n_classes)
+    if ":" not in location and not timm.is_model(location):
+        hint = did_you_mean(location.partition(".")[0], timm.list_models())
+        raise ClassifierError(f"{options.spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
+    repair = "without a network, pass a file of weights."
+    with reject_failures(f"cannot create {options.spec!r}", repair), force_weights_only():
+        model = timm.create_model(location, pretrained=pretrained, **_head_options(n_classes))
     if not pretrained:
         load_weights(model, Path(weights), options.spec)
     return wrap_module(
@@ -77,14 +82,6 @@ def open_timm(
         placed,
         output=options.expect_output("logits"),
     )
-
-
-def _create_timm_model(timm: Any, name: str, spec: str, *, pretrained: bool, n_classes: int | None) -> Any:
-    if ":" not in name and not timm.is_model(name):
-        hint = did_you_mean(name.partition(".")[0], timm.list_models())
-        raise ClassifierError(f"{spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
-    with reject_failures(f"cannot create {spec!r}", "without a network, pass a file of weights."), force_weights_only():
-        return timm.create_model(name, pretrained=pretrained, **_head_options(n_classes))
 
 
 def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:
@@ -150,7 +147,13 @@ def open_torchvision(
     """
     placed = make_placement(**placement)
     models = _import_package("torchvision", "torchvision.models", options.spec).models
-    entries = _get_published_weights(models, location, options.spec)
+    names = models.list_models(module=models)
+    if location not in names:
+        raise ClassifierError(
+            f"{options.spec!r} is not an image classifier of torchvision; "
+            f"torchvision.models.list_models() lists all models.{did_you_mean(location, names)}"
+        )
+    entries = models.get_model_weights(location)
     pretrained = weights in entries.__members__
     entry = entries[weights if pretrained else DEFAULT_WEIGHTS]
     if pretrained:
@@ -167,16 +170,6 @@ def open_torchvision(
         output=options.expect_output("logits"),
         class_names=tuple(entry.meta["categories"]) if pretrained else None,
     )
-
-
-def _get_published_weights(models: Any, name: str, spec: str) -> Any:
-    names = models.list_models(module=models)
-    if name not in names:
-        raise ClassifierError(
-            f"{spec!r} is not an image classifier of torchvision; "
-            f"torchvision.models.list_models() lists all models.{did_you_mean(name, names)}"
-        )
-    return models.get_model_weights(name)
 
 
 def _check_weights_file(name: str, file: str, published: list[str], spec: str) -> None:
@@ -265,7 +258,6 @@ def open_transformers(
     placement
         How the module is run, as for a torch model.
     """
-    placed = make_placement(**placement)
     _check_folder(Path(location), options.spec)
     with reject_failures(
         f"cannot load {options.spec!r} as an image classifier with an image processor", "check the name or folder."
@@ -279,7 +271,7 @@ def open_transformers(
         model,
         options,
         preprocessing,
-        placed,
+        make_placement(**placement),
         output=options.expect_output("logits"),
         class_names=class_names,
     )

@@ -315,31 +315,27 @@ def _digest_module(module: "torch.nn.Module") -> str:
 
     The printed layers are included because strides and activations have no weights.
     """
-    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
-    digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
-    for content in _iterate_state(module):
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def _iterate_state(module: "torch.nn.Module") -> Iterator[bytes | memoryview]:
     import torch
 
+    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, value in module.state_dict().items():
         if isinstance(value, torch.Tensor):
-            yield f"{name} {tuple(value.shape)} {value.dtype}".encode()
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
             # A view as bytes works for every dtype, including bfloat16, which NumPy lacks.
-            yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
-            yield f"{name} {value!r}".encode()
+            digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
 
 
 def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     """Load a safetensors file or a state dict into a module; the names of all weights must match."""
     check_regular_file(file, f"the weights file {str(file)!r} of {spec!r}")
-    state = _load_safetensors(file) if file.suffix == ".safetensors" else _load_state_dict(file)
-    expected = module.state_dict()
-    state = _strip_prefix(state, expected)
+    state, expected = _read_weights(file), module.state_dict()
+    prefix = DATA_PARALLEL_PREFIX  # which torch.nn.DataParallel adds to all names
+    if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in expected):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     if missing or unexpected:
@@ -356,24 +352,13 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
         ) from error
 
 
-def _strip_prefix(state: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the state without the prefix that torch.nn.DataParallel adds to all names."""
-    prefix = DATA_PARALLEL_PREFIX
-    if any(name.startswith(prefix) for name in expected) or not all(name.startswith(prefix) for name in state):
-        return state
-    return {name.removeprefix(prefix): value for name, value in state.items()}
-
-
-def _load_safetensors(file: Path) -> dict[str, Any]:
-    load_file = import_extra("safetensors.torch", feature="a safetensors file", extra="torch").load_file
-    with reject_failures(f"the weights file {str(file)!r} is not a safetensors file", "check the file."):
-        state: dict[str, Any] = load_file(file)
-    return state
-
-
-def _load_state_dict(file: Path) -> dict[str, Any]:
+def _read_weights(file: Path) -> dict[str, Any]:
     import torch
 
+    if file.suffix == ".safetensors":
+        load_file = import_extra("safetensors.torch", feature="a safetensors file", extra="torch").load_file
+        with reject_failures(f"the weights file {str(file)!r} is not a safetensors file", "check the file."):
+            return dict(load_file(file))
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -422,37 +407,22 @@ def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Clas
 
 def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.Module", ModelInput | None]:
     """Return the module of a torch.export or TorchScript file, and its input if the file describes it."""
-    names = _list_archive(file)
+    import torch
+
+    names = []
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
     if any("/code/" in f"/{name}" for name in names) and not any(name.endswith(".json") for name in names):
-        return _load_torchscript(file), None
-    if file.suffix == ".pt2" and names:
-        return _load_exported(file, names, spec, device)
-    raise ClassifierError(
-        f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file",
-        repair=Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY),
-    )
-
-
-def _list_archive(file: Path) -> list[str]:
-    if not zipfile.is_zipfile(file):
-        return []
-    with zipfile.ZipFile(file) as archive:
-        return archive.namelist()
-
-
-def _load_torchscript(file: Path) -> "torch.nn.Module":
-    import torch
-
-    with warnings.catch_warnings():
-        # The deprecation of TorchScript concerns those who write such files, not those who read them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        module: torch.nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
-    return module
-
-
-def _load_exported(file: Path, names: list[str], spec: str, device: str | None) -> tuple["torch.nn.Module", ModelInput]:
-    import torch
-
+        with warnings.catch_warnings():
+            # The deprecation of TorchScript concerns those who write such files, not those who read them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(file, map_location="cpu"), None  # type: ignore[no-untyped-call]
+    if file.suffix != ".pt2" or not names:
+        raise ClassifierError(
+            f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file",
+            repair=Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY),
+        )
     if any("opaque_obj" in Path(name).name or "custom_obj" in Path(name).name for name in names):
         raise ClassifierError(f"{spec!r} contains pickled objects, which can run code; export it from tensors only.")
     with force_weights_only():
@@ -461,7 +431,11 @@ def _load_exported(file: Path, names: list[str], spec: str, device: str | None) 
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    return program.module(), _describe_input(program, spec)
+    inputs = list(program.graph_signature.user_inputs)
+    check_single_input(inputs, spec)
+    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == inputs[0])
+    model_input = ModelInput.parse(inputs[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)
+    return program.module(), model_input
 
 
 @contextmanager
@@ -477,10 +451,3 @@ def force_weights_only() -> Iterator[None]:
             del os.environ[key]
         else:
             os.environ[key] = before
-
-
-def _describe_input(program: Any, spec: str) -> ModelInput:
-    names = list(program.graph_signature.user_inputs)
-    check_single_input(names, spec)
-    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == names[0])
-    return ModelInput.parse(names[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)
