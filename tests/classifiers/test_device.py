@@ -258,9 +258,7 @@ def test_gpus_of_the_machine_are_listed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_function_cannot_be_put_on_a_gpu() -> None:
     classifier = load_classifier(lambda batch: np.ones((len(batch), 2)) / 2, name="halves")
-    with pytest.raises(
-        ClassifierError, match=r"device='cuda:0' cannot be used: classifier 'halves' .*pass device='auto'"
-    ):
+    with pytest.raises(ClassifierError, match=r"device='cuda:0' cannot .* 'halves' .*pass device='auto'"):
         classifier.on_device("cuda:0")
     assert classifier.on_device("auto") is classifier
 

@@ -51,31 +51,21 @@ def list_gpus(device: str) -> list[str]:
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A model on one device.
-
-    Attributes
-    ----------
-    device
-        Where it runs.
-    run
-        From the input of the model on the device to its output [n, classes], there or on the host.
-    dtype
-        Number type of the input; raw pixels for `torch.uint8`.
-    channels_last
-        Memory format of the input.
-    batch_size
-        The only number of images that the model takes at once, or None.
-    probe
-        Like `run`, for a few images whose memory is measured; None for `run` itself. A model that is compiled must not
-        be compiled for them.
-    """
+    """A model on one device."""
 
     device: torch.device
+    """Where it runs."""
     run: Callable[[Tensor], Tensor]
+    """From the input of the model on the device to its output [n, classes], there or on the host."""
     dtype: torch.dtype
+    """Number type of the input; raw pixels for `torch.uint8`."""
     channels_last: bool = False
+    """Memory format of the input."""
     batch_size: int | None = None
+    """The only number of images that the model takes at once, or None."""
     probe: Callable[[Tensor], Tensor] | None = None
+    """Like `run`, for a few images whose memory is measured; None for `run` itself. A model that is compiled must not
+    be compiled for them."""
 
 
 class PlacedImages:

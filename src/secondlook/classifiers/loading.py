@@ -53,35 +53,24 @@ TYPE_NAMES: Mapping[object, str] = {
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The options that every model scheme takes, as given to `load_classifier`.
-
-    Attributes
-    ----------
-    spec
-        The spec, or a description of the object, for messages; also the default name.
-    scheme
-        Name of the model scheme.
-    output, default_output, name
-        As given to `load_classifier`, or None.
-    name_in_spec
-        Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone.
-    settings
-        Individual preprocessing settings that were given.
-    preprocessing
-        Complete preprocessing that was given, or None.
-    authorization
-        HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None.
-    """
+    """The options that every model scheme takes, as given to `load_classifier`."""
 
     spec: str
+    """The spec, or a description of the object, for messages; also the default name."""
     scheme: str = ""
+    """Name of the model scheme."""
     output: Output | None = None
     default_output: Output | None = None
     name: str | None = None
+    """As given to `load_classifier`, or None."""
     name_in_spec: bool = False
+    """Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone."""
     settings: Mapping[str, object] = field(default_factory=dict)
+    """Individual preprocessing settings that were given."""
     preprocessing: Preprocessing | None = None
+    """Complete preprocessing that was given, or None."""
     authorization: str | None = field(default=None, repr=False)
+    """HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None."""
 
     @property
     def display_name(self) -> str:
@@ -137,37 +126,25 @@ Opener = Callable[..., Classifier]
 
 @dataclass(frozen=True)
 class ModelScheme:
-    """One kind of model that can be loaded.
-
-    Attributes
-    ----------
-    name
-        The text before the colon of a spec.
-    form
-        The form of a spec, with placeholders.
-    summary
-        One line for tables.
-    extra
-        The optional dependencies that it needs, or None.
-    open
-        `open(target, options, **scheme_options)`; `target` is the location of the spec, or the object.
-    recognizes
-        Tells whether an object is of this kind; None if there are only specs.
-    is_data_only
-        Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
-        machine, so that it may be loaded for a file from someone else, such as a policy.
-    describes_itself
-        Whether its models come with their preprocessing, or do it themselves, so that none is taken from another model.
-    """
+    """One kind of model that can be loaded."""
 
     name: str
+    """The text before the colon of a spec."""
     form: str
+    """The form of a spec, with placeholders."""
     summary: str
+    """One line for tables."""
     extra: str | None
+    """The optional dependencies that it needs, or None."""
     open: Opener
+    """`open(target, options, **scheme_options)`; `target` is the location of the spec, or the object."""
     recognizes: Callable[[object], bool] | None
+    """Tells whether an object is of this kind; None if there are only specs."""
     is_data_only: bool = False
+    """Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
+    machine, so that it may be loaded for a file from someone else, such as a policy."""
     describes_itself: bool = False
+    """Whether its models come with their preprocessing, or do it themselves, so that none is taken from another."""
 
     @property
     def options(self) -> Mapping[str, object]:

@@ -21,21 +21,14 @@ MAX_PADDED_BYTES = 4 * 2**30
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An image input with four axes.
-
-    Attributes
-    ----------
-    name
-        Name of the input in the model.
-    shape
-        Sizes of the four axes; None for a dynamic axis.
-    dtype
-        Number type of the input.
-    """
+    """An image input with four axes."""
 
     name: str
+    """Name of the input in the model."""
     shape: tuple[int | None, ...]
+    """Sizes of the four axes; None for a dynamic axis."""
     dtype: InputType
+    """Number type of the input."""
 
     @classmethod
     def parse(

@@ -55,24 +55,16 @@ SEAL_METADATA = "secondlook.checksum"
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file, which may come from elsewhere; one that is damaged is a `ClassifierError`.
-
-    Attributes
-    ----------
-    path
-        The file.
-    spec
-        What messages call it.
-    threads
-        Threads per operator on the CPU; None for all cores, or as many as the process is limited to.
-    timeout
-        Seconds that loading may take.
-    """
+    """An ONNX file, which may come from elsewhere; one that is damaged is a `ClassifierError`."""
 
     path: Path
+    """The file."""
     spec: str
+    """What messages call it."""
     threads: int | None = None
+    """Threads per operator on the CPU; None for all cores, or as many as the process is limited to."""
     timeout: float = DEFAULT_TIMEOUT
+    """Seconds that loading may take."""
 
     def read_metadata(self) -> dict[str, str]:
         """Return the metadata: texts by key, of several with the same key the last one."""

@@ -52,25 +52,17 @@ MIN_PART = 8
 
 @dataclass(frozen=True)
 class SessionRun:
-    """A call of a session with arrays or with tensors of torch; a model can contain an endless loop.
-
-    Attributes
-    ----------
-    session
-        The session of ONNX Runtime.
-    model_input, output_name
-        The input of the model and the output to use.
-    name
-        Name of the classifier, for messages.
-    timeout
-        Seconds that one batch may take.
-    """
+    """A call of a session with arrays or with tensors of torch; a model can contain an endless loop."""
 
     session: Any
+    """The session of ONNX Runtime."""
     model_input: ModelInput
     output_name: str
+    """The input of the model and the output to use."""
     name: str
+    """Name of the classifier, for messages."""
     timeout: float
+    """Seconds that one batch may take."""
 
     def __call__(self, inputs: Array) -> Array:
         """Return the output of the model for an array. -> [n, classes]"""
@@ -122,17 +114,12 @@ class SplitRun(SessionRun):
 
     Threads that share the work of every operator wait for each other after each; the parts of a batch do not. But parts
     of a few images take less time than it takes to hand them to the threads.
-
-    Attributes
-    ----------
-    part
-        The call for a part, whose session uses the thread that calls it.
-    n_parts
-        Number of parts, one for each core.
     """
 
     part: SessionRun
+    """The call for a part, whose session uses the thread that calls it."""
     n_parts: int
+    """Number of parts, one for each core."""
 
     def __call__(self, inputs: Array) -> Array:
         """Return the output of the model for an array. -> [n, classes]"""
