@@ -165,7 +165,7 @@ def open_torchvision(
     return wrap_module(
         model,
         options,
-        _parse_transforms(entry.transforms()),
+        _parse_transforms(entry.transforms(), options.spec),
         placed,
         output=options.expect_output("logits"),
         class_names=tuple(entry.meta["categories"]) if pretrained else None,
@@ -186,8 +186,14 @@ def _check_weights_file(name: str, file: str, published: list[str], spec: str) -
         )
 
 
-def _parse_transforms(transforms: Any) -> Preprocessing:
+def _parse_transforms(transforms: Any, spec: str) -> Preprocessing:
     """Return the preprocessing equal to the transforms of pretrained torchvision weights."""
+    for attribute in ("resize_size", "crop_size", "mean", "std", "interpolation"):
+        if not hasattr(transforms, attribute):
+            raise ClassifierError(
+                f"the transforms of {spec!r} ({type(transforms).__name__}) have no {attribute}; "
+                "expected those of an image classifier."
+            )
     return Preprocessing(
         resize=_parse_side_or_size(transforms.resize_size),
         crop=_parse_side_or_size(transforms.crop_size),
