@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.policy_maker import attach
-from secondlook.predictions import Execution
 from secondlook.arrays import Array
 from secondlook.classifiers import TorchClassifier, load_classifier
 from secondlook.decisions import score
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.policies import Policy, certify
-from secondlook.predictions import collect
+from secondlook.policies import certify
+from secondlook.predictions import Execution, collect
 from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, apply_view_to_tensor
+from tests.policy_maker import attach
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")

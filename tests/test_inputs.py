@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 import secondlook as sl
-from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
+from tests.policy_maker import attach
 
 VIEWS = "identity hflip"
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)

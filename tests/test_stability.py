@@ -34,13 +34,13 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from tests.policy_maker import attach
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS, parse_metric, rank
 from secondlook.views import PRESETS, STEPS
+from tests.policy_maker import attach
 
 RECORDED = Path(__file__).with_name("stability.json")
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"

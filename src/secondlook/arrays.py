@@ -72,6 +72,14 @@ def default_ids(n_images: int) -> tuple[str, ...]:
     return tuple(islice(map("".join, product("0123456789", repeat=6)), n_images))  # in half the time
 
 
+def as_pixels(images: Array) -> Array:
+    """Return images as contiguous uint8 pixels. uint8, or float32 in [0, 1] -> uint8 of the same shape"""
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    pixels: Array = np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    return pixels
+
+
 def describe_image_fault(images: object) -> str | None:
     """Return how something fails to be uint8, or float32 in [0, 1], [N, H, W, 1 or 3]; None where it does not."""
     if not isinstance(images, np.ndarray):

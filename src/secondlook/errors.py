@@ -4,7 +4,8 @@ A message has fields, so that each front end names arguments in its own language
 `--force` on the command line. `str(error)` is the Python form.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 NameArgument = Callable[[str, object], str]
@@ -13,6 +14,9 @@ NameArgument = Callable[[str, object], str]
 ANY: Any = ...
 """Value of an argument in a repair that the user knows best: `Repair("pass {labels}", labels=ANY)`."""
 _UNKNOWN: Any = object()
+
+LONGEST_REASON = 300
+"""Characters of a library's message that are kept in ours."""
 
 
 class Repair:
@@ -65,8 +69,8 @@ class Message:
         repair = self.repair.word(name_argument) if isinstance(self.repair, Repair) else self.repair
         if self.argument is None and repair is None:
             return self.fault
-        end = "." if repair is None else f"; {repair.rstrip('.')}."
-        return f"{start}{self.fault.rstrip('.')}{end}"
+        sentence = f"{start}{self.fault.rstrip('.')}" + ("" if repair is None else f"; {repair.rstrip('.')}")
+        return sentence if sentence.endswith("?") else f"{sentence}."
 
     def __str__(self) -> str:
         return self.word(name_in_python)
@@ -146,3 +150,24 @@ class MissingExtraError(SecondLookError):
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs {package!r}. Install it with: pip install 'secondlook[{extra}]'")
+
+
+def shorten_reason(error: BaseException) -> str:
+    """Return the first line of an error's message, cut to a readable length; the type of an error without one."""
+    lines = str(error).strip().splitlines()
+    reason = lines[0].strip().rstrip(".;:") if lines else ""
+    return (reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}...") or type(error).__name__
+
+
+@contextmanager
+def reject_failures(problem: str, repair: str) -> Iterator[None]:
+    """Raise whatever a library raises on a model from elsewhere as a `ClassifierError`: problem, reason, repair.
+
+    No list of exceptions is complete here: a damaged file makes the libraries fail in ways that they do not document.
+    """
+    try:
+        yield
+    except SecondLookError:
+        raise
+    except Exception as error:
+        raise ClassifierError(f"{problem}: {shorten_reason(error)}; {repair}") from error

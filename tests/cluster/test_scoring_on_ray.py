@@ -20,7 +20,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
 from secondlook.decisions import score
 from secondlook.errors import SourceError
-from secondlook.policies import Policy, Policy
+from secondlook.policies import Policy
 from secondlook.predictions import ComputedChunk
 from tests.classifiers.test_pickling import write_model
 from tests.cluster.test_ray_engine import wait_until

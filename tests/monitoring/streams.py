@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from secondlook.classifiers import load_classifier
 from secondlook.monitoring import Monitor
-from secondlook.policies import Calibration, Guarantee, Policy, Policy, make_reference
+from secondlook.policies import Calibration, Guarantee, Policy, make_reference
 
 Row = dict[str, Any]
 CLASSES = ("cat", "dog", "bird", "<b>fish</b>")

@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.policies import Policy, Policy
+from secondlook.policies import Policy
 from secondlook.predictions import Predictions, collect
+from tests.policy_maker import attach
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 rotate:5 gamma:0.8 zoom:1.1+contrast:1.2"
 N_CLASSES = 4

@@ -11,7 +11,6 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import ExportedFile, load_decider, load_policy
@@ -19,11 +18,12 @@ from secondlook.errors import DecisionError, ExportError
 from secondlook.onnx_export import export, export_onnx
 from secondlook.onnx_export.conversion import iterate_graphs
 from secondlook.onnx_export.networks import BATCH_NAME, make_networks
-from secondlook.policies import Policy, Policy, certify, fit_schedule
+from secondlook.policies import Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
 from tests.onnx_export.conftest import N_CLASSES, make_images, make_policy, write_network
+from tests.policy_maker import attach
 
 METHODS: dict[str, dict[str, Any]] = {
     "mean": {},

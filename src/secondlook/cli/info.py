@@ -145,17 +145,17 @@ def _describe_policy(policy: "Policy", path: Path) -> Facts:
 
 
 def _describe_onnx_file(path: Path) -> Facts:
-    from secondlook.classifiers import read_onnx_metadata
+    from secondlook.classifiers import OnnxFile
     from secondlook.policies import POLICY_METADATA
 
-    if POLICY_METADATA not in read_onnx_metadata(path, str(path)):
+    if POLICY_METADATA not in OnnxFile(path, str(path)).read_metadata():
         return _describe_model(f"onnx:{path}")
     return _describe_decider(path)
 
 
 def _describe_decider(path: Path) -> Facts:
     """Return all facts about the policy of an exported file, and how the file is used."""
-    from secondlook.classifiers import read_onnx_opset
+    from secondlook.classifiers import OnnxFile
     from secondlook.decisions import INPUT_NAME, list_outputs, load_decider
 
     decider = load_decider(path, device="cpu")
@@ -169,7 +169,7 @@ def _describe_decider(path: Path) -> Facts:
         "pixels": "0 to 255" if record.pixels == "uint8" else "0 to 1",
         "classes of the output": record.classes,
         "computes": looks,
-        "opset": read_onnx_opset(path, str(path)),
+        "opset": OnnxFile(path, str(path)).read_opset(),
         "size": f"{path.stat().st_size:,} bytes",
         "exported by": f"secondlook {record.secondlook}",
     }

@@ -13,11 +13,11 @@ import numpy as np
 
 import secondlook
 from secondlook import errors
-from secondlook.classifiers import limit_threads
 from secondlook.cluster.connection import summarize_error
 from secondlook.errors import ClusterError, SecondLookError
 from secondlook.predictions import Worker
 from secondlook.sources import Source, Subset
+from secondlook.threads import limit_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa

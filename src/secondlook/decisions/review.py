@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from secondlook.arrays import Array
-from secondlook.classifiers import as_pixels
+from secondlook.arrays import Array, as_pixels
 from secondlook.decisions.chunks import ScoreChunks
 from secondlook.decisions.formats import open_text, translate_write_errors
 from secondlook.errors import ANY, DecisionError, Repair

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, is_whole_number
-from secondlook.classifiers import LUMINANCE_WEIGHTS, Preprocessing
+from secondlook.classifiers import Preprocessing
 from secondlook.errors import ClassifierError, ExportError
 from secondlook.onnx_export.graph import Graph, Tensor, as_int64
 
@@ -196,7 +196,7 @@ def _add_channel_conversion(graph: Graph, images: Tensor, preprocessing: Preproc
 
 def _add_luminance(graph: Graph, images: Tensor) -> Tensor:
     """Convert color images to gray. uint8|float32 [N, h, w, 3] -> the same type [N, h, w, 1]"""
-    weights = np.array(LUMINANCE_WEIGHTS, dtype=np.float32)[:, None]
+    weights = np.array(Preprocessing.LUMINANCE_WEIGHTS, dtype=np.float32)[:, None]
     if images.dtype == np.float32:
         return graph.op("MatMul", images, weights / 65536)
     # Whole numbers up to 2 ** 24 and divisions by powers of two are exact in float32.

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
@@ -26,7 +26,7 @@ from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
-from secondlook.classifiers import Classifier, Preprocessing, is_sealed, read_onnx_metadata
+from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import confidence as compute_confidence
 from secondlook.estimators import find_method, running_confidence
@@ -698,7 +698,7 @@ def _read_content(path: Path) -> bytes:
     if not has_onnx_suffix(path):
         return path.read_bytes()
     try:
-        metadata: Mapping[str, str] = read_onnx_metadata(path, str(path))
+        metadata = OnnxFile(path, str(path)).read_metadata()
     except ClassifierError as error:
         raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
     if POLICY_METADATA not in metadata:
@@ -706,7 +706,7 @@ def _read_content(path: Path) -> bytes:
             f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
             "export_onnx(policy, out), or pass a policy file (.json)."
         )
-    if not is_sealed(path):
+    if not OnnxFile(path, str(path)).is_sealed():
         raise DecisionError(
             f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
             "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray
-from secondlook.classifiers import as_pixels
+from secondlook.arrays import Array, Float64Array, IntArray, as_pixels
 from secondlook.errors import ReportError
 from secondlook.report.study import Study
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from secondlook.classifiers import Preprocessing, as_pixels
+from secondlook.arrays import as_pixels
+from secondlook.classifiers import Preprocessing
 from secondlook.errors import ReportError, SecondLookError
 from secondlook.files import write_bytes_atomically
 from secondlook.monitoring import (

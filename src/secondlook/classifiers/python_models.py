@@ -1,16 +1,63 @@
-"""scikit-learn estimators: `predict_proba` on flattened pixels."""
+"""Models in Python: functions and scikit-learn estimators."""
 
 import hashlib
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier, digest_files, digest_values, find_model_file, reject_failures
-from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import ClassifierError
+from secondlook.classifiers.classifier import Classifier, digest_files, digest_values, find_model_file
+from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
+from secondlook.classifiers.preprocessing import GEOMETRY, Preprocessing
+from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
+
+FUNCTION_SETTINGS = (*GEOMETRY, "size")
+"""The preprocessing settings that apply to a function, which does its own normalization."""
+
+
+class FunctionClassifier(Classifier):
+    """A function from uint8|float32 [N, H, W, C] to [N, classes]."""
+
+    def __init__(self, function: Callable[[Array], Any], options: LoadOptions) -> None:
+        super().__init__(
+            name=options.display_name,
+            digest=digest_values("function", options.name) if options.name else "",
+            output=options.output or options.default_output or "probabilities",
+            preprocessing=options.override(Preprocessing(layout="NHWC")),
+        )
+        self._function = function
+
+    def forward(self, images: Array) -> Array:
+        """Return the output of the function; a torch tensor is moved to the CPU."""
+        values = self._function(images)
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().numpy()
+        array: Array = values
+        return array
+
+
+@model_scheme(
+    "function",
+    form="function:package.module:name",
+    summary="Python function (or any callable) from a uint8 batch [N, H, W, C] to an array [N, classes]",
+    recognizes=callable,
+    describes_itself=True,
+)
+def open_function(target: object, options: LoadOptions) -> Classifier:
+    """Wrap a callable, given as an object or by its name."""
+    for setting in options.changed_settings:
+        if setting not in FUNCTION_SETTINGS:
+            raise ClassifierError(
+                f"has no effect on {options.spec!r}, because a function gets raw pixels",
+                argument=setting,
+                repair="normalize inside the function",
+            )
+    function = import_object(target, options.spec) if isinstance(target, str) else target
+    if not callable(function):
+        raise ClassifierError(f"{options.spec!r} is {function!r}, which is not callable; expected a function.")
+    return FunctionClassifier(function, options)
 
 
 class SklearnClassifier(Classifier):
@@ -41,8 +88,8 @@ class SklearnClassifier(Classifier):
         if features.shape[1] != expected:
             raise ClassifierError(
                 f"classifier {self.name!r} takes {expected} features per image, but images of shape "
-                f"{list(images.shape[1:])} have {features.shape[1]}; pass resize=(height, width) and gray= as in "
-                "training."
+                f"{list(images.shape[1:])} have {features.shape[1]}",
+                repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY),
             )
         probabilities: Array = self.estimator.predict_proba(features)
         return probabilities
@@ -75,8 +122,8 @@ def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = Fals
 def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str]:
     if trust_pickle is not True:
         raise ClassifierError(
-            f"{spec!r} is a pickle, and loading a pickle can run any code; "
-            "pass trust_pickle=True if you trust where the file comes from."
+            f"{spec!r} is a pickle, and loading a pickle can run any code",
+            repair=Repair("pass {trust_pickle} if you trust where the file comes from", trust_pickle=True),
         )
     file = find_model_file(location, spec)
     import joblib  # type: ignore[import-untyped]
