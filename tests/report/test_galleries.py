@@ -20,7 +20,7 @@ from secondlook.views import apply_view
 
 @pytest.fixture
 def study(preds: Predictions) -> Study:
-    return build_study(preds, ["msr", "mean"])
+    return build_study(preds, methods=["msr", "mean"])
 
 
 def open_picture(uri: str) -> Image.Image:
@@ -42,7 +42,7 @@ def test_errors_of_both_ends_and_rejected_correct_predictions_are_chosen(study: 
 
 
 def test_few_images_are_all_chosen(preds: Predictions) -> None:
-    few = build_study(preds.select(images=np.arange(50)), ["msr"])
+    few = build_study(preds.select(images=np.arange(50)), methods=["msr"])
     assert sorted(choose_images(few, "msr").tolist()) == list(range(50))
 
 

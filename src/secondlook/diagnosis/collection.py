@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from secondlook.arrays import IntArray
 from secondlook.classifiers import Classifier
 from secondlook.diagnosis.auto import ViewChoice, auto_views, refine_choice
 from secondlook.estimators import tuning_positions
-from secondlook.predictions import BatchSize, Predictions, collect
+from secondlook.predictions import BatchSize, Engine, Predictions, collect
 from secondlook.sources import Source, Subset
 from secondlook.views import AUTO, ViewsLike, as_view_set
 
@@ -34,6 +35,8 @@ def collect_views(
     store: Path | None = None,
     batch_size: BatchSize = "auto",
     progress: bool = True,
+    device: str = "auto",
+    engine: Engine | None = None,
 ) -> CollectedViews:
     """Collect predictions for given views; "auto" chooses views first.
 
@@ -41,12 +44,19 @@ def collect_views(
     pass are checked again on all tuning images.
     """
     indices, choice = choose_tuning_images(source), None
+    execution: dict[str, Any] = {
+        "store": store,
+        "batch_size": batch_size,
+        "progress": progress,
+        "device": device,
+        "engine": engine,
+    }
     if isinstance(views, str) and views == AUTO:
         # Fewer than four images are too few to set one apart, and to certify anything.
         sample = Subset(source, indices, source.spec, source.on_error) if len(indices) else source
-        choice = auto_views(classifier, sample, top_k=top_k, store=store, batch_size=batch_size, progress=progress)
+        choice = auto_views(classifier, sample, top_k=top_k, **execution)
         views = choice.views
-    preds = collect(classifier, source, as_view_set(views), store=store, batch_size=batch_size, progress=progress)
+    preds = collect(classifier, source, as_view_set(views), **execution)
     # Images that could not be read are not in the predictions.
     ids = frozenset(source.ids[index] for index in indices)
     tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray
+from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import as_pixels
-from secondlook.errors import ReportError
+from secondlook.errors import ANY, Repair, ReportError
 from secondlook.report.study import Study
 
 MAX_IMAGES = 200
@@ -66,7 +66,10 @@ def choose_images(study: Study, method: str, most_looks: IntArray | None = None)
 
 def rank_changes(study: Study) -> IntArray:
     """Return how many ranks each image gains by the second look (or loses, if negative). int64 [N]"""
-    before, after = (_mean_ranks(study.confidences[name]) for name in (study.baseline, study.second_look or ""))
+    from scipy.stats import rankdata
+
+    # From the most confident (1) down, the mean rank for ties.
+    before, after = (rankdata(-study.confidences[name]) for name in (study.baseline, study.second_look or ""))
     return np.rint(before - after).astype(np.int64)
 
 
@@ -119,14 +122,6 @@ def _take_in_turn(lists: list[Iterator[int]]) -> Iterator[int]:
                 yield number
 
 
-def _mean_ranks(confidence: Float64Array) -> Float64Array:
-    """Return the rank of each image from the most confident (1) down, the mean rank for ties. float64 [N]"""
-    from scipy.stats import rankdata
-
-    ranks: Float64Array = np.asarray(rankdata(-confidence), dtype=np.float64)
-    return ranks
-
-
 def _draw_image(study: Study, pixels: Array, outputs: Array) -> GalleryImage:
     from secondlook.views import apply_view
 
@@ -159,6 +154,6 @@ def _check_pixels(pixels: object, index: int) -> Array:
     else:
         got = f"{pixels.dtype} {list(pixels.shape)}"
     raise ReportError(
-        f"image({index}) returned {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]; "
-        "correct the function passed as image=."
+        f"image({index}) returned {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]",
+        repair=Repair("correct the function passed as {image}", image=ANY),
     )
