@@ -4,14 +4,16 @@ import io
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from secondlook.arrays import Array
 from secondlook.metrics import Interval
 from secondlook.report.displays import CORRECT, REFERENCE, WRONG, looks_ticks, risk_axis_end
 from secondlook.report.findings import Findings
-from secondlook.report.operating_points import CertifiedPoints, point_at_risk
+from secondlook.report.operating_points import NOTHING_ACCEPTED, point_at_risk
 from secondlook.tables import format_csv_row
 
 if TYPE_CHECKING:
@@ -20,62 +22,21 @@ if TYPE_CHECKING:
 
 Rows = Iterable[Sequence[object]]
 
-METHOD_COLUMNS = (
-    "method",
-    "metric",
-    "better",
-    "value",
-    "low",
-    "high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "verdict",
-    "images",
-    "errors",
-    "reason",
-)
-OPERATING_POINT_COLUMNS = (
-    "method",
-    "tolerated_risk",
-    "threshold",
-    "accepted",
-    "rejected",
-    "errors_accepted",
-    "guaranteed_threshold",
-    "guaranteed_accepted",
-    "guaranteed_errors_accepted",
-)
-CLASS_COLUMNS = ("class", "images", "errors", "error_rate", "accepted", "coverage", "errors_accepted", "risk", "auroc")
-CONFUSION_COLUMNS = ("label", "predicted", "correct", "images", "accepted")
-ADAPTIVE_COLUMNS = ("margin", "looks", "certified_coverage", "differing", "default_tolerance")
-GALLERY_COLUMNS = ("id", "index", "label", "predicted", "correct", "accepted", "looks")
-VIEW_COLUMNS = ("view", "accuracy", "auroc_alone", "auroc_without", "change", "change_low", "change_high")
-
 
 def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the file name and the bytes of each table."""
-    methods = tuple(findings.study.confidences)
-    for name, columns, rows in (
-        ("facts", ("fact", "value"), facts.items()),
-        ("methods", METHOD_COLUMNS, _method_rows(findings)),
-        ("risk-coverage", ("method", "accepted", "coverage", "risk"), _curve_rows(findings)),
-        ("risk-coverage-bands", ("method", "coverage", "low", "high"), _band_rows(findings)),
-        ("operating-points", OPERATING_POINT_COLUMNS, _operating_point_rows(findings)),
-        ("adaptive-looking", ADAPTIVE_COLUMNS, _adaptive_rows(findings)),
-        ("histograms", ("method", "from", "to", "correct", "wrong"), _histogram_rows(findings)),
-        ("reliability", ("method", "confidence", "accuracy", "images"), _reliability_rows(findings)),
-        ("classes", CLASS_COLUMNS, _class_rows(findings)),
-        ("views", VIEW_COLUMNS, _view_rows(findings)),
-        ("confusions", CONFUSION_COLUMNS, _confusion_rows(findings)),
-        ("galleries", (*GALLERY_COLUMNS, *methods), _gallery_rows(findings)),
-        ("skipped", ("id", "reason"), findings.study.preds.skipped),
-    ):
-        yield f"{name}.csv", _encode_csv(columns, rows)
+    yield "facts.csv", _encode_csv(("fact", "value"), facts.items())
+    for name, (columns, list_rows) in TABLES.items():
+        methods = tuple(findings.study.confidences) if name == "galleries" else ()
+        yield f"{name}.csv", _encode_csv((*columns.split(), *methods), list_rows(findings))
 
 
 def _encode_csv(columns: Sequence[str], rows: Rows) -> bytes:
     return "".join(map(format_csv_row, itertools.chain([columns], rows))).encode("utf-8")
+
+
+def _zip_arrays(method: str, *columns: Array) -> Rows:
+    return ((method, *row) for row in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
@@ -90,30 +51,24 @@ def _method_rows(findings: Findings) -> Rows:
 
 def _curve_rows(findings: Findings) -> Rows:
     for name, curve in findings.curves.items():
-        for accepted, risk in zip(curve.accepted.tolist(), curve.risk.tolist(), strict=True):
-            yield name, accepted, accepted / findings.study.n_images, risk
+        yield from _zip_arrays(name, curve.accepted, curve.accepted / findings.study.n_images, curve.risk)
 
 
 def _band_rows(findings: Findings) -> Rows:
     for name, curve in findings.curves.items():
-        columns = (curve.band_coverage.tolist(), curve.low.tolist(), curve.high.tolist())
-        yield from ((name, *row) for row in zip(*columns, strict=True))
+        yield from _zip_arrays(name, curve.band_coverage, curve.low, curve.high)
 
 
 def _operating_point_rows(findings: Findings) -> Rows:
     study = findings.study
     for name, ranking in study.rankings.items():
+        certified = findings.certified[name]
         for index, risk in enumerate(findings.risks.tolist()):
             point = point_at_risk(ranking, risk)
+            guaranteed = NOTHING_ACCEPTED if isinstance(certified, str) else certified[index]
+            cells = astuple(guaranteed) if guaranteed.accepted else (None, None, None)
             counts = (point.accepted, study.n_images - point.accepted, point.errors)
-            yield name, risk, point.threshold, *counts, *_certified_cells(findings.certified[name], index)
-
-
-def _certified_cells(certified: CertifiedPoints | str, index: int) -> tuple[object, object, object]:
-    if isinstance(certified, str) or certified[index].accepted == 0:
-        return None, None, None
-    point = certified[index]
-    return point.threshold, point.accepted, point.errors
+            yield name, risk, point.threshold, *counts, *cells
 
 
 def _adaptive_rows(findings: Findings) -> Rows:
@@ -124,16 +79,13 @@ def _adaptive_rows(findings: Findings) -> Rows:
 
 
 def _histogram_rows(findings: Findings) -> Rows:
-    for name, histogram in findings.histograms.items():
-        edges = histogram.edges.tolist()
-        columns = (edges[:-1], edges[1:], histogram.correct.tolist(), histogram.wrong.tolist())
-        yield from ((name, *row) for row in zip(*columns, strict=True))
+    for name, one in findings.histograms.items():
+        yield from _zip_arrays(name, one.edges[:-1], one.edges[1:], one.correct, one.wrong)
 
 
 def _reliability_rows(findings: Findings) -> Rows:
     for name, curve in findings.reliability.items():
-        columns = (curve.confidence.tolist(), curve.accuracy.tolist(), curve.images.tolist())
-        yield from ((name, *row) for row in zip(*columns, strict=True))
+        yield from _zip_arrays(name, curve.confidence, curve.accuracy, curve.images)
 
 
 def _class_rows(findings: Findings) -> Rows:
@@ -166,6 +118,29 @@ def _gallery_rows(findings: Findings) -> Rows:
         decision = (bool(study.correct[index]), accepted, looks)
         yield study.preds.ids[index], given, label, predicted, *decision, *confidences
 
+
+TABLES: dict[str, tuple[str, Callable[[Findings], Rows]]] = {
+    "methods": (
+        "method metric better value low high difference difference_low difference_high verdict images errors reason",
+        _method_rows,
+    ),
+    "risk-coverage": ("method accepted coverage risk", _curve_rows),
+    "risk-coverage-bands": ("method coverage low high", _band_rows),
+    "operating-points": (
+        "method tolerated_risk threshold accepted rejected errors_accepted "
+        "guaranteed_threshold guaranteed_accepted guaranteed_errors_accepted",
+        _operating_point_rows,
+    ),
+    "adaptive-looking": ("margin looks certified_coverage differing default_tolerance", _adaptive_rows),
+    "histograms": ("method from to correct wrong", _histogram_rows),
+    "reliability": ("method confidence accuracy images", _reliability_rows),
+    "classes": ("class images errors error_rate accepted coverage errors_accepted risk auroc", _class_rows),
+    "views": ("view accuracy auroc_alone auroc_without change change_low change_high", _view_rows),
+    "confusions": ("label predicted correct images accepted", _confusion_rows),
+    "galleries": ("id index label predicted correct accepted looks", _gallery_rows),
+    "skipped": ("id reason", lambda findings: findings.study.preds.skipped),
+}
+"""Columns and rows of each table; that of the galleries also has the confidence of each method."""
 
 COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
 """Distinguishable with any kind of color vision; the page uses the same colors."""

@@ -44,17 +44,14 @@ STATUS_MARKERS: dict[Status, tuple[str, str]] = {
 ROW_HEIGHT = 0.28
 
 Quantity = Literal["auroc_with_image", "auroc_alone", "accuracy", "agreement", "confident_agreement"]
-QUANTITIES: dict[Quantity, tuple[str, str]] = {
-    "auroc_with_image": (
-        "AUROC of the mean over the image and the view",
-        "labels, correct and wrong predictions",
-    ),
-    "auroc_alone": ("AUROC of the view alone", "labels, correct and wrong predictions"),
-    "accuracy": ("accuracy of the view alone", "labels"),
-    "agreement": ("same prediction as the image itself", "nothing"),
-    "confident_agreement": ("same prediction, among the confident half of the images", "nothing"),
+LABELS = {
+    "auroc_with_image": "AUROC of the mean over the image and the view",
+    "auroc_alone": "AUROC of the view alone",
+    "accuracy": "accuracy of the view alone",
+    "agreement": "same prediction as the image itself",
+    "confident_agreement": "same prediction, among the confident half of the images",
 }
-"""What the axis of `ViewsDisplay` shows, and what it needs."""
+"""Label of the axis of `ViewsDisplay`, by quantity."""
 
 
 class RunLike(Protocol):
@@ -103,7 +100,6 @@ class ConfidenceDisplay(Display, ABC):
         confidence: ArrayLike,
         *,
         name: str | None = None,
-        ax: "Axes | None" = None,
         **plot_kw: Any,
     ) -> Self:
         """Draw a confidence that you already have; `plot_kw` goes to `plot`. bool [N], float [N]"""
@@ -118,7 +114,6 @@ class ConfidenceDisplay(Display, ABC):
         top_k: int = 1,
         tuning: object = None,
         name: str | None = None,
-        ax: "Axes | None" = None,
         **plot_kw: Any,
     ) -> Self:
         """Draw a confidence of labeled predictions.
@@ -136,10 +131,8 @@ class ConfidenceDisplay(Display, ABC):
             Images that are not drawn, and on which the method is fitted, as in `evaluate`.
         name
             Name in the legend, by default the method.
-        ax
-            Axes to draw on, by default those of a new figure.
         **plot_kw
-            Passed to `plot`.
+            Passed to `plot`; `ax` are the axes to draw on, by default those of a new figure.
         """
         if not preds.has_labels:
             raise MetricError(
@@ -154,18 +147,10 @@ class ConfidenceDisplay(Display, ABC):
         fitted = fit_methods(preds, [method], tuning=tuning, predict_from=predict_from, top_k=top_k)
         judged = fitted.select_judged(preds)
         correct, values = judged.correct(predict_from=predict_from, top_k=top_k), fitted.compute(judged, method)
-        return cls.from_confidence(correct, values, name=method if name is None else name, ax=ax, **plot_kw)
+        return cls.from_confidence(correct, values, name=method if name is None else name, **plot_kw)
 
     @classmethod
-    def from_run(
-        cls,
-        run: RunLike,
-        method: str = "mean",
-        *,
-        name: str | None = None,
-        ax: "Axes | None" = None,
-        **plot_kw: Any,
-    ) -> Self:
+    def from_run(cls, run: RunLike, method: str = "mean", *, name: str | None = None, **plot_kw: Any) -> Self:
         """Draw a confidence of the judged images of a run, with classes predicted as in the run."""
         tuning = getattr(run, "tuning_positions", ())
         return cls.from_predictions(
@@ -175,7 +160,6 @@ class ConfidenceDisplay(Display, ABC):
             top_k=run.top_k,
             tuning=tuning if len(tuning) else None,
             name=name,
-            ax=ax,
             **plot_kw,
         )
 
@@ -210,13 +194,12 @@ class RiskCoverageDisplay(ConfidenceDisplay):
         confidence: ArrayLike,
         *,
         name: str | None = None,
-        ax: "Axes | None" = None,
         **plot_kw: Any,
     ) -> Self:
         """Draw the curve of a confidence that you already have; `plot_kw` goes to `plot`. bool [N], float [N]"""
         perfect = risk_coverage(correct, confidence, order="perfect")
         area = aurc(correct, confidence)
-        return cls(risk_coverage(correct, confidence), perfect=perfect, aurc=area, name=name).plot(ax, **plot_kw)
+        return cls(risk_coverage(correct, confidence), perfect=perfect, aurc=area, name=name).plot(**plot_kw)
 
     def plot(self, ax: "Axes | None" = None, *, ref_line: bool = True, **line_kw: Any) -> Self:
         """Draw the curve and, as a dotted line, that of the perfect order; `line_kw` goes to `Axes.plot`."""
@@ -266,13 +249,12 @@ class ReliabilityDisplay(ConfidenceDisplay):
         confidence: ArrayLike,
         *,
         name: str | None = None,
-        ax: "Axes | None" = None,
         bins: int = 15,
         **plot_kw: Any,
     ) -> Self:
         """Draw the curve of a confidence that you already have; `plot_kw` goes to `plot`. bool [N], float [N]"""
         curve = reliability(correct, confidence, bins=bins)
-        return cls(curve, ece=ece(correct, confidence, bins=bins), name=name).plot(ax, **plot_kw)
+        return cls(curve, ece=ece(correct, confidence, bins=bins), name=name).plot(**plot_kw)
 
     def plot(self, ax: "Axes | None" = None, *, ref_line: bool = True, **line_kw: Any) -> Self:
         """Draw the curve and, as a dotted line, the diagonal; `line_kw` goes to `Axes.plot`."""
@@ -312,12 +294,11 @@ class ConfidenceHistogramDisplay(ConfidenceDisplay):
         confidence: ArrayLike,
         *,
         name: str | None = None,
-        ax: "Axes | None" = None,
         bins: int = 40,
         **plot_kw: Any,
     ) -> Self:
         """Draw the histogram of a confidence that you already have; `plot_kw` goes to `plot`. bool [N], float [N]"""
-        return cls(confidence_histogram(correct, confidence, bins=bins), name=name).plot(ax, **plot_kw)
+        return cls(confidence_histogram(correct, confidence, bins=bins), name=name).plot(**plot_kw)
 
     def plot(self, ax: "Axes | None" = None, **bar_kw: Any) -> Self:
         """Draw the bars; `bar_kw` goes to `Axes.bar`."""
@@ -350,24 +331,14 @@ class ViewsDisplay(Display):
     points_: "dict[Status, PathCollection]" = field(init=False)
 
     @classmethod
-    def from_predictions(
-        cls,
-        preds: Predictions,
-        *,
-        top_k: int = 1,
-        quantity: Quantity | None = None,
-        ax: "Axes | None" = None,
-        **scatter_kw: Any,
-    ) -> Self:
-        """Diagnose the views of predictions and draw them; see `plot`."""
-        return cls(diagnose_views(preds, top_k=top_k)).plot(ax, quantity=quantity, **scatter_kw)
+    def from_predictions(cls, preds: Predictions, *, top_k: int = 1, **plot_kw: Any) -> Self:
+        """Diagnose the views of predictions and draw them; `plot_kw` goes to `plot`."""
+        return cls(diagnose_views(preds, top_k=top_k)).plot(**plot_kw)
 
     @classmethod
-    def from_run(
-        cls, run: RunLike, *, quantity: Quantity | None = None, ax: "Axes | None" = None, **scatter_kw: Any
-    ) -> Self:
-        """Diagnose the views of a run and draw them; see `plot`."""
-        return cls.from_predictions(run.predictions, top_k=run.top_k, quantity=quantity, ax=ax, **scatter_kw)
+    def from_run(cls, run: RunLike, **plot_kw: Any) -> Self:
+        """Diagnose the views of a run and draw them; `plot_kw` goes to `plot`."""
+        return cls.from_predictions(run.predictions, top_k=run.top_k, **plot_kw)
 
     def plot(self, ax: "Axes | None" = None, *, quantity: Quantity | None = None, **scatter_kw: Any) -> Self:
         """Draw one row per view.
@@ -400,16 +371,15 @@ class ViewsDisplay(Display):
 
     def _read(self, quantity: Quantity | None) -> tuple[str, list[float]]:
         """Return the label of the axis and the value of each view."""
-        if quantity is not None and quantity not in QUANTITIES:
-            hint = did_you_mean(quantity, QUANTITIES)
-            raise DiagnosisError(f"unknown quantity {quantity!r}; expected one of: {', '.join(QUANTITIES)}.{hint}")
-        chosen: tuple[Quantity, ...] = ("auroc_with_image", "agreement") if quantity is None else (quantity,)
-        for name in chosen:
+        if quantity is not None and quantity not in LABELS:
+            hint = did_you_mean(quantity, LABELS)
+            raise DiagnosisError(f"unknown quantity {quantity!r}; expected one of: {', '.join(LABELS)}.{hint}")
+        for name in ("auroc_with_image", "agreement") if quantity is None else (quantity,):
             values = [_read_quantity(row, name) for row in self.diagnosis]
             known = [value for value in values if value is not None]
             if len(known) == len(values):
-                return QUANTITIES[name][0], known
-        needs = QUANTITIES[chosen[-1]][1]
+                return LABELS[name], known
+        needs = "labels" if quantity == "accuracy" else "labels, correct and wrong predictions"
         raise DiagnosisError(f"{quantity!r} needs {needs}, which this diagnosis was made without; choose 'agreement'.")
 
 
@@ -433,20 +403,20 @@ class ScheduleDisplay(Display):
             )
 
     @classmethod
-    def from_schedule(cls, schedule: Schedule, *, ax: "Axes | None" = None, **line_kw: Any) -> Self:
-        """Draw a schedule; see `plot`."""
-        return cls(schedule).plot(ax, **line_kw)
+    def from_schedule(cls, schedule: Schedule, **plot_kw: Any) -> Self:
+        """Draw a schedule; `plot_kw` goes to `plot`."""
+        return cls(schedule).plot(**plot_kw)
 
     @classmethod
-    def from_policy(cls, policy: Policy | str | Path, *, ax: "Axes | None" = None, **line_kw: Any) -> Self:
-        """Draw the schedule of a policy, or of a policy file; see `plot`."""
+    def from_policy(cls, policy: Policy | str | Path, **plot_kw: Any) -> Self:
+        """Draw the schedule of a policy, or of a policy file; `plot_kw` goes to `plot`."""
         loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
         if loaded.schedule is None:
             raise DecisionError(
                 "the policy has no schedule, since it looks at all views",
                 repair=Repair("certify with {adaptive}", adaptive=True),
             )
-        return cls.from_schedule(loaded.schedule, ax=ax, **line_kw)
+        return cls.from_schedule(loaded.schedule, **plot_kw)
 
     def plot(self, ax: "Axes | None" = None, **line_kw: Any) -> Self:
         """Draw the line of all margins, and a point for that of the schedule; `line_kw` goes to `Axes.plot`."""
@@ -480,7 +450,7 @@ def looks_ticks(full_looks: int) -> list[int]:
     return [round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)]
 
 
-def _read_quantity(row: ViewDiagnosis, quantity: Quantity) -> float | None:
+def _read_quantity(row: ViewDiagnosis, quantity: str) -> float | None:
     if quantity == "agreement":
         return row.agreement.overall
     if quantity == "confident_agreement":

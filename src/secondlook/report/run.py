@@ -270,19 +270,30 @@ class Run:
         progress: bool = True,
     ) -> Evaluation:
         """Evaluate the stored predictions again, with the settings of the run by default. Nothing is written."""
-        return evaluate(
-            self.predictions,
-            methods or self.settings.get("method"),
-            metrics or self.settings.get("metric") or DEFAULT_METRICS,
-            predict_from=predict_from or self.predict_from,
-            top_k=top_k or self.top_k,
-            groups=groups,
-            level=self.settings.get("level", 0.95) if level is None else level,
-            resamples=self.settings.get("resamples", 500) if resamples is None else resamples,
-            seed=self.settings.get("seed", 0) if seed is None else seed,
-            tuning=self._tuning,
-            progress=progress,
-        )
+        given = {
+            "methods": methods or None,
+            "metrics": metrics or None,
+            "predict_from": predict_from,
+            "top_k": top_k,
+            "level": level,
+            "resamples": resamples,
+            "seed": seed,
+        }
+        options = self._options | {name: value for name, value in given.items() if value is not None}
+        return evaluate(self.predictions, groups=groups, tuning=self._tuning, progress=progress, **options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The options of `evaluate` that the run was evaluated with."""
+        return {
+            "methods": self.settings.get("method"),
+            "metrics": self.settings.get("metric") or DEFAULT_METRICS,
+            "predict_from": self.predict_from,
+            "top_k": self.top_k,
+            "level": self.settings.get("level", 0.95),
+            "resamples": self.settings.get("resamples", 500),
+            "seed": self.settings.get("seed", 0),
+        }
 
     @property
     def _tuning(self) -> IntArray | None:
@@ -523,31 +534,24 @@ class Run:
         terms = describe_terms(calibration, delta)
         if calibration:
             delta = joint_failure_probability(calibration)
-        context = ReportContext(
-            calibrated=tuple(one.method for one in calibration if not one.is_adaptive and not one.is_per_class),
-            duplicates=frozenset(self.record.data.duplicates),
-            facts={**self._facts(), "risk and delta": terms},
-            warnings=self.record.warnings,
-            notes=tuple(notes),
-            command=self.command,
-        )
         write_report(
             self.predictions,
             target,
             title=self.title,
-            methods=settings.get("method"),
-            metrics=settings.get("metric") or DEFAULT_METRICS,
-            level=settings.get("level", 0.95),
-            resamples=settings.get("resamples", 500),
-            predict_from=self.predict_from,
-            top_k=self.top_k,
             risk=calibration[0].risk if calibration else None,
             delta=DEFAULT_DELTA if delta is None else delta,
             tuning=self._tuning,
-            seed=settings.get("seed", 0),
             image=image,
-            context=context,
+            context=ReportContext(
+                calibrated=tuple(one.method for one in calibration if not one.is_adaptive and not one.is_per_class),
+                duplicates=frozenset(self.record.data.duplicates),
+                facts={**self._facts(), "risk and delta": terms},
+                warnings=self.record.warnings,
+                notes=tuple(notes),
+                command=self.command,
+            ),
             progress=progress,
+            **self._options,
         )
         return RunReport(target, tuple(notes), terms)
 
