@@ -22,7 +22,6 @@ from secondlook.report.breakdowns import (
 from secondlook.report.galleries import choose_images
 from secondlook.report.operating_points import (
     AdaptiveLooking,
-    CertifiedPoints,
     OperatingPoint,
     certify_methods,
     choose_headline_risk,
@@ -62,7 +61,7 @@ class Findings:
     """Failure probability of the guarantees, shared by all methods that have one."""
     risks: Float64Array
     """The tolerated risks of the slider. float64 [R]"""
-    certified: Mapping[str, CertifiedPoints | str]
+    certified: Mapping[str, list[OperatingPoint] | str]
     """By method: the certified point for each tolerated risk, or the reason why there is none."""
     adaptive: AdaptiveLooking | str
     """What adaptive looking certifies at this risk and delta, or the reason why that cannot be told."""
@@ -79,7 +78,7 @@ class Findings:
     @property
     def sharing(self) -> tuple[str, ...]:
         """The methods that have a guarantee and share delta."""
-        return tuple(name for name, points in self.certified.items() if isinstance(points, CertifiedPoints))
+        return tuple(name for name, points in self.certified.items() if not isinstance(points, str))
 
 
 def compute_findings(study: Study, *, risk: float | None = None, delta: float) -> Findings:
@@ -167,9 +166,9 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
             return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
 
 
-def _points_at(certified: Mapping[str, CertifiedPoints | str], index: int) -> dict[str, OperatingPoint]:
+def _points_at(certified: Mapping[str, list[OperatingPoint] | str], index: int) -> dict[str, OperatingPoint]:
     """Return the certified points at the risk with this index, of the methods that have one."""
-    points = {name: one[index] for name, one in certified.items() if isinstance(one, CertifiedPoints)}
+    points = {name: one[index] for name, one in certified.items() if not isinstance(one, str)}
     return {name: point for name, point in points.items() if point.accepted}
 
 

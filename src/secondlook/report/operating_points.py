@@ -42,18 +42,6 @@ class OperatingPoint:
 NOTHING_ACCEPTED = OperatingPoint(math.inf, 0, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class CertifiedPoints:
-    """The certified operating point for each of R tolerated risks; 0 accepted if nothing can be guaranteed. [R] each"""
-
-    thresholds: Float64Array
-    accepted: IntArray
-    errors: IntArray
-
-    def __getitem__(self, index: int) -> OperatingPoint:
-        return OperatingPoint(float(self.thresholds[index]), int(self.accepted[index]), int(self.errors[index]))
-
-
 def choose_headline_risk(error_rate: float) -> float:
     """Return the largest of 1, 2, 5 x 10^n that is at most a quarter of the error rate; 0.01 if there are no errors."""
     return _round_to_125(error_rate / 4, up=False) if error_rate > 0 else 0.01
@@ -96,8 +84,8 @@ def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoi
     return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
-def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, CertifiedPoints | str]:
-    """Return the certified points of each method, or the reason why it has none.
+def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, list[OperatingPoint] | str]:
+    """Return the certified point of each method for each risk, or the reason why it has none.
 
     As in `certify`, the methods share `delta`, so that the guarantee holds for whichever of them is chosen. Where some
     methods were calibrated, only these are certified: to certify another one would be another calibration.
@@ -107,16 +95,12 @@ def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str
     return {name: reason or certify_points(study, name, risks, delta / sharing) for name, reason in reasons.items()}
 
 
-def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> CertifiedPoints:
+def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> list[OperatingPoint]:
     """Return the certified point of a method for each risk, where copies of images count once."""
     confidence, ranking = study.confidences[method], study.rankings[method]
     distinct = ranking if study.distinct.all() else rank(study.correct[study.distinct], confidence[study.distinct])
-    points = [point_at_threshold(ranking, certified_point(distinct, float(risk), delta).threshold) for risk in risks]
-    return CertifiedPoints(
-        np.array([point.threshold for point in points]),
-        np.array([point.accepted for point in points], dtype=np.int64),
-        np.array([point.errors for point in points], dtype=np.int64),
-    )
+    certified = (certified_point(distinct, risk, delta) for risk in risks.tolist())
+    return [point_at_threshold(ranking, point.threshold) for point in certified]
 
 
 def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> str:
