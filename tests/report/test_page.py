@@ -144,7 +144,8 @@ def test_names_cannot_inject_markup(preds: Predictions, read_image: ImageReader,
         tmp_path / "report.html",
         title=evil,
         image=read_image,
-        context=ReportContext(facts={evil: evil}, notes=(evil,), command=evil),
+        facts={evil: evil},
+        context=ReportContext(notes=(evil,), command=evil),
         methods=["msr", "mean"],
         artifacts=False,
     )
@@ -239,9 +240,8 @@ def test_provenance_is_shown(preds: Predictions, tmp_path: Path) -> None:
         tmp_path / "report.html",
         title="t",
         methods=["msr"],
-        context=ReportContext(
-            facts={"classifier": "onnx:m.onnx"}, notes=("the lamp was new",), command="secondlook report run/"
-        ),
+        facts={"classifier": "onnx:m.onnx"},
+        context=ReportContext(notes=("the lamp was new",), command="secondlook report run/"),
     )
     text = path.read_text("utf-8")
     for expected in (

@@ -542,10 +542,10 @@ class Run:
             delta=DEFAULT_DELTA if delta is None else delta,
             tuning=self._tuning,
             image=image,
+            facts={**self._facts(), "risk and delta": terms},
             context=ReportContext(
                 calibrated=tuple(one.method for one in calibration if not one.is_adaptive and not one.is_per_class),
                 duplicates=frozenset(self.record.data.duplicates),
-                facts={**self._facts(), "risk and delta": terms},
                 warnings=self.record.warnings,
                 notes=tuple(notes),
                 command=self.command,

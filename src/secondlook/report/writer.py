@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Unpack
@@ -34,8 +34,6 @@ class ReportContext:
     guarantee, and the page selects the operating point that `certify` chooses from them."""
     duplicates: frozenset[str] = frozenset()
     """Ids of images that are copies of others: a guarantee counts them once."""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    """Further facts about how the results were made, listed at the end of the page."""
     warnings: tuple[str, ...] | None = None
     """Warnings at the top of the page; by default it warns of harmful views."""
     notes: tuple[str, ...] = ()
@@ -53,6 +51,7 @@ def write_report(
     delta: float = DEFAULT_DELTA,
     tuning: object = None,
     image: Callable[[int], Array] | None = None,
+    facts: Mapping[str, str] | None = None,
     context: ReportContext | None = None,
     artifacts: bool = True,
     progress: bool = True,
@@ -84,6 +83,8 @@ def write_report(
     image
         Function from the index of an image in `preds` to its pixels at the classifier's input size, uint8 [H, W, 1 or
         3]. By default the page has no example images.
+    facts
+        Further facts about how the results were made, listed at the end of the page.
     context
         What `Run.report` adds to the page.
     artifacts
@@ -106,20 +107,20 @@ def write_report(
         preds, calibrated=known.calibrated, duplicates=known.duplicates, tuning=tuning, progress=progress, **options
     )
     findings = compute_findings(study, risk=risk, delta=delta)
-    facts = {**_describe_settings(findings), **known.facts}
+    all_facts = {**_describe_settings(findings), **(facts or {})}
     folder = target.with_name(f"{target.stem}-files")
     page = render_report_page(
         findings,
         title=title,
         images={} if image is None else read_images(study, findings.images, image),
-        facts=facts,
+        facts=all_facts,
         warnings=_find_warnings(study) if known.warnings is None else known.warnings,
         notes=(*study.fitted.notes, *known.notes),
         command=known.command,
         artifacts=folder.name if artifacts else None,
     )
     if artifacts:
-        _write_files(folder, render_tables(findings, facts))
+        _write_files(folder, render_tables(findings, all_facts))
         with progress_bar("plots", N_PLOTS, "files", enabled=progress) as advance:
             for plot in render_plots(findings):
                 _write_files(folder, [plot])
