@@ -56,6 +56,16 @@ def format_threshold(ranking: Ranking, point: OperatingPoint) -> str:
     return repr(point.threshold)
 
 
+@pytest.mark.parametrize("coverage", [0.001, 0.2, 0.5, 0.77, 1.0])
+def test_formatted_threshold_accepts_the_same_images(study: Study, coverage: float) -> None:
+    for method, ranking in study.rankings.items():
+        point = point_at_coverage(ranking, coverage)
+        confidence = study.confidences[method]
+        np.testing.assert_array_equal(
+            confidence >= float(format_threshold(ranking, point)), confidence >= point.threshold
+        )
+
+
 def read_count(page: Page, name: str) -> int:
     return int(page.inner_text(f"#{name}").replace(",", ""))
 
