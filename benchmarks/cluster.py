@@ -42,7 +42,7 @@ from secondlook.cluster import RayEngine
 from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
 from secondlook.policies import Policy, Rule, threshold_for
-from secondlook.predictions import Engine, collect
+from secondlook.predictions import Engine, Execution, collect
 from secondlook.sources import ArraySource, FileSource, ReadOptions, Source, open_source
 
 PART_SIZE = 1000
@@ -113,7 +113,7 @@ def measure_real_classifier(n_parts: int) -> list[Row]:
     source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=CALIBRATION_IMAGES + n_parts * PART_SIZE)
     images = np.stack([source.read(index) for index in range(len(source))])
     classifier = load_cifar10_classifier(CIFAR10 / "resnet20.onnx")
-    preds = collect(classifier, images[:CALIBRATION_IMAGES], "cifar10", progress=False)
+    preds = collect(classifier, images[:CALIBRATION_IMAGES], "cifar10", execution=Execution(progress=False))
     rule = threshold_for(preds, "mean", coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
     rows = []

@@ -47,7 +47,7 @@ from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
 from secondlook.onnx_export.view_graph import add_view
 from secondlook.policies import Policy, Rule, certify, threshold_for
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import Frame, ViewSet, apply_views
 
@@ -130,7 +130,7 @@ def make_cifar10_case(model: Path, n_images: int) -> Case:
     images = [source.read(index) for index in range(len(source))]
     assert source.labels is not None, "the images have labels"
     classifier, views = load_cifar10_classifier(model), ViewSet("cifar10")
-    preds = collect(classifier, images[::2], views, labels=source.labels[::2], progress=False)
+    preds = collect(classifier, images[::2], views, labels=source.labels[::2], execution=Execution(progress=False))
     return Case(model.stem, model, classifier, views, images, choose_rules(preds), (1, 8, 32), max_difference=1e-5)
 
 
@@ -159,7 +159,7 @@ def make_photographs_case(n_images: int, folder: Path) -> Case:
         f"onnx:{model}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD, resize=256, crop=224
     )
     images, views = cut_photographs(n_images, seed=0), ViewSet("imagenet")
-    rules = choose_rules(collect(classifier, images, views, progress=False))
+    rules = choose_rules(collect(classifier, images, views, execution=Execution(progress=False)))
     return Case("photographs", model, classifier, views, images, rules, (1, 4), max_difference=1e-3)
 
 
@@ -168,7 +168,7 @@ def fit_case(case: Case) -> Case:
     preprocessing = replace(case.classifier.preprocessing, resize=None, crop=None)
     classifier = load_classifier(f"onnx:{case.model}", output="logits", preprocessing=preprocessing)
     images = [case.classifier.preprocessing.fit(image[None])[0] for image in case.images]
-    rules = choose_rules(collect(classifier, images, case.views, progress=False))
+    rules = choose_rules(collect(classifier, images, case.views, execution=Execution(progress=False)))
     name = f"{case.name} of {images[0].shape[0]} pixels"
     return replace(case, name=name, classifier=classifier, images=images, rules=rules, batches=())
 

@@ -17,7 +17,7 @@ from secondlook.classifiers import Classifier
 from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import confidence
 from secondlook.policies import Policy, Rule, certify, threshold_for
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import ViewSet
 
 METHOD = "blend"
@@ -42,7 +42,7 @@ def make_rule(classifier: Classifier, network: Network, n_images: int) -> Rule:
     """Return an adaptive rule for the first images: certified where they have labels, and otherwise made up."""
     pixels = network.pixels[:n_images]
     labels = None if network.labels is None else network.labels[:n_images]
-    preds = collect(classifier, pixels, network.views, labels=labels, progress=False)
+    preds = collect(classifier, pixels, network.views, labels=labels, execution=Execution(progress=False))
     if labels is not None:
         return certify(preds, METHOD, risk=RISK, delta=DELTA, adaptive=True)
     return make_up_rule(preds, MADE_UP_LOOKS)
@@ -141,10 +141,10 @@ def measure_precision(network: Network, device: str, n_images: int) -> Iterator[
     reference = network.load("cpu", "float32")
     threshold = make_rule(network.load(device, "float32"), network, half).threshold
     images = network.pixels[half : half + n_images]
-    on_cpu = collect(reference, images, network.views, progress=False)
+    on_cpu = collect(reference, images, network.views, execution=Execution(progress=False))
     expected = confidence(on_cpu, METHOD)
     for dtype in DTYPES:
-        preds = collect(network.load(device, dtype), images, network.views, progress=False)
+        preds = collect(network.load(device, dtype), images, network.views, execution=Execution(progress=False))
         values = confidence(preds, METHOD)
         differences = np.abs(values - expected)
         changed = np.mean(preds.predicted() != on_cpu.predicted())

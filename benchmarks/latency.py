@@ -32,7 +32,7 @@ from secondlook.classifiers import Classifier
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.decisions import LoadedPolicy, encode_png, load_policy
 from secondlook.policies import Policy, Rule, threshold_for
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -86,7 +86,7 @@ def measure_adaptive(model: Path, n_images: int) -> list[Row]:
     source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=CALIBRATION_IMAGES + n_images)
     images = [source.read(index) for index in range(len(source))]
     classifier = load_cifar10_classifier(model)
-    preds = collect(classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
+    preds = collect(classifier, images[:CALIBRATION_IMAGES], VIEWS, execution=Execution(progress=False))
     rule = threshold_for(preds, "blend", coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
     full, adaptive = (make_policy(classifier, one, rule.schedule.views) for one in (replace(rule, schedule=None), rule))

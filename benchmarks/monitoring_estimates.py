@@ -36,7 +36,7 @@ from secondlook.monitoring import (
     score_images,
 )
 from secondlook.policies import Policy, certify
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
 
 VIEWS, METHOD = "cifar10", "blend"
@@ -222,7 +222,9 @@ def list_streams(
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as executor:
         corrupted = executor.map(partial(corrupt_images, images), *zip(*jobs, strict=True))
         for (name, strength), batch in zip([(CLEAN, 0), *jobs], _chain(images, corrupted), strict=True):
-            preds = collect(classifier, batch, policy.views, labels=labels, store=options.store, progress=False)
+            preds = collect(
+                classifier, batch, policy.views, labels=labels, store=options.store, execution=Execution(progress=False)
+            )
             yield name, strength, Stream.score(policy, preds)
 
 

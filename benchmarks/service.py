@@ -36,7 +36,7 @@ from measurement import (
 from secondlook.classifiers import Classifier
 from secondlook.decisions import encode_png, score
 from secondlook.policies import Policy, Rule, threshold_for
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
 from service_kills import kill_service
 from service_load import Load, draw_arrivals, make_requests, run_load
@@ -94,7 +94,7 @@ class Workspace:
         for number, file in enumerate(self.files):
             (self.images / f"{number:06d}.png").write_bytes(file)
         self.classifier: Classifier = load_cifar10_classifier(CIFAR10 / f"{model}.onnx")
-        preds = collect(self.classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
+        preds = collect(self.classifier, images[:CALIBRATION_IMAGES], VIEWS, execution=Execution(progress=False))
         rule = threshold_for(preds, "mean", coverage=COVERAGE, adaptive=True)
         assert rule.schedule is not None, "the rule is adaptive"
         self.policies = {

@@ -159,7 +159,7 @@ def load_sets(data: Path, store: Path) -> Iterator[StudySet]:
     for trained in train_all():
         views = list(dict.fromkeys([*VIEWS, *(text for preset in PRESETS for text in sl.ViewSet(preset).texts)]))
         images, labels = trained.unseen.images, trained.unseen.labels
-        preds = sl.collect(trained.classifier, images, views, labels=labels, progress=False)
+        preds = sl.collect(trained.classifier, images, views, labels=labels, execution=sl.Execution(progress=False))
         yield StudySet(trained.name, preds, trained.preset, False)
 
 

@@ -119,7 +119,7 @@ class Workspace:
 
     def _collect_subset(self, classifier: str, data_set: str, subset: SubsetName, views: sl.ViewSet) -> sl.Predictions:
         model, source = self.get_classifier(classifier), self.open_subset(data_set, subset)
-        preds = sl.collect(model, source, views, store=self.store, progress=self.progress)
+        preds = sl.collect(model, source, views, store=self.store, execution=sl.Execution(progress=self.progress))
         entry = StoreEntry.open(self.store / entry_key(model, source))
         self._provenance.versions[f"{classifier} on {data_set}, {subset}"] = entry.manifest.versions
         return preds

@@ -22,6 +22,7 @@ from PIL import Image
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.errors import SecondLookError
+from secondlook.predictions import Execution
 from stress.events import Fault
 from stress.processes import Ended, run_forked, temporary_folder
 
@@ -57,7 +58,9 @@ def collect_ensemble() -> None:
     from secondlook.predictions import collect
 
     try:
-        collect([MODEL, f"{MODEL}&mean=.1"], "npz:labeled.npz", VIEWS, store="store", progress=False)
+        collect(
+            [MODEL, f"{MODEL}&mean=.1"], "npz:labeled.npz", VIEWS, store="store", execution=Execution(progress=False)
+        )
     except (SecondLookError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -121,7 +121,15 @@ def test_apply_views_takes_it(kind: str, tmp_path: Path) -> None:
 def test_create_run_takes_it(kind: str, tmp_path: Path, model: Classifier) -> None:
     data = INPUTS[kind](tmp_path / "files")
     labels = [NAMES[number % 2] for number in range(6)]
-    run = sl.create_run(model, data, tmp_path / "run", views=VIEWS, labels=labels, resamples=20, progress=False)
+    run = sl.create_run(
+        model,
+        data,
+        out=tmp_path / "run",
+        views=VIEWS,
+        labels=labels,
+        resamples=20,
+        execution=sl.Execution(progress=False),
+    )
     assert run.predictions.labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert run.predictions.class_names == ("dark", "bright")
 

@@ -145,7 +145,7 @@ def digit_predictions() -> sl.Predictions:
     images, labels = digit_images()
     chosen = split_digits()[1][:798]
     source = sl.open_source(images[chosen], labels=labels[chosen])
-    return sl.collect(f"onnx:{MODEL}", source, DIGIT_VIEWS, progress=False)
+    return sl.collect(f"onnx:{MODEL}", source, DIGIT_VIEWS, execution=sl.Execution(progress=False))
 
 
 def find_brightest_quadrant(images: Array) -> Array:
@@ -301,7 +301,7 @@ def compute_store(folder: Path) -> Values:
     images, labels = make_images(41, 1030, 8, 8), np.random.default_rng(42).integers(0, 4, 1030)
     classifier = sl.load_classifier(find_brightest_quadrant, name="quadrants", output="logits")
     source = sl.open_source(images, labels=labels, class_names=["a", "b", "c", "d"])
-    sl.collect(classifier, source, STORED_VIEWS, store=folder / "store", progress=False)
+    sl.collect(classifier, source, STORED_VIEWS, store=folder / "store", execution=sl.Execution(progress=False))
     values: Values = _describe_files(folder / "store")
     stored = sl.Predictions.open(folder / "store")
     values["logits"] = digest_pixels(stored.logits)
@@ -311,7 +311,9 @@ def compute_store(folder: Path) -> Values:
     ensemble = sl.load_classifier(
         [classifier, sl.load_classifier(find_brightest_quadrant, name="other", output="logits")]
     )
-    preds = sl.collect(ensemble, photos, STORED_VIEWS, store=folder / "two", on_error="skip", progress=False)
+    preds = sl.collect(
+        ensemble, photos, STORED_VIEWS, store=folder / "two", execution=sl.Execution(on_error="skip", progress=False)
+    )
     values["ensemble: files"] = sorted(
         path.relative_to(folder / "two").as_posix() for path in _list_files(folder / "two")
     )

@@ -222,7 +222,7 @@ def test_scored_images_have_the_looks_of_the_rule(tmp_path: Path) -> None:
     images = (light + random.normal(0, 40, (2500, 2, 4, 2, 4, 3))).clip(0, 255).astype(np.uint8).reshape(-1, 8, 8, 3)
     classifier = sl.load_classifier(measure_quarters, output="logits", name="quarters")
     views = ["identity", "shift:1,0", "shift:-1,0", "shift:0,1", "shift:0,-1"]
-    preds = sl.collect(classifier, images, views, labels=labels, progress=False)
+    preds = sl.collect(classifier, images, views, labels=labels, execution=sl.Execution(progress=False))
     policies = adaptive.make_policies(preds, 500, classifier)
     looked = sl.certify(preds.select(images=np.arange(500, 2500)), "blend", risk=0.01, delta=0.001, adaptive=True).look(
         preds.select(images=np.arange(500))

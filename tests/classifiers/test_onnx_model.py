@@ -16,6 +16,7 @@ from secondlook.classifiers import Classifier, OnnxFile, load_classifier, onnx_m
 from secondlook.classifiers.classifier import digest_values
 from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession, SessionRun
 from secondlook.errors import ClassifierError
+from secondlook.predictions import Execution
 from secondlook.views import View, ViewSet, apply_view
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -537,8 +538,8 @@ def test_collected_outputs_are_those_of_the_host(make_onnx: Write, network: Any,
     from secondlook.predictions import collect
 
     file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
-    host = collect(load_onnx(f"onnx:{file}"), images, COPIES, progress=False)
-    found = collect(accelerate(load_onnx(f"onnx:{file}"), 2), images, COPIES, progress=False)
+    host = collect(load_onnx(f"onnx:{file}"), images, COPIES, execution=Execution(progress=False))
+    found = collect(accelerate(load_onnx(f"onnx:{file}"), 2), images, COPIES, execution=Execution(progress=False))
     np.testing.assert_allclose(found.logits, host.logits, atol=1e-5)
 
 

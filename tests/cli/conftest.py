@@ -106,7 +106,13 @@ def create_digits_run(digits: Path, path: Path, views: str) -> Path:
     os.chdir(digits)
     try:
         sl.create_run(
-            "onnx:model.onnx", "folder:val/", path, views=views, resamples=5, check_setup=False, progress=False
+            "onnx:model.onnx",
+            "folder:val/",
+            out=path,
+            views=views,
+            resamples=5,
+            check_setup=False,
+            execution=sl.Execution(progress=False),
         )
     finally:
         os.chdir(before)

@@ -15,7 +15,7 @@ from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
 RISK = ("--risk", "0.03", "--delta", "0.1")
-SETTINGS: dict[str, Any] = {"resamples": 5, "check_setup": False, "progress": False}
+SETTINGS: dict[str, Any] = {"resamples": 5, "check_setup": False, "execution": sl.Execution(progress=False)}
 VIEWS = "identity shift:1,0 shift:-1,0 rotate:5 rotate:-5"
 
 
@@ -146,7 +146,7 @@ def test_invalid_option_is_one_sentence(here: Here, run: Path, line: str, told: 
 def test_run_that_cannot_be_adaptive_is_one_sentence(
     here: Here, data: str, views: str, told: tuple[str, ...], goal: str
 ) -> None:
-    sl.create_run("onnx:model.onnx", data, "run", views=views, **SETTINGS)
+    sl.create_run("onnx:model.onnx", data, out="run", views=views, **SETTINGS)
     done = here("calibrate", "--run", "run", "--adaptive", *goal.split())
     assert done.code == 2
     assert all(text in done.err for text in told), done.err

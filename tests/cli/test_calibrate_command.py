@@ -71,7 +71,7 @@ def test_classifier_made_in_python_is_scored_in_python(here: Here) -> None:
     module: dict[str, Any] = {}
     exec(FUNCTION, module)
     model = sl.load_classifier(module["predict"], name="my function")
-    sl.create_run(model, DATA, "run", views="identity", resamples=5, progress=False)
+    sl.create_run(model, DATA, out="run", views="identity", resamples=5, execution=sl.Execution(progress=False))
     done = here("calibrate", "--run", "run", "--coverage", "0.5")
     assert done.code == 0, done.err
     assert "secondlook.score('policy.json'" in done.out

@@ -44,7 +44,7 @@ def make_parts(
     classifier = sl.load_classifier(counting, output="logits", name="brightness")
     images, labels = make_images()
     source = sl.open_source(images, labels=labels)
-    preds = sl.collect(classifier, source, views, progress=False)
+    preds = sl.collect(classifier, source, views, execution=sl.Execution(progress=False))
     method = "msr" if len(views) == 1 else "mean"
     rule = sl.certify(preds, method, risk=0.2, delta=0.1, adaptive=adaptive)
     policy = sl.Policy.from_rule(rule, classifier=classifier, views=rule.list_views(tuple(views)))
@@ -95,7 +95,11 @@ def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], 
         assert learned.views == list_shifts(8)[learned.kind]
         for shift, accuracy in zip(learned.views, learned.accuracy, strict=True):
             corrupted = sl.collect(
-                classifier, apply_view(images[drawn], shift), views, labels=labels[drawn], progress=False
+                classifier,
+                apply_view(images[drawn], shift),
+                views,
+                labels=labels[drawn],
+                execution=sl.Execution(progress=False),
             )
             scores = score_images(policy, corrupted)
             assert accuracy == pytest.approx(scores.correct.mean(), abs=1.5 / 120)  # pixels are rounded once more
@@ -142,7 +146,7 @@ def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
     source = sl.open_source(images, labels=labels)
     models = []
     for classifier in (members[0], sl.Ensemble(members)):
-        preds = sl.collect(classifier, source, VIEWS, progress=False)
+        preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
         rule = sl.certify(preds, "mean", risk=0.2, delta=0.1)
         policy = sl.Policy.from_rule(rule, classifier=classifier, views=tuple(VIEWS))
         models.append(learn_shifts(policy, classifier, source, preds, images=60, progress=False))

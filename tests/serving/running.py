@@ -46,7 +46,7 @@ def make_digits(folder: Path) -> Digits:
     (folder / "digits.onnx").write_bytes(MODEL.read_bytes())
     classifier = sl.load_classifier(f"onnx:{folder / 'digits.onnx'}")
     source = sl.open_source(images[known], labels=labels[known], class_names=[str(digit) for digit in range(10)])
-    preds = sl.collect(classifier, source, VIEWS, progress=False)
+    preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
     for name, adaptive in (("policy.json", False), ("adaptive.json", True)):
         rule = sl.certify(preds, risk=0.05, delta=0.1, adaptive=adaptive)
         sl.Policy.from_rule(

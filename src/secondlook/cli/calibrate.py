@@ -27,6 +27,7 @@ DATABASES = ("postgresql:", "postgresql+", "postgres:")
 
 if TYPE_CHECKING:
     from secondlook.monitoring import Recertification
+    from secondlook.predictions import Execution
     from secondlook.report import Run
 
 
@@ -152,6 +153,7 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
+    from secondlook.predictions import Execution
     from secondlook.report import open_run
     from secondlook.tables import describe_prediction
 
@@ -189,7 +191,7 @@ def calibrate(
         opened = open_run(run)
         calibrated = _calibrate_run(opened, settings, quiet=quiet, progress=not (quiet or no_progress))
         if shifts:
-            how = {"batch_size": batch_size or "auto", "device": device, "progress": not (quiet or no_progress)}
+            how = Execution(device, batch_size or "auto", progress=not (quiet or no_progress))
             calibrated = _learn_shifts(opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=quiet)
             changes = ["", str(calibrated.shifts)]
     try:
@@ -290,20 +292,19 @@ def _calibrate_run(run: "Run", settings: dict[str, Any], *, quiet: bool, progres
 
 
 def _learn_shifts(
-    run: "Run", policy: Policy, model: list[str] | None, images: int, settings: dict[str, Any], *, quiet: bool
+    run: "Run", policy: Policy, model: list[str] | None, images: int, execution: "Execution", *, quiet: bool
 ) -> Policy:
     """Return a policy that has also learned from corrupted images; say before what it takes."""
     from secondlook.monitoring import count_looks
-    from secondlook.report import SHIFTS
 
     if not quiet:
         used = min(images, run.record.data.images)
         typer.echo(
             f"Classifying corrupted versions of {used:,} images to learn from: {count_looks(policy, used):,} looks, "
-            f"kept in {run.path / SHIFTS}.",
+            f"kept in {run.path / run.SHIFTS}.",
             err=True,
         )
-    return run.learn_shifts(policy, model or None, images=images, **settings)
+    return run.learn_shifts(policy, model or None, n_images=images, execution=execution)
 
 
 def _choose_target(risk: float | None, delta: float, coverage: float | None, method: str | None) -> dict[str, Any]:

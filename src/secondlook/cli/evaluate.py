@@ -47,13 +47,6 @@ def evaluate(
     workers: options.Workers = None,
     cpus_per_worker: options.CpusPerWorker = None,
     gpus_per_worker: options.GpusPerWorker = None,
-    no_predictions: Annotated[
-        bool,
-        typer.Option(
-            "--no-predictions",
-            help="With --engine ray, keep what the evaluation needs of each image, and not its predictions.",
-        ),
-    ] = False,
     on_error: options.OnErrorOfEngine = None,
     no_check: Annotated[
         bool,
@@ -69,7 +62,8 @@ def evaluate(
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --out run/
     """
     from secondlook.diagnosis import SetupWarning
-    from secondlook.report import EVALUATION, REPORT, Run, create_run
+    from secondlook.predictions import Execution
+    from secondlook.report import Run, create_run
     from secondlook.views import ViewWarning
 
     classifier = options.load_models(
@@ -82,8 +76,8 @@ def evaluate(
         model_options=model_options,
         header_from_env=header_from_env,
     )
-    options.require_partner({"--no-predictions": no_predictions}, "--engine ray", engine == "ray")
-    had_report = (out / REPORT).is_file()
+    report = out / Run.REPORT
+    had_report = report.is_file()
     with (
         warnings.catch_warnings(),
         options.open_engine(engine, address, workers, cpus_per_worker, gpus_per_worker) as opened,
@@ -91,42 +85,43 @@ def evaluate(
         if quiet:
             warnings.simplefilter("ignore", ViewWarning)
             warnings.simplefilter("ignore", SetupWarning)
-        run: Run = create_run(
+        run = create_run(
             classifier,
             data,
-            out,
-            views=views,
+            views,
+            out=out,
+            ood=ood,
+            per_class=per_class,
+            check_setup=not no_check,
+            execution=Execution(
+                device=device,
+                batch_size=batch_size or "auto",
+                engine=opened,
+                on_error=on_error,
+                progress=not (quiet or no_progress),
+            ),
             methods=method,
             metrics=metric,
             predict_from=predict_from,
             top_k=top_k,
-            per_class=per_class,
-            ood=ood,
             level=level,
             resamples=resamples,
             seed=seed,
-            batch_size=batch_size or "auto",
-            device=device,
-            engine=opened,
-            keep_predictions=not no_predictions,
-            on_error=on_error,
-            check_setup=not no_check,
-            progress=not (quiet or no_progress),
         )
     if as_json:
-        typer.echo(json.dumps(json.loads((run.path / EVALUATION).read_bytes()), ensure_ascii=False))
+        typer.echo(json.dumps(run.evaluation_content, ensure_ascii=False))
     elif not quiet:
         if run.record.view_choice is not None:
             typer.echo(f"{run.record.view_choice}\n")
         typer.echo(name_options(str(run.evaluation), list_flags(context.command)))
-        if had_report and not (out / REPORT).exists():
-            typer.echo(f"\nRemoved {out / REPORT}, which showed the evaluation before this one.")
-        _print_following(run.path, len(run.skipped), has_predictions=not no_predictions)
+        if had_report and not report.exists():
+            typer.echo(f"\nRemoved {report}, which showed the evaluation before this one.")
+        _print_following(run.path, len(run.skipped))
 
 
-def _print_following(path: Path, skipped: int, *, has_predictions: bool) -> None:
+def _print_following(path: Path, skipped: int) -> None:
     folder = quote(str(path))
     if skipped:
         typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
     following = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-    typer.echo(f"\nSaved in {path}." + (f" Next: {following}" if has_predictions else ""))
+    typer.echo(f"\nSaved in {path}. Next: {following}")

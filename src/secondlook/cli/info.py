@@ -91,14 +91,9 @@ def _describe_run(path: Path) -> Facts:
 
 
 def _describe_predictions(run: "Run") -> Facts:
-    if run.settings.get("no_predictions"):
-        accuracies = run.evaluation.accuracy_from_image or 0.0, run.evaluation.accuracy_from_views or 0.0
-        described = "not kept"
-    else:
-        preds = run.predictions
-        accuracies = float(preds.correct("image").mean()), float(preds.correct("views").mean())
-        described = f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes"
-    image, views = (round(accuracy, 4) for accuracy in accuracies)
+    preds = run.predictions
+    image, views = (round(float(preds.correct(origin).mean()), 4) for origin in ("image", "views"))
+    described = f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes"
     return {"predictions": described, "accuracy from image": image, "accuracy from views": views}
 
 

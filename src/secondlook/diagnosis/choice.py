@@ -102,22 +102,9 @@ def choose_views(
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
     images = spread_images(open_labeled(data, labels, loaded.class_names, execution.on_error), MAX_IMAGES)
-    return _choose(_collect(loaded, images, ("identity", *AUTO_POOL), store, execution), budget, top_k, MAX_STRAIN)
-
-
-def _collect(
-    classifier: Classifier, source: Source, views: ViewsLike, store: str | Path | None, execution: Execution
-) -> Predictions:
-    return collect(
-        classifier,
-        source,
-        as_view_set(views),
-        store=store,
-        batch_size=execution.batch_size,
-        progress=execution.progress,
-        device=execution.device,
-        engine=execution.engine,
-    )
+    pool = as_view_set(("identity", *AUTO_POOL))
+    preds = collect(loaded, images, pool, store=store, execution=execution)
+    return _choose(preds, budget, top_k, MAX_STRAIN)
 
 
 def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> ViewChoice:
@@ -185,7 +172,7 @@ def collect_views(
         sample = Subset(source, indices, source.spec, source.on_error) if len(indices) else source
         choice = choose_views(classifier, sample, top_k=top_k, store=store, execution=execution)
         views = choice.views
-    preds = _collect(classifier, source, views, store, execution)
+    preds = collect(classifier, source, as_view_set(views), store=store, execution=execution)
     # Images that could not be read are not in the predictions.
     ids = frozenset(source.ids[index] for index in indices)
     tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)

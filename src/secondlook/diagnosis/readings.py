@@ -138,7 +138,10 @@ class Sample:
         self._fitted: dict[tuple[object, ...], Array] = {}
         self.given = describe_input(classifier)
         self.predictions = collect(
-            classifier, self._source, "identity", batch_size=execution.batch_size, progress=execution.progress
+            classifier,
+            self._source,
+            "identity",
+            execution=Execution(batch_size=execution.batch_size, progress=execution.progress),
         )
         self.labels: IntArray | None = self.predictions.labels if self.predictions.has_labels else None
         self.classified = len(self.predictions)
@@ -162,7 +165,12 @@ class Sample:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 classifier = read_as(self._classifier, preprocessing)
-                preds = collect(classifier, images, "identity", batch_size=self._execution.batch_size, progress=False)
+                preds = collect(
+                    classifier,
+                    images,
+                    "identity",
+                    execution=Execution(batch_size=self._execution.batch_size, progress=False),
+                )
         except Exception:  # noqa: BLE001
             return None
         probabilities = preds.probabilities[:, 0].astype(np.float64)

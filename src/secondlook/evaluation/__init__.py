@@ -4,7 +4,6 @@ from secondlook.evaluation.comparison import Comparison, compare
 from secondlook.evaluation.estimates import Estimate, check_resampling
 from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, ImageStatistics, evaluate
 from secondlook.evaluation.groups import format_class, select_groups
-from secondlook.evaluation.statistics_parts import StatisticsParts, SummarizeImages
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -12,8 +11,6 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "ImageStatistics",
-    "StatisticsParts",
-    "SummarizeImages",
     "check_resampling",
     "compare",
     "evaluate",

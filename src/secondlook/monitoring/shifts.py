@@ -12,7 +12,7 @@ from secondlook.classifiers import Classifier
 from secondlook.errors import MonitoringError
 from secondlook.monitoring.shift_fit import LabeledScores, ShiftedScores, learn_shift_model
 from secondlook.policies import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES, Policy, ShiftModel
-from secondlook.predictions import BatchSize, Predictions, collect, read_first_image
+from secondlook.predictions import BatchSize, Execution, Predictions, collect, read_first_image
 from secondlook.sources import Source, Subset
 from secondlook.views import ViewSet
 
@@ -106,9 +106,7 @@ def collect_shifts(
         source,
         ViewSet(["identity", *(view for views in composed.values() for view in views)]),
         store=store,
-        batch_size=batch_size,
-        device=device,
-        progress=progress,
+        execution=Execution(batch_size=batch_size, device=device, progress=progress),
     )
     return [
         ShiftedScores(kind, shift, score_images(policy, _look_through(collected, composed[shift], policy.views)))

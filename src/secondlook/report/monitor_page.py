@@ -1,7 +1,8 @@
 """`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from secondlook.monitoring import (
 )
 from secondlook.policies import BinCounts, Policy
 from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
-from secondlook.report.templating import render_template, use_unbroken_spaces
+from secondlook.report.page import render_template, use_unbroken_spaces
 from secondlook.sources import Source, UnreadableImageError
 
 STYLES = ("report.css", "monitor.css")
@@ -37,19 +38,19 @@ CALIBRATE = (
 
 def write_monitor_page(
     monitor: Monitor,
-    path: str | Path,
+    out: str | Path,
     *,
     title: str = "Does the guarantee still hold?",
     source: Source | None = None,
     command: str = CALIBRATE,
 ) -> Path:
-    """Write what a monitor knows as a page that works offline.
+    """Write what a monitor knows as a page that works offline, and return its path.
 
     Parameters
     ----------
     monitor
         The monitor, after at least as many images as its burn-in.
-    path
+    out
         The HTML file to write.
     title
         Heading of the page.
@@ -58,28 +59,14 @@ def write_monitor_page(
     command
         The command that makes a new policy, shown after an alarm.
     """
-    target = Path(path)
-    pictures = {} if source is None else read_pictures(monitor.worst_images(), source, monitor.policy)
-    page = render_monitor_page(monitor, monitor.status(), title=title, pictures=pictures, command=command)
-    try:
-        write_bytes_atomically(target, page.encode("utf-8"))
-    except OSError as error:
-        raise ReportError(
-            f"cannot write the page to {str(target)!r}: {error.strerror or error}; choose a writable location."
-        ) from None
-    return target
-
-
-def render_monitor_page(
-    monitor: Monitor, status: MonitorStatus, *, title: str, pictures: Mapping[str, str], command: str
-) -> str:
-    """Return the HTML of the page; pictures are data URIs by the ids of images."""
-    windows, worst = monitor.timeline(), monitor.worst_images()
-    return render_template(
+    target = Path(out)
+    status, windows, worst = monitor.status(), monitor.timeline(), monitor.worst_images()
+    plots = describe_monitor_plots(monitor, status)
+    page = render_template(
         "monitor.html",
         styles=STYLES,
         scripts=SCRIPTS,
-        data=describe_timeline(monitor, status),
+        data=plots["timeline"],
         filters=_make_filters(monitor.policy),
         title=title,
         status=status,
@@ -89,23 +76,35 @@ def render_monitor_page(
         window_size=windows[0].images,
         max_open_windows=MAX_OPEN_WINDOWS,
         has_disagreement=any(window.disagreement is not None for window in windows),
-        captions=describe_plots(status),
+        captions=plots["captions"],
         worst=worst,
         n_wrong=sum(image.wrong is True for image in worst),
-        pictures=pictures,
+        pictures={} if source is None else _read_pictures(worst, source, monitor.policy),
         guarantee=monitor.policy.guarantee_text,
         facts=_list_facts(monitor),
         files=monitor.files,
         max_files=MAX_FILES,
     )
+    try:
+        write_bytes_atomically(target, page.encode("utf-8"))
+    except OSError as error:
+        raise ReportError(
+            f"cannot write the page to {str(target)!r}: {error.strerror or error}; choose a writable location."
+        ) from None
+    return target
 
 
-def read_pictures(images: Sequence[StreamImage], source: Source, policy: Policy) -> dict[str, str]:
+def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str, dict[str, Any]]:
+    """Return the captions of the plots, and their numbers as JSON values that the script `timeline.js` reads."""
+    return {"captions": _write_captions(status), "timeline": _describe_timeline(monitor, status)}
+
+
+def _read_pictures(images: Sequence[StreamImage], source: Source, policy: Policy) -> dict[str, str]:
     """Return thumbnails as data URIs by id, as the classifier sees the images; those that cannot be read are left out.
 
     There are at most as many as a monitor remembers, and each is at most 160 pixels wide and high.
     """
-    preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
+    preprocessing = Preprocessing.from_dict(policy.known_classifier.preprocessing)
     wanted = {image.id for image in images}
     places = {id_: place for place, id_ in enumerate(source.ids) if id_ in wanted}
     pictures: dict[str, str] = {}
@@ -135,15 +134,10 @@ def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
 
 def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
     low, high = (None if estimate is None else getattr(estimate, f"{name}_{end}") for end in ("low", "high"))
-    return "" if low is None or high is None else _format_range(low, high)
+    return "" if low is None or high is None else use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
 
 
-def _format_range(low: float, high: float) -> str:
-    return use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
-
-
-def describe_plots(status: MonitorStatus) -> dict[str, str]:
-    """Return what each plot shows, in words."""
+def _write_captions(status: MonitorStatus) -> dict[str, str]:
     limit = format_evidence(status.shift.log10_limit)
     raised = (
         "It was not raised."
@@ -175,18 +169,16 @@ def _describe_estimate_interval(estimate: AccuracyEstimate | None) -> str:
     return " The interval of the estimate is of sampling only: images that change may be far outside."
 
 
-def describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, object]:
-    """Return the numbers of the plots as JSON values, as the script `timeline.js` reads them."""
+def _describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
     reference = monitor.policy.reference
     assert reference is not None, "a monitor needs one"
-    disagreement = None if reference.disagreement is None else _mean(reference.disagreement)
     return {
         "images": status.images,
         "guaranteed": None if status.guarantee is None else status.guarantee.risk,
         "calibration": {
             "coverage": status.calibration_coverage,
             "confidence": _mean(reference.confidence),
-            "disagreement": disagreement,
+            "disagreement": None if reference.disagreement is None else _mean(reference.disagreement),
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
@@ -233,7 +225,7 @@ def _list_facts(monitor: Monitor) -> dict[str, str]:
     return {
         "policy": f"{policy.method} ≥ {policy.threshold:.6g}, made {policy.made}",
         "policy checksum": policy.checksum,
-        "classifier": policy.classifier.name,
+        "classifier": policy.known_classifier.name,
         "views": " ".join(policy.views),
         "failure probability of each alarm (alpha)": f"{monitor.alpha:g}",
         "window": f"{monitor.window:,} images",

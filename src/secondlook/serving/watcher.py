@@ -14,7 +14,7 @@ from secondlook import __version__
 from secondlook.errors import SecondLookError
 from secondlook.monitoring import StreamImage
 from secondlook.policies import Policy
-from secondlook.report import describe_plots, describe_timeline
+from secondlook.report import describe_monitor_plots
 from secondlook.serving.activity import MINUTE, Activity, DecisionCounts
 from secondlook.serving.database import StorageError
 from secondlook.serving.decision_store import Deployment
@@ -229,8 +229,7 @@ class Watcher:
                 "burn_in": monitor.burn_in,
                 "in_burn_in": status.in_burn_in,
                 "wrong_images": [describe_image(image, monitor.policy) for image in wrong],
-                "captions": describe_plots(status),
-                "timeline": describe_timeline(monitor, status),
+                **describe_monitor_plots(monitor, status),
             }
             self._described = state, content
         return self._described[1]

@@ -33,7 +33,11 @@ def apply(result: SetupCheck, model: object, photos: Photos, **options: Any) -> 
     labels = photos.labels
     if result.better.class_order is not None:
         labels = np.array(result.better.class_order)[labels]
-    return float(sl.collect(classifier, photos.images, "identity", labels=labels, progress=False).correct().mean())
+    return float(
+        sl.collect(classifier, photos.images, "identity", labels=labels, execution=sl.Execution(progress=False))
+        .correct()
+        .mean()
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.policies import Schedule, fit_schedule
 from secondlook.predictions import Predictions
-from secondlook.report import looks_ticks
+from secondlook.report.displays import looks_ticks
 
 
 @pytest.fixture(scope="module")
