@@ -1,6 +1,6 @@
 """`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,20 +8,12 @@ import numpy as np
 from secondlook.classifiers import Preprocessing, as_pixels
 from secondlook.errors import ReportError, SecondLookError
 from secondlook.files import write_bytes_atomically
-from secondlook.monitoring import (
-    ESTIMATE,
-    AccuracyEstimate,
-    Monitor,
-    MonitorStatus,
-    StreamImage,
-    TimelineWindow,
-    format_evidence,
-    format_rate,
-)
+from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus
 from secondlook.policies import BinCounts, Policy
 from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
 from secondlook.report.templating import render_template, use_unbroken_spaces
 from secondlook.sources import Source, UnreadableImageError
+from secondlook.tables import format_percent, format_power_of_ten
 
 STYLES = ("report.css", "monitor.css")
 SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
@@ -58,7 +50,8 @@ def write_monitor_page(
         The command that makes a new policy, shown after an alarm.
     """
     target = Path(path)
-    pictures = {} if source is None else read_pictures(monitor.worst_images(), source, monitor.policy)
+    worst = {image.id for image in monitor.worst_images()}
+    pictures = {} if source is None else read_pictures(worst, source, monitor.policy)
     page = render_monitor_page(monitor, monitor.status(), title=title, pictures=pictures, command=command)
     try:
         write_bytes_atomically(target, page.encode("utf-8"))
@@ -82,7 +75,7 @@ def render_monitor_page(
         filters=_make_filters(monitor.policy),
         title=title,
         status=status,
-        meaning=ESTIMATE,
+        meaning=AccuracyEstimate.MEANING,
         command=command,
         windows=windows,
         window_size=windows[0].images,
@@ -99,14 +92,13 @@ def render_monitor_page(
     )
 
 
-def read_pictures(images: Sequence[StreamImage], source: Source, policy: Policy) -> dict[str, str]:
+def read_pictures(ids: Collection[str], source: Source, policy: Policy) -> dict[str, str]:
     """Return thumbnails as data URIs by id, as the classifier sees the images; those that cannot be read are left out.
 
     There are at most as many as a monitor remembers, and each is at most 160 pixels wide and high.
     """
     preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
-    wanted = {image.id for image in images}
-    places = {id_: place for place, id_ in enumerate(source.ids) if id_ in wanted}
+    places = {id_: place for place, id_ in enumerate(source.ids) if id_ in ids}
     pictures: dict[str, str] = {}
     for id_, place in places.items():
         try:
@@ -125,8 +117,8 @@ def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
 
     return {
         "classes": name_classes,
-        "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
-        "evidence": format_evidence,
+        "share": lambda share: "–" if share is None else use_unbroken_spaces(format_percent(share)),
+        "evidence": format_power_of_ten,
         "mean": lambda value: "–" if value is None else f"{value:.3g}",
         "ends": _format_ends,
     }
@@ -138,12 +130,12 @@ def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
 
 
 def _format_range(low: float, high: float) -> str:
-    return use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
+    return use_unbroken_spaces(f"{format_percent(low)} to {format_percent(high)}")
 
 
 def describe_plots(status: MonitorStatus) -> dict[str, str]:
     """Return what each plot shows, in words."""
-    limit = format_evidence(status.shift.log10_limit)
+    limit = format_power_of_ten(status.shift.log10_limit)
     raised = (
         "It was not raised."
         if status.shift.raised_at is None
@@ -189,24 +181,25 @@ def describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, obje
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
-        "windows": [_describe_window(window) for window in monitor.timeline()],
+        "windows": [
+            {
+                "start": window.start,
+                "images": window.images,
+                "coverage": window.coverage,
+                "confidence": window.confidence,
+                "disagreement": window.disagreement,
+                "evidence": window.log10_evidence,
+                **_list_risks(window.estimate),
+                "audit_low": window.audit_low,
+                "audit_high": window.audit_high,
+            }
+            for window in monitor.timeline()
+        ],
     }
 
 
-def _describe_window(window: TimelineWindow) -> dict[str, object]:
-    estimate = window.estimate
-    risks = {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
-    return {
-        "start": window.start,
-        "images": window.images,
-        "coverage": window.coverage,
-        "confidence": window.confidence,
-        "disagreement": window.disagreement,
-        "evidence": window.log10_evidence,
-        **risks,
-        "audit_low": window.audit_low,
-        "audit_high": window.audit_high,
-    }
+def _list_risks(estimate: AccuracyEstimate | None) -> dict[str, float | None]:
+    return {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
 
 
 def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:

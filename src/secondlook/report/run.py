@@ -44,7 +44,7 @@ from secondlook.policies import (
     describe_classifier,
     threshold_for,
 )
-from secondlook.predictions import BatchSize, PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.predictions import BatchSize, Execution, PredictFrom, Predictions, ensemble_key, entry_key
 from secondlook.report.ledger import (
     CalibrationWarning,
     Ledger,
@@ -515,12 +515,10 @@ class Run:
             loaded,
             self.source,
             self.predictions.select(images=judged),
-            images=images,
+            n_images=images,
             seed=seed,
             store=self.path / SHIFTS,
-            batch_size=batch_size,
-            device=device,
-            progress=progress,
+            execution=Execution(device=device, batch_size=batch_size, progress=progress),
         )
         return policy.model_copy(update={"shifts": model})
 
