@@ -263,5 +263,5 @@ def test_the_state_of_another_policy_is_an_error() -> None:
     cut = state.model_copy(
         update={"statistics": {"first_look": state.statistics["first_look"].model_copy(update={"capital": (0.0,)})}}
     )
-    with pytest.raises(MonitoringError, match="1 bets"):
+    with pytest.raises(MonitoringError, match=r"1, 10"):
         ShiftAlarm(draw_reference(), is_adaptive=True).resume(cut)

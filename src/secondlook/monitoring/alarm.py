@@ -81,11 +81,6 @@ class _Statistic(NamedTuple):
         )
 
     def restore(self, state: StatisticState) -> None:
-        if not len(state.capital) == len(state.scale) == self.capital.size:
-            raise MonitoringError(
-                f"the state of the shift alarm has {len(state.capital)} bets, expected {self.capital.size}; it is of "
-                "another version of secondlook, so start a new one."
-            )
         self.counts[:] += np.array(state.counts[:: self.order])
         self.capital.flat[:] = state.capital
         self.scale.flat[:] = state.scale
@@ -192,11 +187,13 @@ class ShiftAlarm:
 
     def resume(self, state: AlarmState) -> None:
         """Go on from the state of an alarm that was made with the same arguments."""
-        bins = {name: len(statistic.counts) for name, statistic in self._statistics.items()}
-        if {name: len(statistic.counts) for name, statistic in state.statistics.items()} != bins:
+        found = {name: (len(one.counts), len(one.capital), len(one.scale)) for name, one in state.statistics.items()}
+        n_bets = 2 * len(POWERS)
+        expected = {name: (len(one.counts), n_bets, n_bets) for name, one in self._statistics.items()}
+        if found != expected:
             raise MonitoringError(
-                f"the state of the shift alarm has the statistics {', '.join(state.statistics)}, which do not fit "
-                f"those of the policy ({', '.join(bins)}); resume with the policy that the state was made with."
+                f"the state of the shift alarm has bins and bets {found}, which do not fit those of the policy "
+                f"({expected}); resume with the policy that the state was made with."
             )
         for name, statistic in self._statistics.items():
             statistic.restore(state.statistics[name])
@@ -253,12 +250,8 @@ def _bet_on_p_values(
 ) -> None:
     """Bet on one statistic of n more images and fill `evidence` [n] with the log of the whole capital after each.
 
-    p_values [n] are NaN where an image has no value. `first_image` images came before. After t images,
-    (1 + t / span) ** -decay of the initial capital still waits. The densities are a (1 - p) ** (a - 1) and
-    a p ** (a - 1) for each of `powers` [K].
-
-    Changed in place: capital [K, 2], what is at work on each density, in units of 2 ** scale, int64 [K, 2], so that it
-    never overflows.
+    p_values [n] are NaN where an image has no value. `first_image` images came before. Changed in place: capital
+    [K, 2], what is at work on each density, in units of 2 ** scale, int64 [K, 2], so that it never overflows.
     """
     n_powers = len(powers)
     waiting = (1 + first_image / span) ** -decay

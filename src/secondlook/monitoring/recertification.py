@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,6 @@ class Recertification:
     """Fraction of the new images that the policy before accepted."""
 
     def __str__(self) -> str:
-        counts = self.policy.calibration
-        assert counts is not None, "recertify counts images"
         old, new = self.before.threshold, self.policy.threshold
         change = "unchanged" if old == new else "higher" if new > old else "lower"
         return "\n".join(
@@ -128,17 +127,18 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
             "calibrate on labeled images of each class."
         )
     stated = policy.guarantee
-    risk, delta = stated.risk if risk is None else risk, stated.delta if delta is None else delta
-    for name, value in (("risk", risk), ("delta", delta)):
+    wanted: dict[str, Any] = {
+        "risk": stated.risk if risk is None else risk,
+        "delta": stated.delta if delta is None else delta,
+    }
+    for name, value in wanted.items():
         if value is None:
             raise DecisionError(
                 f"the policy has no guarantee, so {name} is unknown", repair=Repair(f"pass {{{name}}}", **{name: ANY})
             )
         if not 0 < value < 1:
             raise DecisionError("is out of range; expected a number between 0 and 1", argument=name, value=value)
-    assert risk is not None, "checked above"
-    assert delta is not None, "checked above"
-    return Guarantee(risk, delta)
+    return Guarantee(**wanted)
 
 
 def _read_tables(scores: str | Path | Sequence[object], execution: Execution) -> Sequence[object]:

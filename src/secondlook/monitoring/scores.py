@@ -163,7 +163,13 @@ class ScoreRows:
             confidence=confidence,
             accept=accept,
             first_look=numbers["first_look"],
-            disagreement=_read_disagreement(kept, ids),
+            disagreement=_read_numbers(
+                kept,
+                "disagreement",
+                ids,
+                lambda values: ~((values < 0) | (values > 1)),
+                "a number from 0 to 1, or null after a single look",
+            ),
             audit=audit,
             audit_probability=probability,
             smallest_probability=min(probabilities, default=None),
@@ -256,8 +262,14 @@ def _read_ids(table: "pa.Table") -> tuple[str, ...]:
     return ids
 
 
-def _to_floats(table: "pa.Table", name: str) -> Float64Array:
-    """Return a column of numbers or booleans, NaN where it is null. float64 [n]"""
+def _read_numbers(
+    table: "pa.Table",
+    name: str,
+    ids: tuple[str, ...],
+    is_valid: Callable[[Float64Array], BoolArray] = np.isfinite,
+    expected: str = "a number in every row of an image that could be read (one with a null reason)",
+) -> Float64Array:
+    """Return a column of numbers or booleans, NaN where it is null; raise for the first invalid one. float64 [n]"""
     import pyarrow as pa
 
     column = table[name]
@@ -267,22 +279,11 @@ def _to_floats(table: "pa.Table", name: str) -> Float64Array:
         values: Float64Array = column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
     except pa.ArrowException:
         raise MonitoringError(f"column {name!r} has type {column.type}; expected numbers.") from None
-    return values
-
-
-def _check_values(name: str, values: Float64Array, is_valid: BoolArray, ids: tuple[str, ...], expected: str) -> None:
-    """Raise for the first value that is not valid."""
-    if not is_valid.all():
-        place = int(np.argmin(is_valid))
+    valid = is_valid(values)
+    if not valid.all():
+        place = int(np.argmin(valid))
         found = "null or nan" if np.isnan(values[place]) else f"{values[place]:g}"
         raise MonitoringError(f"{name} of image {ids[place]!r} is {found}; expected {expected}.")
-
-
-def _read_numbers(table: "pa.Table", name: str, ids: tuple[str, ...]) -> Float64Array:
-    """Return a column that must have a finite value in every row. float64 [n]"""
-    values = _to_floats(table, name)
-    expected = "a number in every row of an image that could be read (one with a null reason)"
-    _check_values(name, values, np.isfinite(values), ids, expected)
     return values
 
 
@@ -307,14 +308,6 @@ def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> 
     return predicted
 
 
-def _read_disagreement(table: "pa.Table", ids: tuple[str, ...]) -> Float64Array:
-    """Return how much the looks at each image disagree; NaN after a single look. float64 [n]"""
-    values = _to_floats(table, "disagreement")
-    is_valid = np.isnan(values) | ((values >= 0) & (values <= 1))
-    _check_values("disagreement", values, is_valid, ids, "a number from 0 to 1, or null after a single look")
-    return values
-
-
 def _check_accept(
     policy: Policy, ids: tuple[str, ...], confidence: Float64Array, accept: BoolArray, predicted: IntArray
 ) -> None:
@@ -335,13 +328,15 @@ def _read_audits(table: "pa.Table", ids: tuple[str, ...], accept: BoolArray) -> 
     """Return which images are audited, and with which probability. bool [n], float64 [n]"""
     if "audit" not in table.column_names:
         return np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
-    probability = np.where(accept, _to_floats(table, "audit_probability"), np.nan)
-    is_valid = ~accept | ((probability > 0) & (probability <= 1))
-    expected = (
-        "a number above 0 and at most 1 for every accepted image; keep the column as it was scored, or score again"
+    probability = _read_numbers(
+        table,
+        "audit_probability",
+        ids,
+        lambda values: ~accept | ((values > 0) & (values <= 1)),
+        "a number above 0 and at most 1 for every accepted image; keep the column as it was scored, or score again",
     )
-    _check_values("audit_probability", probability, is_valid, ids, expected)
-    return (_to_floats(table, "audit") > 0) & accept, probability
+    is_marked = _read_numbers(table, "audit", ids, lambda values: np.full(len(values), True)) > 0
+    return is_marked & accept, np.where(accept, probability, np.nan)
 
 
 # ---- Reviewed labels
