@@ -78,7 +78,7 @@ def format_difference_interval(low: float, high: float) -> str:
     return "" if ends == ("0", "0") else f"[{ends[0]}, {ends[1]}]"
 
 
-def format_percent(share: float) -> str:
+def format_rate(share: float) -> str:
     """Return a share in percent with three significant digits: '2 %', '0.512 %'."""
     return f"{100 * share:.3g} %"
 

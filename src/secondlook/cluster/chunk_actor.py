@@ -142,7 +142,7 @@ class ChunkActor:
 
 def encode_error(error: SecondLookError) -> bytes:
     """Pickle an error as the nearest of its classes that is in `secondlook.errors`, which every process knows."""
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    kind: Any = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     known = kind.__new__(kind)
     known.__dict__.update(error.__dict__)
     return pickle.dumps(known)

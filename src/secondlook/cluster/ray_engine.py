@@ -162,7 +162,7 @@ class RayEngine(Engine):
 
 
 def _make_task(ray: Any, source: Source, positions: range, number: int) -> dict[str, Any]:
-    part = source.extract(positions)
+    part: Any = source.extract(positions)
     if part is not None:
         # Ids and paths resemble each other: what stays in memory until the end is a tenth.
         part = zlib.compress(_serialize(ray.cloudpickle.dumps, part, f"the source {source.spec!r}"), 1)

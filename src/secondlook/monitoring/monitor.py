@@ -66,6 +66,11 @@ class Monitor:
         self._doubtful: list[StreamImage] = []
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The options that the monitor was made with, by name."""
+        return {name: getattr(self, name) for name in ("alpha", "window", "burn_in", "seed")}
+
+    @property
     def images(self) -> int:
         """Number of images that could be read, accepted or not."""
         return self._timeline.count("images")
@@ -281,10 +286,7 @@ class Monitor:
         """Write the state of the monitor as a JSON file, atomically; `load` goes on from there."""
         state = MonitorState(
             policy=self.policy.checksum,
-            alpha=self.alpha,
-            window=self.window,
-            burn_in=self.burn_in,
-            seed=self.seed,
+            **self.options,
             skipped=self.skipped,
             smallest_probability=self._smallest_probability,
             shift=self._shift.state,
@@ -294,12 +296,7 @@ class Monitor:
             doubtful=tuple(self._doubtful),
             files=self.files,
         )
-        try:
-            write_bytes_atomically(Path(path), state.model_dump_json().encode() + b"\n")
-        except OSError as error:
-            raise MonitoringError(
-                f"cannot write the state of the monitor to {str(path)!r}: {error.strerror}; choose another path."
-            ) from None
+        write_text(path, f"{state.model_dump_json()}\n")
 
     @classmethod
     def load(cls, path: str | Path, policy: Policy) -> Self:
@@ -328,6 +325,14 @@ class Monitor:
         monitor._audited = {audit.id: audit for audit in state.audited}
         monitor._doubtful = list(state.doubtful)
         return monitor
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file of monitoring, atomically."""
+    try:
+        write_bytes_atomically(Path(path), text.encode())
+    except OSError as error:
+        raise MonitoringError(f"cannot write {str(path)!r}: {error.strerror}; choose another path.") from None
 
 
 def _check_options(alpha: object, window: object, burn_in: object, seed: object) -> None:

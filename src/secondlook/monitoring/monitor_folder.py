@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from secondlook.errors import ANY, MonitoringError, Repair
-from secondlook.files import exclusive_lock, write_bytes_atomically
-from secondlook.monitoring.monitor import Monitor
-from secondlook.monitoring.scores import ScoreFile, collect_labels, find_class, list_score_files, parse_scores
+from secondlook.files import exclusive_lock
+from secondlook.monitoring.monitor import Monitor, write_text
+from secondlook.monitoring.scores import FoundFile, collect_labels, find_class, list_score_files, parse_scores
 from secondlook.monitoring.status import MonitorStatus
 from secondlook.policies import Policy
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
@@ -31,7 +31,6 @@ class MonitoredScores:
 
     monitor: Monitor
     status: MonitorStatus
-    folder: Path
     new_files: int
     new_labels: int
     ignored_labels: int
@@ -115,7 +114,7 @@ def monitor_scores(
         status = monitor.status()
         _write_result(folder, monitor, status)
     queue = folder / QUEUE if status.audit is not None and status.audit.pending else None
-    return MonitoredScores(monitor, status, folder, new_files, new_labels, ignored, queue)
+    return MonitoredScores(monitor, status, new_files, new_labels, ignored, queue)
 
 
 def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> Monitor:
@@ -129,19 +128,21 @@ def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> M
         started = getattr(monitor, name)
         if value != started:
             raise MonitoringError(
-                f"differs from the {started:g} that the monitor was started with; omit it, or start a new monitor in "
-                "another folder",
+                "is not what the monitor was started with",
                 argument=name,
                 value=value,
+                repair=Repair(
+                    f"pass {{{name}}} or omit it, or start a new monitor in another folder", **{name: started}
+                ),
             )
     return monitor
 
 
 def _read_new_files(
-    monitor: Monitor, found: Sequence[ScoreFile], folder: Path, *, shuffle: bool, progress: bool
+    monitor: Monitor, found: Sequence[FoundFile], folder: Path, *, shuffle: bool, progress: bool
 ) -> int:
     """Read the files that were not read before, save the state after each, and return how many there were."""
-    present: dict[str, ScoreFile] = {}
+    present: dict[str, FoundFile] = {}
     for file in found:
         other = present.setdefault(_digest(file.read()), file)
         if other is not file:
@@ -170,7 +171,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _read_file(monitor: Monitor, file: ScoreFile, *, shuffle: bool) -> None:
+def _read_file(monitor: Monitor, file: FoundFile, *, shuffle: bool) -> None:
     """Add the images of a file to the stream."""
     content, before = file.read(), monitor.images
     try:
@@ -183,7 +184,7 @@ def _read_file(monitor: Monitor, file: ScoreFile, *, shuffle: bool) -> None:
     monitor.record_file(file.name, size=len(content), digest=_digest(content), images=monitor.images - before)
 
 
-def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:
+def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[FoundFile]) -> tuple[int, int]:
     """Add reviewed labels of audits; return how many are new, and how many are of other images.
 
     The labels of images that were rejected, or accepted but not marked, are ignored: people choose which of these they
@@ -214,7 +215,7 @@ def _describe(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
         "format": "secondlook monitor result",
         "version": 1,
         "policy": monitor.policy.checksum,
-        "options": {name: getattr(monitor, name) for name in ("alpha", "window", "burn_in", "seed")},
+        "options": monitor.options,
         **status.to_dict(),
         "windows": [window.to_dict() for window in monitor.timeline()],
         "worst_images": [image.to_dict() for image in monitor.worst_images()],
@@ -224,12 +225,6 @@ def _describe(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
 
 def _write_result(folder: Path, monitor: Monitor, status: MonitorStatus) -> None:
     text = json.dumps(_describe(monitor, status), indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(folder / RESULT, f"{text}\n")
     pending = (format_csv_row([audit.id, ""]) for audit in monitor.audited if audit.label is None)
-    contents = {RESULT: f"{text}\n", QUEUE: "".join([format_csv_row(["id", "label"]), *pending])}
-    for name, content in contents.items():
-        try:
-            write_bytes_atomically(folder / name, content.encode())
-        except OSError as error:
-            raise MonitoringError(
-                f"cannot write {str(folder / name)!r}: {error.strerror}; choose another path."
-            ) from None
+    write_text(folder / QUEUE, "".join([format_csv_row(["id", "label"]), *pending]))

@@ -37,7 +37,7 @@ Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
 
 
 @dataclass(frozen=True)
-class ScoreFile:
+class FoundFile:
     """A Parquet file of scores."""
 
     name: str
@@ -66,9 +66,9 @@ def parse_scores(content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.T
         raise MonitoringError(f"the content is not Parquet ({error}); score again, or remove the file.") from None
 
 
-def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
+def list_score_files(patterns: Iterable[str | Path]) -> list[FoundFile]:
     """Return the files that paths, patterns, folders and URLs name, each once, sorted within each of them."""
-    found: dict[str, ScoreFile] = {}
+    found: dict[str, FoundFile] = {}
     for pattern in map(str, patterns):
         files = list(_find_at_url(pattern) if is_url(pattern) else _find_locally(pattern))
         if not files:
@@ -80,7 +80,7 @@ def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
     return list(found.values())
 
 
-def _find_locally(pattern: str) -> Iterator[ScoreFile]:
+def _find_locally(pattern: str) -> Iterator[FoundFile]:
     path = Path(pattern).expanduser()
     # A file may have brackets in its name.
     matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - it may be absolute
@@ -93,16 +93,16 @@ def _find_locally(pattern: str) -> Iterator[ScoreFile]:
                     f"{str(file)!r} is not a Parquet file; expected scores that were written as .parquet, or as a "
                     "folder of parts."
                 )
-            yield ScoreFile(str(file), file.read_bytes)
+            yield FoundFile(str(file), file.read_bytes)
 
 
-def _find_at_url(url: str) -> Iterator[ScoreFile]:
+def _find_at_url(url: str) -> Iterator[FoundFile]:
     location = open_location(url, MonitoringError)
     is_file = location.name.endswith(SUFFIX)
     folder = location.parent if is_file else location
     for name in [location.name] if is_file else location.list_names():
         if name.endswith(SUFFIX) and not name.rpartition("/")[2].startswith("_"):
-            yield ScoreFile(folder.locate(name), partial(folder.read_bytes, name))
+            yield FoundFile(folder.locate(name), partial(folder.read_bytes, name))
 
 
 # ---- Rows

@@ -299,7 +299,7 @@ def _summarize(
     expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)]
     sizes = np.maximum(np.bincount(groups, minlength=n_groups), 1)
     mixes = np.random.default_rng(seed).dirichlet(np.ones(n_groups), CLASS_MIXES) / sizes
-    sets = []
+    sets: list[_Set] = []
     for weights in (np.ones(len(groups)), *mixes[:, groups]):
         counts = np.bincount(predicted, weights, minlength=n_groups).astype(np.float64)
         images, accepted = _count_effectively(weights), weights * scores.accept

@@ -6,7 +6,7 @@ from typing import Any
 from secondlook.monitoring.audit import AuditVerdict
 from secondlook.monitoring.estimates import AccuracyEstimate
 from secondlook.policies import Guarantee
-from secondlook.tables import format_html, format_percent, format_power_of_ten
+from secondlook.tables import format_html, format_power_of_ten, format_rate
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class MonitorStatus:
     @property
     def verdict(self) -> str:
         """Whether the guarantee still holds, in a sentence."""
-        guaranteed = "" if self.guarantee is None else f"at most {format_percent(self.guarantee.risk)}"
+        guaranteed = "" if self.guarantee is None else f"at most {format_rate(self.guarantee.risk)}"
         if self.audit is not None and self.audit.verdict == "broken":
-            rate = "" if self.audit.estimate is None else f" (about {format_percent(self.audit.estimate)} so far)"
+            rate = "" if self.audit.estimate is None else f" (about {format_rate(self.audit.estimate)} so far)"
             return (
                 f"The guarantee is broken: reviewed audits show more errors among accepted images{rate} than "
                 f"guaranteed ({guaranteed})."
@@ -138,9 +138,7 @@ class MonitorStatus:
                 held = f"the guarantee still holds ({guaranteed} errors among accepted images)"
                 return f"{changed}, but audits show that {held}."
             risk = None if self.recent is None else self.recent.risk
-            known = (
-                "" if risk is None else f" ({format_percent(risk)} errors among accepted, {AccuracyEstimate.MEANING})"
-            )
+            known = "" if risk is None else f" ({format_rate(risk)} errors among accepted, {AccuracyEstimate.MEANING})"
             return f"{changed}, so {'the guarantee may not hold' if guaranteed else 'decisions may be worse'}{known}."
         if self.in_burn_in:
             return f"Too few images: {self.images:,} of the {self.burn_in:,} of the burn-in."
@@ -199,11 +197,11 @@ class MonitorStatus:
 
     def _list_numbers(self) -> list[str]:
         calibrated = self.calibration_coverage
-        beside = "" if calibrated is None else f" (calibration: {format_percent(calibrated)})"
+        beside = "" if calibrated is None else f" (calibration: {format_rate(calibrated)})"
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
         lines = [
             f"images: {self.images:,}, {self.accepted:,} accepted{skipped}",
-            f"coverage: {format_percent(self.coverage)}{beside}",
+            f"coverage: {format_rate(self.coverage)}{beside}",
             f"shift alarm: {self.shift}",
         ]
         if self.recent is not None:
@@ -212,8 +210,8 @@ class MonitorStatus:
                 value, low, high = (getattr(self.recent, f"{name}{end}") for end in ("", "_low", "_high"))
                 if value is not None:
                     lines.append(
-                        f"{what} of the latest {self.recent_images:,} images: {format_percent(value)}, "
-                        f"{format_percent(low)} to {format_percent(high)} ({AccuracyEstimate.MEANING}{scope})"
+                        f"{what} of the latest {self.recent_images:,} images: {format_rate(value)}, "
+                        f"{format_rate(low)} to {format_rate(high)} ({AccuracyEstimate.MEANING}{scope})"
                     )
         return [*lines, f"audits: {self._describe_audits()}"]
 
@@ -225,6 +223,6 @@ class MonitorStatus:
             return f"{self.audited:,} marked for review, but nothing is guaranteed that they could confirm"
         more = "" if audit.more_labels is None else f", about {audit.more_labels:,} more labels"
         return (
-            f"{audit.verdict}{more}; error rate among accepted {format_percent(audit.low)} to "
-            f"{format_percent(audit.high)}; {audit.labels:,} reviewed, {audit.pending:,} to review"
+            f"{audit.verdict}{more}; error rate among accepted {format_rate(audit.low)} to "
+            f"{format_rate(audit.high)}; {audit.labels:,} reviewed, {audit.pending:,} to review"
         )

@@ -13,7 +13,7 @@ from secondlook.policies import BinCounts, Policy
 from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
 from secondlook.report.templating import render_template, use_unbroken_spaces
 from secondlook.sources import Source, UnreadableImageError
-from secondlook.tables import format_percent, format_power_of_ten
+from secondlook.tables import format_power_of_ten, format_rate
 
 STYLES = ("report.css", "monitor.css")
 SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
@@ -117,7 +117,7 @@ def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
 
     return {
         "classes": name_classes,
-        "share": lambda share: "–" if share is None else use_unbroken_spaces(format_percent(share)),
+        "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
         "evidence": format_power_of_ten,
         "mean": lambda value: "–" if value is None else f"{value:.3g}",
         "ends": _format_ends,
@@ -130,7 +130,7 @@ def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
 
 
 def _format_range(low: float, high: float) -> str:
-    return use_unbroken_spaces(f"{format_percent(low)} to {format_percent(high)}")
+    return use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
 
 
 def describe_plots(status: MonitorStatus) -> dict[str, str]:
