@@ -8,11 +8,13 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import compose_views, count_looks, learn_shifts, list_shifts, score_images
-from secondlook.monitoring.shifts import draw_images
+from secondlook.monitoring import count_looks, learn_shifts
+from secondlook.monitoring.shifts import compose_views, draw_images, list_shifts, score_images
+from secondlook.predictions import Execution
 from secondlook.views import View, apply_view
 
 VIEWS = ["identity", "hflip", "shift:1,0"]
+QUIET = Execution(progress=False)
 
 
 class Brightness:
@@ -88,7 +90,7 @@ def test_composed_views_are_the_views_of_a_corrupted_image() -> None:
 @pytest.mark.parametrize(("views", "adaptive"), [(VIEWS, False), (VIEWS, True), (["identity"], False)])
 def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], adaptive: bool) -> None:
     _, classifier, source, preds, policy = make_parts(views, adaptive=adaptive)
-    model = learn_shifts(policy, classifier, source, preds, images=120, seed=3, progress=False)
+    model = learn_shifts(policy, classifier, source, preds, n_images=120, seed=3, execution=QUIET)
     drawn = np.sort(np.random.default_rng(3).permutation(450)[:120])
     images, labels = make_images()
     for learned in model.shifts:
@@ -133,11 +135,11 @@ def test_copies_of_images_are_not_drawn() -> None:
 
 def test_outputs_are_stored_and_used_again(tmp_path: Path) -> None:
     counting, classifier, source, preds, policy = make_parts()
-    model = learn_shifts(policy, classifier, source, preds, images=60, store=tmp_path, progress=False)
+    model = learn_shifts(policy, classifier, source, preds, n_images=60, store=tmp_path, execution=QUIET)
     assert counting.n_images == count_looks(policy, 60)
-    assert learn_shifts(policy, classifier, source, preds, images=60, store=tmp_path, progress=False) == model
+    assert learn_shifts(policy, classifier, source, preds, n_images=60, store=tmp_path, execution=QUIET) == model
     assert counting.n_images == count_looks(policy, 60)
-    assert learn_shifts(policy, classifier, source, preds, images=60, progress=False) == model, "in memory"
+    assert learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET) == model, "in memory"
 
 
 def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
@@ -149,16 +151,16 @@ def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
         preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
         rule = sl.certify(preds, "mean", risk=0.2, delta=0.1)
         policy = sl.Policy.from_rule(rule, classifier=classifier, views=tuple(VIEWS))
-        models.append(learn_shifts(policy, classifier, source, preds, images=60, progress=False))
+        models.append(learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET))
     assert [one.accuracy for one in models[0].shifts] == [one.accuracy for one in models[1].shifts]
 
 
 def test_too_few_images_are_rejected() -> None:
     _, classifier, source, preds, policy = make_parts()
     with pytest.raises(MonitoringError, match=r"40 images.* 50 .*images="):
-        learn_shifts(policy, classifier, source, preds, images=40, progress=False)
+        learn_shifts(policy, classifier, source, preds, n_images=40, execution=QUIET)
     with pytest.raises(MonitoringError, match="labeled"):
-        learn_shifts(policy, classifier, sl.open_source(make_images()[0]), preds, progress=False)
+        learn_shifts(policy, classifier, sl.open_source(make_images()[0]), preds, execution=QUIET)
     bare = policy.model_copy(update={"reference": None})
     with pytest.raises(MonitoringError, match="calibrate again"):
-        learn_shifts(bare, classifier, source, preds, progress=False)
+        learn_shifts(bare, classifier, source, preds, execution=QUIET)

@@ -267,12 +267,18 @@ def _calibrate_again(
     progress: bool,
 ) -> "Recertification":
     """Return a fresh policy from reviewed images."""
-    from secondlook.monitoring import read_labels, read_score_tables, recertify
+    from secondlook.monitoring import recertify
+    from secondlook.predictions import Execution
 
     assert policy is not None, "checked before"
-    tables = read_score_tables(scores or [], progress=progress)
     return recertify(
-        Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores or [])
+        Policy.load(policy),
+        scores or [],
+        reviewed,
+        risk=risk,
+        delta=delta,
+        data=" ".join(scores or []),
+        execution=Execution(progress=progress),
     )
 
 

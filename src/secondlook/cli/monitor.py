@@ -3,15 +3,12 @@
 import json
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from secondlook.cli import options
 from secondlook.sources import SOURCES
-
-if TYPE_CHECKING:
-    from secondlook.monitoring import MonitoredScores
 
 ALARM = 3
 """Exit code for cron jobs: something is wrong with the images or the guarantee."""
@@ -76,6 +73,7 @@ def monitor(
     Example: secondlook monitor --policy policy.json --scores 'scores/*.parquet' --out monitor/
     """
     from secondlook.monitoring import monitor_scores
+    from secondlook.predictions import Execution
     from secondlook.report import write_monitor_page
     from secondlook.sources import open_source
 
@@ -90,7 +88,7 @@ def monitor(
         burn_in=burn_in,
         seed=seed,
         shuffle=shuffle,
-        progress=not (quiet or no_progress),
+        execution=Execution(progress=not (quiet or no_progress)),
     )
     labels = "labels.csv" if reviewed is None else str(reviewed)
     patterns = "".join(f" --scores {quote(pattern)}" for pattern in scores)
@@ -101,19 +99,8 @@ def monitor(
     if as_json:
         typer.echo(json.dumps(result.to_dict(), ensure_ascii=False))
     elif not quiet:
-        typer.echo("\n".join([str(result.status), "", *_list_news(result), f"Page: {page}"]))
+        typer.echo(f"{result}\nPage: {page}")
         if result.status.alarm:
             typer.echo(f"Next: {command}")
     if result.status.alarm:
         raise typer.Exit(ALARM)
-
-
-def _list_news(result: "MonitoredScores") -> list[str]:
-    """Return what was read now, in a line each."""
-    lines = [f"New score files: {result.new_files:,}"]
-    if result.new_labels or result.ignored_labels:
-        ignored = f" ({result.ignored_labels:,} of images that were not audited are not used)"
-        lines.append(f"New labels: {result.new_labels:,}{ignored if result.ignored_labels else ''}")
-    if result.queue is not None:
-        lines.append(f"To review: {result.queue}")
-    return lines

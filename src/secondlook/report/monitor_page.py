@@ -10,20 +10,12 @@ from secondlook.arrays import as_pixels
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import ReportError, SecondLookError
 from secondlook.files import write_bytes_atomically
-from secondlook.monitoring import (
-    ESTIMATE,
-    AccuracyEstimate,
-    Monitor,
-    MonitorStatus,
-    StreamImage,
-    TimelineWindow,
-    format_evidence,
-    format_rate,
-)
+from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus
 from secondlook.policies import BinCounts, Policy
 from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
 from secondlook.report.page import render_template, use_unbroken_spaces
 from secondlook.sources import Source, UnreadableImageError
+from secondlook.tables import format_power_of_ten, format_rate
 
 STYLES = ("report.css", "monitor.css")
 SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
@@ -70,7 +62,7 @@ def write_monitor_page(
         filters=_make_filters(monitor.policy),
         title=title,
         status=status,
-        meaning=ESTIMATE,
+        meaning=AccuracyEstimate.MEANING,
         command=command,
         windows=windows,
         window_size=windows[0].images,
@@ -99,7 +91,7 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
     return {"captions": _write_captions(status), "timeline": _describe_timeline(monitor, status)}
 
 
-def _read_pictures(images: Sequence[StreamImage], source: Source, policy: Policy) -> dict[str, str]:
+def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dict[str, str]:
     """Return thumbnails as data URIs by id, as the classifier sees the images; those that cannot be read are left out.
 
     There are at most as many as a monitor remembers, and each is at most 160 pixels wide and high.
@@ -126,7 +118,7 @@ def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
     return {
         "classes": name_classes,
         "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
-        "evidence": format_evidence,
+        "evidence": format_power_of_ten,
         "mean": lambda value: "–" if value is None else f"{value:.3g}",
         "ends": _format_ends,
     }
@@ -138,7 +130,7 @@ def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
 
 
 def _write_captions(status: MonitorStatus) -> dict[str, str]:
-    limit = format_evidence(status.shift.log10_limit)
+    limit = format_power_of_ten(status.shift.log10_limit)
     raised = (
         "It was not raised."
         if status.shift.raised_at is None
@@ -182,24 +174,25 @@ def _describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, Any
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
-        "windows": [_describe_window(window) for window in monitor.timeline()],
+        "windows": [
+            {
+                "start": window.start,
+                "images": window.images,
+                "coverage": window.coverage,
+                "confidence": window.confidence,
+                "disagreement": window.disagreement,
+                "evidence": window.log10_evidence,
+                **_list_risks(window.estimate),
+                "audit_low": window.audit_low,
+                "audit_high": window.audit_high,
+            }
+            for window in monitor.timeline()
+        ],
     }
 
 
-def _describe_window(window: TimelineWindow) -> dict[str, object]:
-    estimate = window.estimate
-    risks = {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
-    return {
-        "start": window.start,
-        "images": window.images,
-        "coverage": window.coverage,
-        "confidence": window.confidence,
-        "disagreement": window.disagreement,
-        "evidence": window.log10_evidence,
-        **risks,
-        "audit_low": window.audit_low,
-        "audit_high": window.audit_high,
-    }
+def _list_risks(estimate: AccuracyEstimate | None) -> dict[str, float | None]:
+    return {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
 
 
 def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:

@@ -484,12 +484,10 @@ class Run:
             loaded,
             self.source,
             self.predictions.select(images=judged),
-            images=n_images,
+            n_images=n_images,
             seed=seed,
             store=self.path / self.SHIFTS,
-            batch_size=execution.batch_size,
-            device=execution.device,
-            progress=execution.progress,
+            execution=execution,
         )
         return policy.model_copy(update={"shifts": model})
 
