@@ -41,9 +41,10 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
 from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
-from secondlook.policies import Policy, Rule, threshold_for
+from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Engine, Execution, collect
 from secondlook.sources import ArraySource, FileSource, ReadOptions, Source, open_source
+from tests.policy_maker import attach
 
 PART_SIZE = 1000
 SECONDS_PER_IMAGE = 0.001
@@ -118,10 +119,10 @@ def measure_real_classifier(n_parts: int) -> list[Row]:
     assert rule.schedule is not None, "the rule is adaptive"
     rows = []
     for looking, one, views in (
-        ("all looks", Rule(rule.threshold), preds.views.texts),
+        ("all looks", Policy(threshold=rule.threshold, method="mean"), preds.views.texts),
         ("adaptively", rule, rule.schedule.views),
     ):
-        policy = Policy.from_rule(one, classifier=classifier, views=views)
+        policy = attach(one, classifier=classifier, views=views)
         scored = images[CALIBRATION_IMAGES:]
         local = time_local(classifier, scored, policy)
         on_ray, _ = time_on_ray(classifier, scored, 1, policy, cpus=2)
@@ -206,7 +207,7 @@ def run_job(
     classifier: Classifier, images: Array | Source, out: Path, engine: Engine | None, policy: Policy | None = None
 ) -> ScoreSummary:
     """Score images into a folder of parts."""
-    policy = policy or Policy.from_rule(Rule(0.5, "msr"), classifier=classifier, views=("identity",))
+    policy = policy or attach(Policy(threshold=0.5, method="msr"), classifier=classifier, views=("identity",))
     return score(
         policy, images, out, classifier=classifier, engine=engine, part_size=PART_SIZE, on_error="skip", progress=False
     )

@@ -46,10 +46,11 @@ from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_v
 from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
 from secondlook.onnx_export.view_graph import add_view
-from secondlook.policies import Policy, Rule, certify, threshold_for
+from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import Frame, ViewSet, apply_views
+from tests.policy_maker import attach
 
 MODELS = ("resnet20.onnx", "resnet56.onnx")
 METHOD, RISK, DELTA = "mean", 0.02, 0.001
@@ -117,7 +118,7 @@ class Case:
     views: ViewSet
     images: Sequence[Array]
     """uint8 [H, W, 3] each"""
-    rules: dict[str, Rule]
+    rules: dict[str, Policy]
     batches: tuple[int, ...]
     """Batch sizes whose run time is measured."""
     max_difference: float
@@ -134,12 +135,12 @@ def make_cifar10_case(model: Path, n_images: int) -> Case:
     return Case(model.stem, model, classifier, views, images, choose_rules(preds), (1, 8, 32), max_difference=1e-5)
 
 
-def choose_rules(preds: Predictions) -> dict[str, Rule]:
+def choose_rules(preds: Predictions) -> dict[str, Policy]:
     """Return a rule for all looks, and an adaptive one."""
     return {ALL_LOOKS: choose_rule(preds, adaptive=False), ADAPTIVE: choose_rule(preds, adaptive=True)}
 
 
-def choose_rule(preds: Predictions, *, adaptive: bool) -> Rule:
+def choose_rule(preds: Predictions, *, adaptive: bool) -> Policy:
     """Certify a rule; without labels, or if they are too few, choose one that accepts half of the images."""
     looking: dict[str, Any] = {"adaptive": adaptive}
     if adaptive:
@@ -212,7 +213,7 @@ def cut_photographs(n_images: int, seed: int) -> list[Array]:
 def measure(case: Case, folder: Path, rounds: int, parts: Sequence[str] = PARTS) -> Iterator[Row]:
     """Export the policies of a classifier, and yield all rows about them."""
     policies = {
-        name: Policy.from_rule(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
+        name: attach(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
         for name, rule in case.rules.items()
     }
     exported = {
@@ -400,7 +401,7 @@ def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
     preprocessing, shape = photographs.classifier.preprocessing, photographs.images[0].shape
     module = ResNetForImageClassification(ResNetConfig())  # type: ignore[no-untyped-call]
     classifier = load_classifier(module, output="logits", preprocessing=preprocessing)
-    policy = Policy.from_rule(Rule(0.5), classifier=classifier, views=photographs.views.texts)
+    policy = attach(Policy(threshold=0.5, method="mean"), classifier=classifier, views=photographs.views.texts)
     file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier, image_shape=shape).path
     (network,) = make_networks([classifier], shape)
     onnx.save(network.model, str(folder / "network.onnx"))

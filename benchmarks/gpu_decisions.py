@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,9 +15,10 @@ from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import confidence
-from secondlook.policies import Policy, Rule, certify, threshold_for
+from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import ViewSet
+from tests.policy_maker import attach
 
 METHOD = "blend"
 RISK, DELTA = 0.02, 0.05
@@ -38,7 +38,7 @@ LATENCY_VARIANTS: dict[str, dict[str, bool]] = {
 # --- Adaptive looking ---
 
 
-def make_rule(classifier: Classifier, network: Network, n_images: int) -> Rule:
+def make_rule(classifier: Classifier, network: Network, n_images: int) -> Policy:
     """Return an adaptive rule for the first images: certified where they have labels, and otherwise made up."""
     pixels = network.pixels[:n_images]
     labels = None if network.labels is None else network.labels[:n_images]
@@ -48,22 +48,22 @@ def make_rule(classifier: Classifier, network: Network, n_images: int) -> Rule:
     return make_up_rule(preds, MADE_UP_LOOKS)
 
 
-def make_up_rule(preds: Predictions, mean_looks: float) -> Rule:
+def make_up_rule(preds: Predictions, mean_looks: float) -> Policy:
     """Return an adaptive rule whose margin is the one that comes closest to a mean number of looks."""
     rule = threshold_for(preds, METHOD, coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
     margins = np.concatenate([np.linspace(0, 0.5, 51), np.linspace(0.6, 4, 35)])
-    rules = [replace(rule, schedule=rule.schedule.model_copy(update={"margin": float(one)})) for one in margins]
+    rules = [
+        rule.model_copy(update={"schedule": rule.schedule.model_copy(update={"margin": float(one)})}) for one in margins
+    ]
     return min(rules, key=lambda one: abs(float(one.look(preds).looks.mean()) - mean_looks))
 
 
-def make_policies(rule: Rule, classifier: Classifier, network: Network) -> dict[str, Policy]:
+def make_policies(rule: Policy, classifier: Classifier, network: Network) -> dict[str, Policy]:
     """Return the policy that looks at every image with all views, and the adaptive one."""
     views = ViewSet(network.views).texts
-    rules = {"all looks": replace(rule, schedule=None), "adaptive": rule}
-    return {
-        name: Policy.from_rule(one, classifier=classifier, views=one.list_views(views)) for name, one in rules.items()
-    }
+    rules = {"all looks": rule.model_copy(update={"schedule": None}), "adaptive": rule}
+    return {name: attach(one, classifier=classifier, views=one.list_views(views)) for name, one in rules.items()}
 
 
 def score_images(policy: Policy, images: Array, classifier: Classifier, folder: Path, device: str) -> ScoreSummary:

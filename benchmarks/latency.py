@@ -10,7 +10,6 @@ while its decision is open, one forward after another, so it is compared with al
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -31,10 +30,11 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.decisions import LoadedPolicy, encode_png, load_policy
-from secondlook.policies import Policy, Rule, threshold_for
+from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
+from tests.policy_maker import attach
 
 MODELS = ("resnet20.onnx", "resnet56.onnx")
 """The smallest and the largest of the classifiers."""
@@ -89,7 +89,9 @@ def measure_adaptive(model: Path, n_images: int) -> list[Row]:
     preds = collect(classifier, images[:CALIBRATION_IMAGES], VIEWS, execution=Execution(progress=False))
     rule = threshold_for(preds, "blend", coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
-    full, adaptive = (make_policy(classifier, one, rule.schedule.views) for one in (replace(rule, schedule=None), rule))
+    full, adaptive = (
+        make_policy(classifier, one, rule.schedule.views) for one in (rule.model_copy(update={"schedule": None}), rule)
+    )
     seconds = []
     looks = [adaptive.decide(image).looks for image in images[CALIBRATION_IMAGES:]]
     for image in images[CALIBRATION_IMAGES:]:
@@ -107,11 +109,11 @@ def measure_adaptive(model: Path, n_images: int) -> list[Row]:
 
 def make_policy(
     classifier: Classifier,
-    rule: Rule = Rule(0.9, "blend"),  # noqa: B008 -- immutable
+    rule: Policy = Policy(threshold=0.9, method="blend"),  # noqa: B008 -- immutable
     views: tuple[str, ...] = ViewSet(VIEWS).texts,
 ) -> LoadedPolicy:
     """Write a policy for a classifier and load it."""
-    policy = Policy.from_rule(rule, classifier=classifier, views=views)
+    policy = attach(rule, classifier=classifier, views=views)
     with tempfile.TemporaryDirectory() as folder:
         policy.save(Path(folder) / "policy.json")
         return load_policy(Path(folder) / "policy.json", classifier=classifier)

@@ -460,7 +460,7 @@ def compute_decisions(folder: Path) -> Values:
     for name, rule in rules.items():
         policy = attach(rule, classifier=classifier, views=preds.views.texts)
         policy.save(folder / f"{name}.json")
-        loaded = sl.load_policy(folder / f"{name}.json").rule
+        loaded = sl.load_policy(folder / f"{name}.json")
         assert loaded == rule
         values[f"{name}: rule"] = describe_rule(loaded)
         out = folder / f"{name}.csv"

@@ -91,7 +91,7 @@ def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) ->
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
     assert "5 % errors" in done.out
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
     assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05).threshold
     told = here("info", "policy.json", "--json").json

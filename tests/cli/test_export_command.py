@@ -171,7 +171,7 @@ def test_scores_are_monitored_and_recalibrated_with_the_file_as_policy(exported:
     assert first == second
     done = exported("calibrate", "--policy", "decide.onnx", *words, "--out", "fresh.json", "--risk", "0.2")
     assert done.code == 0, done.err
-    assert sl.Policy.load("fresh.json").certified
+    assert sl.load_policy("fresh.json").certified
 
 
 def test_a_changed_file_is_told_once(exported: Here) -> None:

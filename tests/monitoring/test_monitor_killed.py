@@ -23,10 +23,10 @@ import pyarrow.parquet
 from secondlook.monitoring import Monitor, monitor_scores
 from secondlook.predictions import Execution
 from secondlook.report import write_monitor_page
-from secondlook.policies import Policy
+from secondlook.policies import Policy, read_policy
 root = Path(sys.argv[1])
 QUIET = Execution(progress=False)
-policy = Policy.load(root / "policy.json")
+policy = read_policy(root / "policy.json")
 read = Monitor.update
 def update(self, rows):
     time.sleep(0.01)

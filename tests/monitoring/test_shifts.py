@@ -12,6 +12,7 @@ from secondlook.monitoring import count_looks, learn_shifts
 from secondlook.monitoring.shifts import compose_views, draw_images, list_shifts, score_images
 from secondlook.predictions import Execution
 from secondlook.views import View, apply_view
+from tests.policy_maker import attach
 
 VIEWS = ["identity", "hflip", "shift:1,0"]
 QUIET = Execution(progress=False)
@@ -49,7 +50,7 @@ def make_parts(
     preds = sl.collect(classifier, source, views, execution=sl.Execution(progress=False))
     method = "msr" if len(views) == 1 else "mean"
     rule = sl.certify(preds, method, risk=0.2, delta=0.1, adaptive=adaptive)
-    policy = sl.Policy.from_rule(rule, classifier=classifier, views=rule.list_views(tuple(views)))
+    policy = attach(rule, classifier=classifier, views=rule.list_views(tuple(views)))
     counting.n_images = 0
     return counting, classifier, source, preds, policy
 
@@ -111,7 +112,7 @@ def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], 
 def test_scores_are_those_of_the_policy() -> None:
     _, _, _, preds, policy = make_parts()
     scores = score_images(policy, preds)
-    np.testing.assert_array_equal(scores.confidence, policy.rule.confidence(preds))
+    np.testing.assert_array_equal(scores.confidence, policy.confidence(preds))
     np.testing.assert_array_equal(scores.accept, scores.confidence >= policy.threshold)
     np.testing.assert_array_equal(scores.correct, preds.correct())
     np.testing.assert_array_equal(scores.predicted, preds.predicted())
@@ -120,7 +121,7 @@ def test_scores_are_those_of_the_policy() -> None:
 def test_every_class_may_have_its_own_threshold() -> None:
     _, classifier, _, preds, _ = make_parts()
     rule = sl.certify(preds, "mean", risk=0.3, delta=0.2, groups="class")
-    policy = sl.Policy.from_rule(rule, classifier=classifier, views=tuple(VIEWS))
+    policy = attach(rule, classifier=classifier, views=tuple(VIEWS))
     scores = score_images(policy, preds)
     thresholds = np.array([group.threshold for group in rule.groups])
     assert len(set(thresholds)) > 1
@@ -150,7 +151,7 @@ def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
     for classifier in (members[0], sl.Ensemble(members)):
         preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
         rule = sl.certify(preds, "mean", risk=0.2, delta=0.1)
-        policy = sl.Policy.from_rule(rule, classifier=classifier, views=tuple(VIEWS))
+        policy = attach(rule, classifier=classifier, views=tuple(VIEWS))
         models.append(learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET))
     assert [one.accuracy for one in models[0].shifts] == [one.accuracy for one in models[1].shifts]
 

@@ -12,6 +12,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError, PredictionsError, SecondLookError, ViewError
+from tests.policy_maker import attach
 
 NAMES = ["orig", "crop 1", "rotate", "HorizontalFlip", "hflip"]
 TEXTS = ("identity", "hflip", "vflip", "gray", "blur:1")
@@ -100,7 +101,7 @@ def test_policy_of_plain_names_is_rejected_in_one_sentence(named: sl.Predictions
     rule = sl.certify(named, risk=0.2, delta=0.1)
     classifier = load_classifier(lambda batch: batch, name="elsewhere")
     with pytest.raises(DecisionError, match=r"'crop 1'.*secondlook alone.*accept"):
-        sl.Policy.from_rule(rule, classifier=classifier, views=named.views.texts)
+        attach(rule, classifier=classifier, views=named.views.texts)
 
 
 def test_plain_names_cannot_be_applied_to_images(named: sl.Predictions) -> None:

@@ -65,8 +65,8 @@ def test_numbers_are_those_of_certify(preds: Predictions, tuning: Array | None, 
     assert found.chosen.looks == rule.calibration.mean_looks
     assert found.chosen.coverage == rule.coverage > 0
     assert found.frontier.all_looks.coverage == full.coverage
-    assert found.frontier.rule.calibration is not None
-    assert found.frontier.rule.calibration.images == rule.calibration.images == N_IMAGES - len(apart)
+    assert found.frontier.policy.calibration is not None
+    assert found.frontier.policy.calibration.images == rule.calibration.images == N_IMAGES - len(apart)
     looked = rule.look(preds)
     judged = np.delete(np.arange(N_IMAGES), apart)
     shown = judged if tuning is None else np.arange(len(judged))
@@ -77,7 +77,7 @@ def test_numbers_are_those_of_certify(preds: Predictions, tuning: Array | None, 
 
 
 def test_images_are_ranked_by_looks_and_then_by_the_threshold(preds: Predictions, adaptive: AdaptiveLooking) -> None:
-    rule = adaptive.frontier.rule
+    rule = adaptive.frontier.policy
     distance = np.abs(rule.look(preds).confidence - rule.threshold)
     several = [index for index in range(N_IMAGES) if adaptive.looks[index] > 1]
     expected = sorted(several, key=lambda index: (-adaptive.looks[index], distance[index]))
@@ -104,7 +104,7 @@ def test_copies_of_images_count_once(preds: Predictions) -> None:
     assert isinstance(found, AdaptiveLooking)
     assert isinstance(alone, AdaptiveLooking)
     assert found.points == alone.points
-    assert found.frontier.rule.calibration == alone.frontier.rule.calibration
+    assert found.frontier.policy.calibration == alone.frontier.policy.calibration
 
 
 @pytest.mark.parametrize(

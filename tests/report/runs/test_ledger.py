@@ -59,7 +59,7 @@ def test_first_calibration_is_recorded_without_a_warning(run: sl.Run) -> None:
 def test_same_calibration_adds_nothing(run: sl.Run) -> None:
     first = certify(run)
     before = (run.path / "calibrations.json").read_bytes()
-    assert certify(sl.open_run(run.path)).rule == first.rule
+    assert certify(sl.open_run(run.path)) == first
     assert (run.path / "calibrations.json").read_bytes() == before
 
 
@@ -103,7 +103,7 @@ def test_calibration_that_certifies_nothing_counts(run: sl.Run) -> None:
 def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
     policy = certify(run, ["msr", "mean"])
     rule = sl.certify(run.predictions, ["msr", "mean"], risk=0.1, delta=0.1)
-    assert policy.rule == rule
+    assert policy == rule
     assert policy.guarantee.delta == 0.1
     assert joint_delta(policy) is None
     assert [(one["method"], one["delta"]) for one in recorded(run)] == [("msr", 0.05), ("mean", 0.05)]
@@ -116,7 +116,7 @@ def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
 def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) -> None:
     policy = certify(run, risk=0.3, groups="class")
     rule = sl.certify(run.predictions, "mean", risk=0.3, delta=0.1, groups="class")
-    assert policy.rule == rule
+    assert policy == rule
     assert policy.class_thresholds is not None
     assert joint_delta(policy) is None
     (record,) = recorded(run)

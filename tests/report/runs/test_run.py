@@ -71,7 +71,7 @@ def test_evaluate_takes_other_methods_and_metrics(run: sl.Run) -> None:
 def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
     policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
     rule = sl.certify(run.predictions, "mean", risk=0.1, delta=0.1)
-    assert policy.rule == rule
+    assert policy == rule
     assert policy.views == run.record.views
     assert policy.classifier == run.record.classifier
     assert policy.class_names == ("dark", "bright")
@@ -79,7 +79,7 @@ def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
 
 def test_default_method_needs_no_labels(run: sl.Run) -> None:
     policy = run.certify(risk=0.1, delta=0.1, progress=False)
-    assert policy.rule == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
+    assert policy == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
 
 
 def test_certify_raises_where_nothing_can_be_certified(run: sl.Run) -> None:
@@ -89,8 +89,8 @@ def test_certify_raises_where_nothing_can_be_certified(run: sl.Run) -> None:
 
 def test_threshold_for_a_coverage_has_no_guarantee(run: sl.Run) -> None:
     policy = run.threshold_for(coverage=0.8, progress=False)
-    assert not policy.rule.certified
-    assert policy.rule.coverage >= 0.8
+    assert not policy.certified
+    assert policy.coverage >= 0.8
 
 
 def test_seed_zero_is_recorded(run: sl.Run) -> None:
