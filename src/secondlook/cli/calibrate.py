@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secondlook.cli import options
+from secondlook.cli.options import PrintingLong
 from secondlook.errors import DecisionError
 from secondlook.policies import (
     DEFAULT_DELTA,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
+    *,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")
     ] = None,
@@ -39,7 +41,7 @@ def calibrate(
     delta: Annotated[
         float | None,
         typer.Option(
-            help="Failure probability of the guarantee (0.001 means 99.9 % confidence).",
+            help=options.DELTA_HELP,
             show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy",
         ),
     ] = None,
@@ -143,10 +145,7 @@ def calibrate(
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
     overwrite: options.Overwrite = False,
-    config: options.Config = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    printing: PrintingLong,
 ) -> None:
     """Choose the threshold above which predictions are accepted, and write a policy file.
 
@@ -158,27 +157,24 @@ def calibrate(
     _check_origin(run, reviewed, policy, scores)
     learning = {"--shift-images": images, "--model": model or None, "--batch-size": batch_size}
     options.require_partner({**learning, "--device": device if device != "auto" else None}, "--shifts", shifts)
+    is_served = reviewed is not None and _is_service(reviewed)
     changes = []
     if reviewed is not None:
-        _refuse_options(
-            {
-                "--coverage": coverage,
-                "--method": method,
-                "--per-class": per_class,
-                "--class-risk": class_risk or None,
-                "--adaptive": adaptive,
-                "--predict-from": predict_from,
-                "--top-k": top_k,
-                "--shifts": shifts,
-            }
-        )
-        if _is_service(reviewed):
+        kept = {
+            "--coverage": coverage,
+            "--method": method,
+            "--per-class": per_class,
+            "--class-risk": class_risk or None,
+            "--adaptive": adaptive,
+            "--predict-from": predict_from,
+            "--top-k": top_k,
+            "--shifts": shifts,
+        }
+        _refuse(kept, "--reviewed, which keeps that of the policy")
+        if is_served:
             made, used = _calibrate_from_service(reviewed, risk, delta)
         else:
-            made, used = (
-                _calibrate_again(policy, scores, reviewed, risk, delta, progress=not (quiet or no_progress)),
-                [],
-            )
+            made, used = _calibrate_again(policy, scores, reviewed, risk, delta, progress=printing.progress), []
         calibrated, changes = made.policy, [*used, "", "What changed:", str(made)]
     else:
         settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
@@ -187,10 +183,12 @@ def calibrate(
         settings |= _choose_groups(per_class, class_risk, risk, adaptive)
         assert run is not None, "it is given where reviewed images are not"
         opened = open_run(run)
-        calibrated = _calibrate_run(opened, settings, quiet=quiet, progress=not (quiet or no_progress))
+        calibrated = _calibrate_run(opened, settings, printing)
         if shifts:
-            how = {"batch_size": batch_size or "auto", "device": device, "progress": not (quiet or no_progress)}
-            calibrated = _learn_shifts(opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=quiet)
+            how = {"batch_size": batch_size or "auto", "device": device, "progress": printing.progress}
+            calibrated = _learn_shifts(
+                opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=printing.quiet
+            )
             changes = ["", str(calibrated.shifts)]
     try:
         calibrated.save(out, overwrite=overwrite)
@@ -198,11 +196,10 @@ def calibrate(
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
         ) from None
-    if as_json:
+    if printing.as_json:
         typer.echo(calibrated.model_dump_json())
-    elif not quiet:
+    elif not printing.quiet:
         about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-        is_served = reviewed is not None and _is_service(reviewed)
         next_step = _describe_swap(out) if is_served else _describe_next_step(calibrated, out)
         typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {next_step}"]))
 
@@ -214,9 +211,7 @@ def _check_origin(run: Path | None, reviewed: str | None, policy: Path | None, s
     partners = {"--policy": policy, "--scores": scores or None}
     options.require_partner(partners, "--reviewed", reviewed)
     if reviewed is not None and _is_service(reviewed):
-        for option, value in partners.items():
-            if value is not None:
-                raise DecisionError(f"{option} has no effect with --reviewed of a service, which has it; omit it.")
+        _refuse(partners, "--reviewed of a service, which has it")
     elif reviewed is not None and (policy is None or not scores):
         missing = "--policy" if policy is None else "--scores"
         raise DecisionError(
@@ -225,10 +220,10 @@ def _check_origin(run: Path | None, reviewed: str | None, policy: Path | None, s
         )
 
 
-def _refuse_options(given: Mapping[str, object]) -> None:
+def _refuse(given: Mapping[str, object], reason: str) -> None:
     for option, value in given.items():
         if value is not None and value is not False:
-            raise DecisionError(f"{option} has no effect with --reviewed, which keeps that of the policy; omit it.")
+            raise DecisionError(f"{option} has no effect with {reason}; omit it.")
 
 
 def _is_service(reviewed: str) -> bool:
@@ -274,19 +269,19 @@ def _calibrate_again(
     )
 
 
-def _calibrate_run(run: "Run", settings: dict[str, Any], *, quiet: bool, progress: bool) -> Policy:
+def _calibrate_run(run: "Run", settings: dict[str, Any], printing: PrintingLong) -> Policy:
     """Return the policy from the labeled images of a run."""
     from secondlook.diagnosis import SetupWarning
     from secondlook.report import CalibrationWarning
     from secondlook.views import ViewWarning
 
     with warnings.catch_warnings():
-        if quiet:  # the run and the policy have them, too
+        if printing.quiet:  # the run and the policy have them, too
             for category in (CalibrationWarning, SetupWarning, ViewWarning):
                 warnings.simplefilter("ignore", category)
         if "coverage" in settings:
-            return run.threshold_for(**settings, progress=progress)
-        return run.certify(**settings, progress=progress)
+            return run.threshold_for(**settings, progress=printing.progress)
+        return run.certify(**settings, progress=printing.progress)
 
 
 def _learn_shifts(

@@ -1,23 +1,42 @@
-"""`secondlook info`: what a run, a policy, an exported file or a model is, and how it came about."""
+"""`info` describes a run, a policy, an exported file or a model; `list` lists everything that is registered."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from secondlook.classifiers import MODELS
 from secondlook.cli import options
+from secondlook.cli.wording import word
+from secondlook.decisions import EXPORTS, SCORE_FORMATS
 from secondlook.errors import SecondLookError
+from secondlook.estimators import METHODS
+from secondlook.metrics import METRICS
+from secondlook.registry import Registry
+from secondlook.sources import SOURCES
 from secondlook.tables import TextTable
+from secondlook.views import PRESETS, STEPS
 
 if TYPE_CHECKING:
     from secondlook.policies import Policy
     from secondlook.report import Run
 
 Facts = Mapping[str, object]
+
+REGISTRIES: Mapping[str, Mapping[str, Registry[Any]]] = {
+    "methods": {"method": METHODS},
+    "metrics": {"metric": METRICS},
+    "views": {"preset": PRESETS, "step": STEPS},
+    "models": {"model": MODELS},
+    "sources": {"source": SOURCES},
+    "exports": {"export": EXPORTS, "score file": SCORE_FORMATS},
+}
+"""The registries of each kind, by the titles of their columns."""
 
 
 def info(
@@ -240,3 +259,30 @@ def _format_value(value: object) -> str:
     if isinstance(value, list):
         return "\n".join(str(item) for item in value) or "none"
     return str(value)
+
+
+def list_kind(
+    kind: Annotated[
+        Literal["methods", "metrics", "views", "models", "sources", "exports"], typer.Argument(help="What to list.")
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """List what is available, with a line on each.
+
+    Example: secondlook list metrics
+    """
+    registries = REGISTRIES[kind]
+    if as_json:
+        rows = {title: registry.to_rows() for title, registry in registries.items()}
+        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    from secondlook.cli.app import find_flags
+
+    console, flags = Console(), find_flags(["evaluate"])
+    for title, registry in registries.items():
+        table = Table(title, "summary", box=None, pad_edge=False)
+        for record in registry.values():
+            table.add_row(escape(record.form), escape(word(record.summary, flags)))
+            if warning := getattr(record, "warning", None):
+                table.add_row("", f"[yellow]{escape(warning)}[/]")
+        console.print(table)

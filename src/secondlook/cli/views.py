@@ -1,4 +1,4 @@
-"""`secondlook views`: draw every view of an image, and propose candidate views to search in."""
+"""`views` draws every view of an image, and proposes candidate views to search in."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +9,10 @@ from secondlook.cli import options
 from secondlook.diagnosis import CANDIDATE_KINDS
 from secondlook.errors import ViewError
 
-app = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
+views = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
 
 
-@app.command("show")
+@views.command("show")
 def show_views(
     views: Annotated[str, typer.Argument(metavar="SET", help=options.VIEWS_HELP)],
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="Image file: JPEG, PNG, WebP, BMP or TIFF.")],
@@ -49,7 +49,7 @@ def show_views(
     typer.echo(f"{len(view_set)} views of {image} written to {target}")
 
 
-@app.command("candidates")
+@views.command("candidates")
 def propose_views(
     kind: Annotated[str, typer.Argument(help=f"Kind of images: {', '.join(CANDIDATE_KINDS)}.")] = "natural",
     image_size: Annotated[int, typer.Option(help="Side of the classifier's input in pixels.")] = 32,
