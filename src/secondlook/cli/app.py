@@ -87,6 +87,9 @@ def secondlook(
 
 def load_command(name: str) -> Any:
     """Import a command, or a group of commands such as `views`."""
+    from secondlook.registry import load_plugins
+
+    load_plugins()  # before the options, whose help lists what is registered
     from secondlook.cli.options import expand_groups
 
     module = importlib.import_module(f"secondlook.cli.{MODULES.get(name, name)}")
