@@ -1,6 +1,7 @@
 """Messages of the library name arguments; on the command line they name options."""
 
 import ast
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +13,14 @@ import secondlook as sl
 from secondlook.cli.app import COMMANDS, find_flags, load_command
 from secondlook.cli.phrases import PHRASES
 from secondlook.cli.wording import (
-    OPTION_OF_ARGUMENT,
+    PARAMETER_OF_ARGUMENT,
     WITHOUT_OPTION,
     make_name_argument,
     model_options,
     source_options,
     word,
 )
-from secondlook.errors import ANY, DecisionError, Repair, SecondLookWarning
+from secondlook.errors import ANY, DecisionError, Repair, SecondLookError, SecondLookWarning
 
 Here = Callable[..., Any]
 PACKAGE = Path(sl.__file__).parent
@@ -79,6 +80,9 @@ ARGUMENT = re.compile(r"(?<![\w?&.<-])(?<!--model-option )(?P<name>[a-z][a-z_]*)
         ("info", "trust_pickle", True, "?trust_pickle=true"),
         ("calibrate", "risk", 2.0, "--risk 2.0"),
         ("calibrate", "risk", {"cat": 0.1}, "--class-risk"),
+        ("calibrate", "groups", "class", "--per-class"),
+        ("calibrate", "n_images", 10, "--shift-images 10"),
+        ("check", "n_images", 10, "--images 10"),
         ("calibrate", "max_looks", 1, "--max-looks 1"),
         ("views candidates", "image_size", ANY, "--image-size"),
         ("", "views", ANY, "views="),
@@ -94,6 +98,14 @@ def test_messages_with_fields_name_options(kind: type[DecisionError | SecondLook
     message = kind("is wrong", argument="level", value=2, repair=repair)
     assert str(message) == "level=2 is wrong; pass overwrite=True or classifier=, not 'level=2'."
     assert word(message, find_flags(["score"])) == "--level 2 is wrong; pass --force or --model, not 'level=2'."
+
+
+def test_an_error_raised_again_keeps_its_fields() -> None:
+    error = DecisionError.from_error(SecondLookError("is wrong", argument="level", value=2), "in 'a.csv', ")
+    again = pickle.loads(pickle.dumps(DecisionError.from_error(error, "again: ")))
+    assert str(again) == "again: in 'a.csv', level=2 is wrong."
+    assert word(again, find_flags(["score"])) == "again: in 'a.csv', --level 2 is wrong."
+    assert str(DecisionError.from_error(SecondLookError("it is wrong."), "in 'a.csv', ")) == "in 'a.csv', it is wrong."
 
 
 def arguments_in_fields() -> Iterator[tuple[str, str]]:
@@ -112,7 +124,7 @@ def arguments_in_fields() -> Iterator[tuple[str, str]]:
 
 def test_every_argument_in_a_field_has_an_option() -> None:
     known = {name for words in list_commands() for name in find_flags(words)}
-    known |= {*OPTION_OF_ARGUMENT, *WITHOUT_OPTION, *model_options(), *source_options(), *PYTHON_ONLY}
+    known |= {*PARAMETER_OF_ARGUMENT, *WITHOUT_OPTION, *model_options(), *source_options(), *PYTHON_ONLY}
     found = list(arguments_in_fields())
     assert found
     assert [(place, name) for place, name in found if name not in known] == [], "add it to a table of wording.py"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from secondlook import __version__
@@ -79,7 +80,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def secondlook(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Know when your image classifier is wrong: confidence from several views, decisions with a guarantee."""

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from secondlook.cli import options
 from secondlook.cli.options import PrintingLong
@@ -23,34 +24,34 @@ from secondlook.policies import (
 )
 from secondlook.specs import MEMBER_SEPARATOR
 
-DATABASES = ("postgresql:", "postgresql+", "postgres:")
-"""Starts of the URL of a service's database."""
-
 if TYPE_CHECKING:
     from secondlook.monitoring import Recertification
     from secondlook.report import Run
+
+DATABASES = ("postgresql:", "postgresql+", "postgres:")
+"""Starts of the URL of a service's database."""
 
 
 def calibrate(
     *,
     run: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")
+        Path | None, Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
-    risk: Annotated[float | None, typer.Option(help="Maximum error rate among accepted images, such as 0.01.")] = None,
+    out: Annotated[Path, Option("--out", metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
+    risk: Annotated[float | None, Option(help="Maximum error rate among accepted images, such as 0.01.")] = None,
     delta: Annotated[
         float | None,
-        typer.Option(
-            help=options.DELTA_HELP,
+        Option(
+            help="Failure probability of the guarantee (0.001 means 99.9 % confidence).",
             show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy",
         ),
     ] = None,
     coverage: Annotated[
-        float | None, typer.Option(help="Accept this share of the images instead, without a guarantee.")
+        float | None, Option(help="Accept this share of the images instead, without a guarantee.")
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME[,NAME]",
             help="Confidence method to decide by, or several to choose from, which share delta. "
             f"Methods: {options.METHODS_HELP}.",
@@ -59,27 +60,27 @@ def calibrate(
     ] = None,
     per_class: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--per-class",
             help="A threshold for each predicted class: --risk is guaranteed in every class, in all of them at once.",
         ),
     ] = False,
     class_risk: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--class-risk", metavar="NAME=RISK", help="With --per-class: another risk for a class; may be repeated."
         ),
     ] = None,
     adaptive: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--adaptive",
             help="Look at an image again only while its decision is open: most are decided after one or two looks.",
         ),
     ] = False,
     tolerance: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="T",
             help="With --adaptive: share of decisions that may differ from those with all looks.",
             show_default=f"{DEFAULT_TOLERANCE:g}",
@@ -87,13 +88,11 @@ def calibrate(
     ] = None,
     max_looks: Annotated[
         int | None,
-        typer.Option(
-            "--max-looks", metavar="N", help="With --adaptive: looks per image at most.", show_default="all views"
-        ),
+        Option("--max-looks", metavar="N", help="With --adaptive: looks per image at most.", show_default="all views"),
     ] = None,
     reviewed: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--reviewed",
             metavar="FILE|DIR|URL",
             help="Calibrate again from images that people reviewed instead of a run: the data folder or PostgreSQL URL "
@@ -102,13 +101,11 @@ def calibrate(
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(
-            "--policy", metavar="FILE", help="With --reviewed FILE: the policy that the images were scored with."
-        ),
+        Option("--policy", metavar="FILE", help="With --reviewed FILE: the policy that the images were scored with."),
     ] = None,
     scores: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--scores",
             metavar="PATTERN",
             help="With --reviewed FILE: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
@@ -116,7 +113,7 @@ def calibrate(
     ] = None,
     shifts: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--shifts",
             help="Also classify corrupted versions of labeled images, and learn to estimate accuracy without labels "
             "when images change.",
@@ -124,7 +121,7 @@ def calibrate(
     ] = False,
     images: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--shift-images",
             metavar="N",
             min=MIN_SHIFT_IMAGES,
@@ -134,7 +131,7 @@ def calibrate(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--model",
             metavar="SPEC",
             help="With --shifts: classifier of the run, if it is not an ONNX file or now somewhere else.",
@@ -173,9 +170,11 @@ def calibrate(
         _refuse(kept, "--reviewed, which keeps that of the policy")
         if is_served:
             made, used = _calibrate_from_service(reviewed, risk, delta)
+            changes = [used]
         else:
-            made, used = _calibrate_again(policy, scores, reviewed, risk, delta, progress=printing.progress), []
-        calibrated, changes = made.policy, [*used, "", "What changed:", str(made)]
+            assert policy is not None and scores is not None, "checked before"  # noqa: PT018
+            made = _calibrate_again(reviewed, policy, scores, risk, delta, progress=printing.progress)
+        calibrated, changes = made.policy, [*changes, "", "What changed:", str(made)]
     else:
         settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
         settings |= _choose_target(risk, DEFAULT_DELTA if delta is None else delta, coverage, method)
@@ -200,7 +199,8 @@ def calibrate(
         typer.echo(calibrated.model_dump_json())
     elif not printing.quiet:
         about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-        next_step = _describe_swap(out) if is_served else _describe_next_step(calibrated, out)
+        swap = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
+        next_step = swap if is_served else _describe_next_step(calibrated, out)
         typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {next_step}"]))
 
 
@@ -231,9 +231,17 @@ def _is_service(reviewed: str) -> bool:
     return reviewed.startswith(DATABASES) or reviewed.endswith("/") or Path(reviewed).is_dir()
 
 
-def _calibrate_from_service(
-    location: str, risk: float | None, delta: float | None
-) -> tuple["Recertification", list[str]]:
+def _calibrate_again(
+    reviewed: str, policy: Path, scores: list[str], risk: float | None, delta: float | None, *, progress: bool
+) -> "Recertification":
+    """Return a fresh policy from a file of reviewed images."""
+    from secondlook.monitoring import read_labels, read_score_tables, recertify
+
+    tables = read_score_tables(scores, progress=progress)
+    return recertify(Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores))
+
+
+def _calibrate_from_service(location: str, risk: float | None, delta: float | None) -> tuple["Recertification", str]:
     """Return a fresh policy from the reviews of a service, and what it was made from in words."""
     from secondlook.imports import import_extra
     from secondlook.monitoring import recertify
@@ -247,26 +255,7 @@ def _calibrate_from_service(
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
     made = recertify(found.policy, found.tables, found.labels, risk=risk, delta=delta, data=f"service {found.where}")
-    return made, [used]
-
-
-def _calibrate_again(
-    policy: Path | None,
-    scores: list[str] | None,
-    reviewed: str,
-    risk: float | None,
-    delta: float | None,
-    *,
-    progress: bool,
-) -> "Recertification":
-    """Return a fresh policy from reviewed images."""
-    from secondlook.monitoring import read_labels, read_score_tables, recertify
-
-    assert policy is not None, "checked before"
-    tables = read_score_tables(scores or [], progress=progress)
-    return recertify(
-        Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores or [])
-    )
+    return made, used
 
 
 def _calibrate_run(run: "Run", settings: dict[str, Any], printing: PrintingLong) -> Policy:
@@ -343,11 +332,6 @@ def _describe_next_step(policy: Policy, path: Path) -> str:
         return f"Next, in Python: secondlook.score({str(path)!r}, 'folder:new/', 'scores.parquet', classifier=...)"
     models = "".join(f" --model {quote(spec)}" for spec in specs)
     return f"Next: secondlook score --policy {quote(str(path))}{models} --data folder:new/ --out scores.parquet"
-
-
-def _describe_swap(path: Path) -> str:
-    """Return the command that puts a policy in force."""
-    return f"Next: curl --data-binary @{quote(str(path))} http://127.0.0.1:8000/v1/policy"
 
 
 def parse_class_risks(texts: list[str]) -> dict[str, float]:

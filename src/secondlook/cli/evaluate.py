@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from secondlook.cli import options
 from secondlook.cli.options import ClusterExecution, LocalExecution, ModelOptions, PrintingLong
@@ -26,7 +27,7 @@ def check(
     model: ModelOptions,
     data: options.Data,
     images: Annotated[
-        int, typer.Option("--images", min=1, help="Number of images to use, spread evenly over the data.")
+        int, Option("--images", min=1, help="Number of images to use, spread evenly over the data.")
     ] = 256,
     execution: LocalExecution,
     printing: PrintingLong,
@@ -51,30 +52,29 @@ def evaluate(
     model: ModelOptions,
     data: options.Data,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of the run; stored predictions in it are reused.")
+        Path, Option("--out", metavar="DIR", help="Folder of the run; stored predictions in it are reused.")
     ],
     views: options.Views = AUTO,
     method: options.Methods = None,
     metric: options.Metrics = None,
     predict_from: options.PredictFromOption = "image",
     top_k: options.TopK = 1,
-    per_class: Annotated[bool, typer.Option("--per-class", help="Also evaluate each true class separately.")] = False,
+    per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
     ood: Annotated[
-        str | None, typer.Option("--ood", metavar="SPEC", help="Out-of-distribution images, which count as errors.")
+        str | None, Option("--ood", metavar="SPEC", help="Out-of-distribution images, which count as errors.")
     ] = None,
     level: options.Level = 0.95,
     resamples: options.Resamples = 500,
     seed: options.Seed = 0,
     no_predictions: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--no-predictions",
             help="With --engine ray, keep what the evaluation needs of each image, and not its predictions.",
         ),
     ] = False,
     no_check: Annotated[
-        bool,
-        typer.Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images."),
+        bool, Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images.")
     ] = False,
     execution: ClusterExecution,
     printing: PrintingLong,
@@ -132,19 +132,18 @@ def _print_next_step(path: Path, skipped: int, *, has_predictions: bool) -> None
 
 def report(
     *,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that secondlook evaluate wrote.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="Run folder that secondlook evaluate wrote.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="HTML file to write.", show_default="RUN/report.html"),
+        Path | None, Option("--out", metavar="FILE", help="HTML file to write.", show_default="RUN/report.html")
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Failure probability of the guarantees, shared by all methods.",
             show_default=f"that of the latest calibration of the run, otherwise {DEFAULT_DELTA:g}",
         ),
     ] = None,
-    galleries: Annotated[bool, typer.Option(help="Show images, where they are still available.")] = True,
+    galleries: Annotated[bool, Option(help="Show images, where they are still available.")] = True,
     printing: PrintingLong,
 ) -> None:
     """Write a self-contained HTML page that works offline and can be sent to a colleague.
@@ -168,7 +167,7 @@ def report(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders on the same images.")],
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders on the same images.")],
     method: options.Methods = None,
     metric: options.Metrics = None,
     predict_from: options.PredictFromOfRun = None,
@@ -209,20 +208,18 @@ def compare(
 
 def search(
     *,
-    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="Run folder with all candidate views and labels.")],
-    budget: Annotated[int, typer.Option(help="Number of views to choose, in addition to the image itself.")] = 12,
-    objective: Annotated[str, typer.Option(metavar="METRIC", help=f"Metric to improve: {OBJECTIVES}.")] = "auroc",
+    run: Annotated[Path, Option("--run", metavar="DIR", help="Run folder with all candidate views and labels.")],
+    budget: Annotated[int, Option(help="Number of views to choose, in addition to the image itself.")] = 12,
+    objective: Annotated[str, Option(metavar="METRIC", help=f"Metric to improve: {OBJECTIVES}.")] = "auroc",
     preset: Annotated[
-        str | None,
-        typer.Option(metavar="SET", help=f"Views to compare with, all of them in the run. {options.VIEWS_HELP}"),
+        str | None, Option(metavar="SET", help=f"Views to compare with, all of them in the run. {options.VIEWS_HELP}")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.txt", help="Text file for the chosen views, with a plot beside it."),
+        Path | None, Option("--out", metavar="FILE.txt", help="Text file for the chosen views, with a plot beside it.")
     ] = None,
     curve: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--curve",
             metavar="FILE.png",
             help="Plot of the gain over the number of views.",
@@ -241,13 +238,7 @@ def search(
 
     opened = open_run(run)
     result = search_views(
-        opened.predictions,
-        budget,
-        objective,
-        preset=preset,
-        top_k=opened.top_k,
-        seed=seed,
-        progress=printing.progress,
+        opened.predictions, budget, objective, preset=preset, top_k=opened.top_k, seed=seed, progress=printing.progress
     )
     if printing.is_text:
         typer.echo(str(result))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from secondlook.cli import options
 from secondlook.cli.options import LocalExecution, Printing, PrintingLong
@@ -16,19 +17,18 @@ FAILED = 3
 def export(
     *,
     policy: options.PolicyFile,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.onnx", help="ONNX file to write.")],
+    out: Annotated[Path, Option("--out", metavar="FILE.onnx", help="ONNX file to write.")],
     model: options.PolicyModel = None,
     image_shape: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--image-shape",
             metavar="H,W,C",
             help="Height, width and channels of the images, where classifier and preprocessing leave them open.",
         ),
     ] = None,
     pixels: Annotated[
-        Literal["uint8", "float32"],
-        typer.Option("--pixels", help="Pixels that the file takes: uint8, or float32 in [0, 1]."),
+        Literal["uint8", "float32"], Option("--pixels", help="Pixels that the file takes: uint8, or float32 in [0, 1].")
     ] = "uint8",
     allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
@@ -62,21 +62,17 @@ def _parse_shape(text: str) -> tuple[int, ...]:
 
 def verify(
     *,
-    file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="ONNX file that export wrote.")],
-    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="Policy file that was exported.")],
+    file: Annotated[Path, Argument(metavar="FILE.onnx", help="ONNX file that export wrote.")],
+    policy: Annotated[Path, Option("--policy", metavar="FILE", help="Policy file that was exported.")],
     data: options.Data,
     model: options.PolicyModel = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="Largest difference of a confidence that is taken for rounding.", show_default="0.001"
-        ),
+        Option(min=0, help="Largest difference of a confidence that is taken for rounding.", show_default="0.001"),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"
-        ),
+        Option(min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"),
     ] = None,
     execution: LocalExecution,
     printing: PrintingLong,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from typer import Option
 
 from secondlook.arrays import Output
 from secondlook.classifiers import MODELS, check_device, load_classifier, split_credentials
@@ -32,30 +33,25 @@ METHODS_HELP = ", ".join(method.form for method in METHODS.values())
 PREDICT_FROM_HELP = "Predict the class from the image itself or from the mean over views."
 TOP_K_HELP = "Count a prediction as correct if the label is among the top k classes."
 ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
-DELTA_HELP = "Failure probability of the guarantee (0.001 means 99.9 % confidence)."
 SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
 
-PolicyFile = Annotated[Path, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")]
+PolicyFile = Annotated[Path, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")]
 PolicyModel = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
     ),
 ]
-Data = Annotated[
-    str, typer.Option("--data", metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")
-]
+Data = Annotated[str, Option("--data", metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
 Views = Annotated[
     str,
-    typer.Option(
-        "--views",
-        metavar="SET",
-        help=f"'auto' chooses views that suit the classifier and the images. {VIEWS_HELP}",
+    Option(
+        "--views", metavar="SET", help=f"'auto' chooses views that suit the classifier and the images. {VIEWS_HELP}"
     ),
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--method",
         metavar="NAME",
         help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
@@ -64,41 +60,41 @@ Methods = Annotated[
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--metric",
         metavar="NAME",
         help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
     ),
 ]
-Level = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
-Resamples = Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
-PredictFromOption = Annotated[PredictFrom, typer.Option("--predict-from", help=PREDICT_FROM_HELP)]
+Level = Annotated[float, Option(help="Confidence level of the intervals.")]
+Resamples = Annotated[int, Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
+PredictFromOption = Annotated[PredictFrom, Option("--predict-from", help=PREDICT_FROM_HELP)]
 PredictFromOfRun = Annotated[
-    PredictFrom | None, typer.Option("--predict-from", help=PREDICT_FROM_HELP, show_default="as in the run")
+    PredictFrom | None, Option("--predict-from", help=PREDICT_FROM_HELP, show_default="as in the run")
 ]
-TopK = Annotated[int, typer.Option("--top-k", min=1, help=TOP_K_HELP)]
-TopKOfRun = Annotated[int | None, typer.Option("--top-k", min=1, help=TOP_K_HELP, show_default="as in the run")]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+TopK = Annotated[int, Option("--top-k", min=1, help=TOP_K_HELP)]
+TopKOfRun = Annotated[int | None, Option("--top-k", min=1, help=TOP_K_HELP, show_default="as in the run")]
+Seed = Annotated[int, Option(min=0, help="Random seed.")]
 AllowMismatch = Annotated[
-    bool, typer.Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost.")
+    bool, Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost.")
 ]
 HeaderFromEnv = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--header-from-env",
         metavar="NAME",
         help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
     ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
+    int | None, Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
 ]
 PartSize = Annotated[
     int | None,
-    typer.Option("--part-size", min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray"),
+    Option("--part-size", min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray"),
 ]
-Overwrite = Annotated[bool, typer.Option("--force", help="Replace an existing file that has other content.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Overwrite = Annotated[bool, Option("--force", help="Replace an existing file that has other content.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def _hide_bars(wanted: bool) -> bool:
@@ -107,8 +103,8 @@ def _hide_bars(wanted: bool) -> bool:
     return wanted
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
+NoProgress = Annotated[bool, Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
 
 
 def _check_device(device: str) -> str:
@@ -118,7 +114,7 @@ def _check_device(device: str) -> str:
 
 Device = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="auto|cpu|cuda[:N]",
         callback=_check_device,
         help="Where to run the model: auto uses GPUs if it can, cuda all GPUs, cuda:N one of them.",
@@ -173,7 +169,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 Config = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--config",
         callback=use_config,
         is_eager=True,
@@ -222,24 +218,24 @@ class ModelOptions:
 
     model: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--model",
             metavar="SPEC",
             help=f"Classifier, such as onnx:model.onnx; repeat for an ensemble. Schemes: {', '.join(MODELS)}.",
         ),
     ]
     output: Annotated[
-        Output | None, typer.Option("--output", help="What the model outputs, where its file does not tell.")
+        Output | None, Option("--output", help="What the model outputs, where its file does not tell.")
     ] = None
-    mean: Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
-    std: Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Standard deviation to divide by.")] = None
+    mean: Annotated[str | None, Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
+    std: Annotated[str | None, Option(metavar="S[,S,S]", help="Standard deviation to divide by.")] = None
     resize: Annotated[
-        str | None, typer.Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
+        str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
     ] = None
-    crop: Annotated[str | None, typer.Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")] = None
+    crop: Annotated[str | None, Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")] = None
     model_options: Annotated[
         list[str] | None,
-        typer.Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
+        Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
     ] = None
     header_from_env: HeaderFromEnv = None
 
@@ -280,27 +276,27 @@ class LocalExecution:
 
     batch_size: BatchSize = None
     device: Device = "auto"
-    on_error: Annotated[OnError, typer.Option("--on-error", help=ON_ERROR_HELP)] = "fail"
+    on_error: Annotated[OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail")] = None
 
     def settings(self, *, progress: bool) -> dict[str, Any]:
-        """Return the arguments of the library. A source may set `on_error` as well, so the default is not passed."""
-        on_error = None if self.on_error == "fail" else self.on_error
+        """Return the arguments of the library."""
         batch_size = self.batch_size or "auto"
-        return {"batch_size": batch_size, "device": self.device, "on_error": on_error, "progress": progress}
+        return {"batch_size": batch_size, "device": self.device, "on_error": self.on_error, "progress": progress}
 
 
 @dataclass(frozen=True)
-class ClusterExecution:
+class ClusterExecution(LocalExecution):
     """How a command runs a model, in this process or on a cluster."""
 
-    batch_size: BatchSize = None
-    device: Device = "auto"
+    on_error: Annotated[
+        OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail; skip with --engine ray")
+    ] = None
     engine: Annotated[
-        Literal["local", "ray"], typer.Option("--engine", help="Compute in this process, or on a Ray cluster.")
+        Literal["local", "ray"], Option("--engine", help="Compute in this process, or on a Ray cluster.")
     ] = "local"
     address: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--address",
             metavar="HOST:PORT",
             help="Head node of the Ray cluster, or 'auto' for the cluster of this machine.",
@@ -309,28 +305,22 @@ class ClusterExecution:
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", min=1, help="Maximum number of workers.", show_default="as many as the cluster holds"
-        ),
+        Option("--workers", min=1, help="Maximum number of workers.", show_default="as many as the cluster holds"),
     ] = None
     cpus_per_worker: Annotated[
-        float | None, typer.Option("--cpus-per-worker", min=0, help="CPUs per worker.", show_default="1")
+        float | None, Option("--cpus-per-worker", min=0, help="CPUs per worker.", show_default="1")
     ] = None
     gpus_per_worker: Annotated[
-        float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs per worker.", show_default="0")
-    ] = None
-    on_error: Annotated[
-        OnError | None,
-        typer.Option("--on-error", help=ON_ERROR_HELP, show_default="fail; skip with --engine ray"),
+        float | None, Option("--gpus-per-worker", min=0, help="GPUs per worker.", show_default="0")
     ] = None
 
     @contextmanager
     def open(self, *, progress: bool, part_size: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the arguments of the library, with a connected engine. Options of a cluster need one."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        settings = {name: given.pop(name, None) for name in ("device", "on_error")} | {"progress": progress}
-        settings["batch_size"] = given.pop("batch_size", "auto")
-        if given.pop("engine") == "local":
+        settings = self.settings(progress=progress)
+        names = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.engine == "local":
             require_partner({f"--{name.replace('_', '-')}": True for name in given}, "--engine ray", None)
             yield settings
             return

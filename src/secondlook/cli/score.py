@@ -6,6 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from secondlook.cli import options
 from secondlook.cli.options import ClusterExecution, PrintingLong
@@ -25,28 +26,25 @@ def score(
     data: options.Data,
     out: Annotated[
         str,
-        typer.Option(
+        Option(
             "--out",
             metavar="FILE|DIR|URL",
             help="File to write (.parquet, .csv or .jsonl), or a folder or URL such as s3://bucket/scores for Parquet "
             "parts.",
         ),
     ],
-    policy: Annotated[
-        Path | None, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")
-    ] = None,
+    policy: Annotated[Path | None, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")] = None,
     decider: Annotated[
-        Path | None,
-        typer.Option("--decider", metavar="FILE.onnx", help="ONNX file that export wrote, instead of a policy."),
+        Path | None, Option("--decider", metavar="FILE.onnx", help="ONNX file that export wrote, instead of a policy.")
     ] = None,
     model: options.PolicyModel = None,
     header_from_env: options.HeaderFromEnv = None,
     per_view: Annotated[
-        bool, typer.Option("--per-view", help="Also write the class predicted from each view and its probability.")
+        bool, Option("--per-view", help="Also write the class predicted from each view and its probability.")
     ] = False,
     audit: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--audit",
             metavar="FRACTION",
             help="Mark about this fraction of the accepted images for review, such as 0.01; secondlook monitor tells "
@@ -54,16 +52,16 @@ def score(
         ),
     ] = None,
     rejected: Annotated[
-        Path | None, typer.Option("--rejected", metavar="DIR", help="Folder for rejected images, by predicted class.")
+        Path | None, Option("--rejected", metavar="DIR", help="Folder for rejected images, by predicted class.")
     ] = None,
-    link: Annotated[bool, typer.Option("--link", help="Link rejected images instead of copying them.")] = False,
+    link: Annotated[bool, Option("--link", help="Link rejected images instead of copying them.")] = False,
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE."),
+        Option("--export", metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE."),
     ] = None,
-    export_all: Annotated[bool, typer.Option("--export-all", help="Export accepted images too.")] = False,
+    export_all: Annotated[bool, Option("--export-all", help="Export accepted images too.")] = False,
     image_prefix: Annotated[
-        str | None, typer.Option(metavar="URL", help="URL that, followed by an image's id, serves it to Label Studio.")
+        str | None, Option(metavar="URL", help="URL that, followed by an image's id, serves it to Label Studio.")
     ] = None,
     level: options.Level = 0.95,
     seed: options.Seed = 0,
@@ -129,20 +127,20 @@ def monitor(
     policy: options.PolicyFile,
     scores: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--scores",
             metavar="PATTERN|DIR|URL",
             help="Score files in Parquet, such as 'scores/*.parquet', or a folder or URL of parts; may be repeated.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the page, the numbers and the state.")],
+    out: Annotated[Path, Option("--out", metavar="DIR", help="Folder for the page, the numbers and the state.")],
     reviewed: Annotated[
         Path | None,
-        typer.Option("--reviewed", metavar="FILE.csv", help="Reviewed audits: a CSV file with the columns id,label."),
+        Option("--reviewed", metavar="FILE.csv", help="Reviewed audits: a CSV file with the columns id,label."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--data",
             metavar="SPEC",
             help=f"The images that were scored, to show the worst of them. {options.SOURCES_HELP}",
@@ -150,24 +148,22 @@ def monitor(
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Probability of a false alarm, over a stream of any length, of either test.",
             show_default="0.05, or as before",
         ),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(min=1, help="Images per window of the timeline.", show_default="500, or as before")
+        int | None, Option(min=1, help="Images per window of the timeline.", show_default="500, or as before")
     ] = None,
     burn_in: Annotated[
         int | None,
-        typer.Option(
-            "--burn-in", min=0, help="Images needed to say that all is well.", show_default="100, or as before"
-        ),
+        Option("--burn-in", min=0, help="Images needed to say that all is well.", show_default="100, or as before"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
     shuffle: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--shuffle", help="Read the images of each file in random order: for folders sorted by class, not by time."
         ),
     ] = False,

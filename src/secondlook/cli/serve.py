@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from secondlook.cli import options
 from secondlook.errors import ServingError
@@ -25,16 +26,16 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def serve(
     policy: options.PolicyFile,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Folder for decisions, images to review and tokens.")
+        Path, Option("--data-dir", metavar="DIR", help="Folder for decisions, images to review and tokens.")
     ],
     model: options.PolicyModel = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond this machine, tokens are needed (secondlook token).")
+        str, Option(help="Address to listen on; beyond this machine, tokens are needed (secondlook token).")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
     database: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             envvar=DATABASE_VARIABLE,
             help="PostgreSQL database for several instances: postgresql://USER:PASSWORD@HOST/NAME.",
@@ -43,43 +44,38 @@ def serve(
     ] = None,
     audit: Annotated[
         float | None,
-        typer.Option(
-            metavar="FRACTION", help="Also have about this fraction of the accepted images reviewed, such as 0.01."
-        ),
+        Option(metavar="FRACTION", help="Also have about this fraction of the accepted images reviewed, such as 0.01."),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="DURATION",
             help="Remove stored images after this time, reviewed or not, such as 30d, 12h or 45m.",
             show_default="never",
         ),
     ] = None,
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Store no images: reviewers see ids and file names only.")
+        bool, Option("--no-store", help="Store no images: reviewers see ids and file names only.")
     ] = False,
     lease: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
+        str, Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
     ] = "5m",
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images that are looked at together.")] = 32,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Images that are looked at together.")] = 32,
     max_wait: Annotated[
-        float,
-        typer.Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others."),
+        float, Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others.")
     ] = 2.0,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", min=1, help="Images that may wait; more get 429 and come back later.")
+        int, Option("--max-waiting", min=1, help="Images that may wait; more get 429 and come back later.")
     ] = 512,
-    max_body: Annotated[int, typer.Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
-    max_pixels: Annotated[int, typer.Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
+    max_body: Annotated[int, Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
+    max_pixels: Annotated[int, Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TLS certificate as a PEM file, to serve https.")
+        Path | None, Option(metavar="FILE", help="TLS certificate as a PEM file, to serve https.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")] = None,
+    key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate.")] = None,
     device: options.Device = "auto",
     config: options.Config = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Log warnings and errors only, not every request.")
-    ] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Log warnings and errors only, not every request.")] = False,
 ) -> None:
     """Serve decisions over HTTP, with a page to review doubtful images and a dashboard.
 
@@ -144,11 +140,11 @@ def _announce(url: str) -> None:
 
 token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
 
-DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Data folder of the service.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is; stands on the labels of a reviewer.")]
+DataDir = Annotated[Path, Option("--data-dir", metavar="DIR", help="Data folder of the service.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Whose token it is; stands on the labels of a reviewer.")]
 RoleOption = Annotated[
     Literal["client", "reviewer", "admin"],
-    typer.Option(
+    Option(
         "--role", help="What it is for: client sends images, reviewer reviews them, admin does both and swaps policies."
     ),
 ]

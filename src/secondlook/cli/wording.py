@@ -13,22 +13,22 @@ from secondlook.cli.phrases import rewrite
 from secondlook.errors import ANY, Message, NameArgument, Repair, name_in_python
 from secondlook.sources import SOURCES, open_source
 
-OPTION_OF_ARGUMENT = {
-    "classifier": "--model",
-    "methods": "--method",
-    "metrics": "--metric",
-    "exports": "--export",
-    "store": "--out",
+PARAMETER_OF_ARGUMENT = {
+    "classifier": "model",
+    "exports": "export",
+    "methods": "method",
+    "metrics": "metric",
+    "n_images": "images",
+    "store": "out",
 }
-"""Arguments of the library whose option has another name."""
+"""Arguments of the library that have another name among the parameters of commands."""
 
 WITHOUT_OPTION = {
-    "class_names": "class names",
     "embeddings": "embeddings, which are available in Python only",
     "labels": "labeled images",
     "members": "several --model",
     "passes": "dropout passes, which are available in Python only",
-    "tuning": "more labeled images",
+    "tuning": "tuning images",
 }
 """Arguments that no command has, and what takes their place."""
 
@@ -60,17 +60,18 @@ def make_name_argument(flags: Mapping[str, str]) -> NameArgument:
     Other options of models and sources become part of their specs, `?name=value`, or `--model-option name=value` where
     the command has it.
     """
-    known = set(flags.values())
-    renamed = {name: flag for name, flag in OPTION_OF_ARGUMENT.items() if flag in known}
-    # What the command line calls a model is a classifier in the library, where `model=` is an option of remote models.
-    flag_of = renamed | {name: flag for name, flag in flags.items() if name != "model"}
 
     def name_argument(name: str, value: object) -> str:
-        flag = flag_of.get("class_risk" if name == "risk" and isinstance(value, Mapping) else name)
+        if name == "groups" and "per_class" in flags:
+            return "--per-class"
+        if name == "risk" and isinstance(value, Mapping):
+            return "--class-risk"
+        # What the command line calls a model is a classifier in the library, where `model=` is an option of a model.
+        flag = flags.get(PARAMETER_OF_ARGUMENT.get(name, name)) if name != "model" else None
         if flag is not None:
             return _write_option(flag, value)
         if name in model_options() | source_options():
-            start = "--model-option " if name in model_options() and "--model-option" in known else "?"
+            start = "--model-option " if name in model_options() and "model_options" in flags else "?"
             return f"{start}{name}={'VALUE' if value is ANY else _write_value(value)}"
         return WITHOUT_OPTION.get(name) or name_in_python(name, value)
 
@@ -78,7 +79,7 @@ def make_name_argument(flags: Mapping[str, str]) -> NameArgument:
 
 
 def _write_option(flag: str, value: object) -> str:
-    if value is ANY or value is True or isinstance(value, Mapping):
+    if value is ANY or value is True:
         return flag
     return f"no {flag}" if value is False or value is None else f"{flag} {quote(_write_value(value))}"
 
