@@ -19,7 +19,7 @@ from secondlook.classifiers import (
     find_external_data,
     shorten_reason,
 )
-from secondlook.errors import ExportError, SecondLookError
+from secondlook.errors import ExportError, Repair, SecondLookError
 from secondlook.imports import import_extra
 from secondlook.onnx_export.graph import LOWEST_OPSET
 
@@ -247,8 +247,8 @@ def _check_weights(module: "torch.nn.Module", name: str) -> None:
     for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise ExportError(
-                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32; load "
-                "it with dtype='float32', and calibrate a policy for that."
+                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32",
+                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
             )
 
 
