@@ -229,7 +229,7 @@ def test_commands_print_options_and_no_python(here: Here, arguments: str, told: 
     assert not [match[0] for match in ARGUMENT.finditer(own)], done.err
 
 
-def test_listed_models_word(here: Here) -> None:
+def test_listed_models_name_options(here: Here) -> None:
     listed = " ".join(here("list", "models").out.split())
     assert "--output is required" in listed
     assert "--model-option weights=FILE" in listed
