@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_limit_of_pixels_is_an_option(secondlook: Command) -> None:
     assert secondlook("views", "show", "identity hflip", "photo.jpg", "--max-pixels", "2400").returncode == 0
 
 
-def registries(kind: str) -> dict[str, Registry[Any]]:
+def registries(kind: str) -> Mapping[str, Registry[Any]]:
     return info.REGISTRIES[kind]
 
 
