@@ -53,22 +53,24 @@ class Message:
     ) -> None:
         super().__init__(fault)  # type: ignore[call-arg]  # an exception comes next
         self.fault, self.argument, self.repair = fault, argument, repair
+        self.prefix = ""
         self.value = None if value is _UNKNOWN else value
         self._shown_value = ANY if value is _UNKNOWN else value
 
     @classmethod
     def from_error(cls, error: "Message", prefix: str = "") -> Self:
         """Return another error, or a warning, with the fields of this one; `prefix` goes before its sentence."""
-        if prefix and error.argument is not None:
-            return cls(f"{prefix}{error.word(name_in_python)}")
-        return cls(f"{prefix}{error.fault}", argument=error.argument, value=error._shown_value, repair=error.repair)
+        made = cls(error.fault, argument=error.argument, value=error._shown_value, repair=error.repair)
+        made.prefix = f"{prefix}{error.prefix}"
+        return made
 
     def word(self, name_argument: NameArgument) -> str:
         """Return the whole sentence in the language of a front end."""
-        start = "" if self.argument is None else f"{name_argument(self.argument, self._shown_value)} "
+        named = "" if self.argument is None else f"{name_argument(self.argument, self._shown_value)} "
+        start = f"{self.prefix}{named}"
         repair = self.repair.word(name_argument) if isinstance(self.repair, Repair) else self.repair
         if self.argument is None and repair is None:
-            return self.fault
+            return f"{start}{self.fault}"
         sentence = f"{start}{self.fault.rstrip('.')}" + ("" if repair is None else f"; {repair.rstrip('.')}")
         return sentence if sentence.endswith("?") else f"{sentence}."
 

@@ -240,8 +240,8 @@ def _check_weights(module: "torch.nn.Module", name: str) -> None:
     for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise ExportError(
-                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32; load "
-                "it with dtype='float32', and calibrate a policy for that."
+                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32",
+                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
             )
 
 

@@ -20,7 +20,7 @@ from secondlook.decisions import (
     load_decider,
     open_policy_classifier,
 )
-from secondlook.errors import DecisionError, ExportError
+from secondlook.errors import DecisionError, ExportError, Repair
 from secondlook.files import write_bytes_atomically
 from secondlook.imports import import_extra
 from secondlook.onnx_export.confidence_graph import check_method
@@ -139,13 +139,14 @@ def export_onnx(
 
 def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
     if pixels not in get_args(PixelType):
-        raise ExportError(f"pixels={pixels!r} is unknown; expected 'uint8' or 'float32'.")
+        raise ExportError("is unknown; expected 'uint8' or 'float32'", argument="pixels", value=pixels)
     if path.suffix != ".onnx":
         raise ExportError(f"the file {str(path)!r} does not end in .onnx; choose a name such as 'decide.onnx'.")
     if not path.parent.is_dir():
         raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
     if path.exists() and not overwrite:
-        raise ExportError(f"the file {str(path)!r} exists; pass overwrite=True to replace it, or choose another name.")
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise ExportError(f"the file {str(path)!r} exists", repair=repair)
 
 
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:

@@ -110,9 +110,10 @@ def verify_decider(
 
 def _check_arguments(tolerance: object, limit: object) -> None:
     if not (is_number(tolerance) and tolerance >= 0):
-        raise DecisionError(f"tolerance={tolerance!r}; expected a number from 0 up, such as {DEFAULT_DIFFERENCE:g}.")
+        expected = f"is invalid; expected a number from 0 up, such as {DEFAULT_DIFFERENCE:g}"
+        raise DecisionError(expected, argument="tolerance", value=tolerance)
     if limit is not None and not (is_whole_number(limit) and limit > 0):
-        raise DecisionError(f"limit={limit!r}; expected a number of images, at least 1.")
+        raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
 
 def _interpolates(policy: Policy) -> bool:
