@@ -53,7 +53,7 @@ for line in sys.stdin:
     if pid == 0:
         os.close(read_end)
         classifier = load_classifier(slow_logits, name="slow", output="logits")
-        collect(classifier, Images(), views, store=store, batch_size=8, progress=False)
+        collect(classifier, Images(), views, store=store, execution=Execution(batch_size=8, progress=False))
         os._exit(0)
     os.close(write_end)
     os.read(read_end, 1)  # until it writes its first file, or exits
