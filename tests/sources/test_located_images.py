@@ -15,15 +15,9 @@ from pyarrow.fs import copy_files
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.file_systems import Location
-from secondlook.sources import (
-    ArraySource,
-    FileSource,
-    IgnoredFilesWarning,
-    ReadOptions,
-    Source,
-    UnreadableImageError,
-    open_source,
-)
+from secondlook.sources import ArraySource, ReadOptions, Source, UnreadableImageError, open_source
+from secondlook.sources.folder import IgnoredFilesWarning
+from secondlook.sources.image_files import FileSource
 from secondlook.sources.located_images import RemoteFileSource
 
 S3 = Callable[[str], Any]
@@ -289,7 +283,7 @@ def test_sources_of_users_are_not_extracted(picture_folder: Path, samples: Calla
     assert isinstance(pixels, ArraySource)
     assert files.extract(range(2)) is not None
     assert pixels.extract(range(2)) is not None
-    assert Files(files.spec, files.paths, files.ids, ReadOptions()).extract(range(2)) is None
+    assert Files(files.spec, files.paths, files.ids, ReadOptions(), Labeling()).extract(range(2)) is None
     assert Pixels(pixels.images).extract(range(2)) is None
     assert open_source(np.zeros((3, 4, 4, 3), np.uint8)).extract(range(2)) is None
 

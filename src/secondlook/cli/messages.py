@@ -119,5 +119,5 @@ def _source_options() -> frozenset[str]:
 
     common = inspect.signature(open_source).parameters.keys()
     # In messages, these are arguments for images in memory; in specs, they name columns and arrays.
-    of_memory = {"spec", "labels", "class_names", "image", "images"}
+    of_memory = {"data", "labels", "class_names", "image", "images"}
     return frozenset((common | {name for scheme in SOURCES.values() for name in scheme.options}) - of_memory)

@@ -13,7 +13,7 @@ from secondlook.errors import DiagnosisError
 from secondlook.files import Count, FrozenRecord
 from secondlook.metrics import parse_metric
 from secondlook.predictions import BatchSize, Engine, Predictions, collect
-from secondlook.sources import OnError, open_labeled, spread_images
+from secondlook.sources import OnError, open_labeled
 
 MAX_IMAGES = 256
 """Images that the pool is collected for: enough to tell views that break a classifier from the others."""
@@ -114,7 +114,7 @@ def auto_views(
     """
     _check_budget(budget, len(AUTO_POOL))
     loaded = load_classifier(classifier)
-    images = spread_images(open_labeled(source, labels, loaded.class_names, on_error), MAX_IMAGES)
+    images = open_labeled(source, labels, loaded.class_names, on_error).spread(MAX_IMAGES)
     views = ("identity", *AUTO_POOL)
     preds = collect(
         loaded, images, views, store=store, batch_size=batch_size, progress=progress, device=device, engine=engine

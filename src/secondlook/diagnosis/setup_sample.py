@@ -9,7 +9,7 @@ from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.diagnosis.readings import describe_input, propose_readings, read_as
 from secondlook.predictions import BatchSize, Predictions, collect, read_first_image
-from secondlook.sources import ArraySource, Source, spread_images
+from secondlook.sources import ArraySource, Source
 
 IMAGES_AT_ONCE = 16
 """Number of images held at their original size."""
@@ -39,7 +39,7 @@ class Sample:
         first = read_first_image(classifier, source)
         self._classifier = classifier
         self._batch_size = batch_size
-        self._source = spread_images(source, min(count, max(IMAGES_AT_ONCE, MAX_BYTES // first.nbytes)))
+        self._source = source.spread(min(count, max(IMAGES_AT_ONCE, MAX_BYTES // first.nbytes)))
         self._sizes: set[tuple[int, ...]] = set()
         self._fitted: dict[tuple[object, ...], Array] = {}
         self.given = describe_input(classifier)
