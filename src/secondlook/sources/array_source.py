@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray, default_ids, describe_image_fault
 from secondlook.errors import SourceError
-from secondlook.sources.regular_files import missing_root_error, open_regular_file
+from secondlook.sources.regular_files import make_absolute, missing_root_error, open_regular_file
 from secondlook.sources.source import OnError, Source, as_index, check_image_bytes
 
 if TYPE_CHECKING:
@@ -104,10 +104,8 @@ class DeviceImages:
         """Return one image on the host, or several on their device, without a copy where possible."""
         import torch
 
-        key: Any = (
-            torch.from_numpy(positions).to(self._pixels.device) if isinstance(positions, np.ndarray) else positions
-        )
-        pixels = self._pixels[key]
+        is_array = isinstance(positions, np.ndarray)
+        pixels = self._pixels[torch.as_tensor(positions, device=self._pixels.device) if is_array else positions]
         pixels = pixels.float() if pixels.is_floating_point() else pixels
         return pixels.cpu().numpy() if isinstance(positions, int) else pixels
 
@@ -188,7 +186,7 @@ class _UnchangedFile:
         self.status = read_status(self._file)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": Path(os.path.abspath(self.path)), "status": self.status}  # noqa: PTH100 - keep links
+        return {"path": make_absolute(self.path), "status": self.status}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock(), _file=None)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
-from secondlook.sources.regular_files import missing_root_error, open_regular_file
+from secondlook.sources.regular_files import make_absolute, missing_root_error, open_regular_file
 from secondlook.sources.source import (
     DECODING_THREADS,
     MAX_BYTES,
@@ -135,11 +135,6 @@ class FileSource(EncodedSource):
         if common is None:
             return None
         return next((folder for folder in (common, *common.parents) if folder.is_dir()), None)
-
-
-def make_absolute(path: Path) -> Path:
-    """Return the absolute path of a file, without resolving links."""
-    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def find_common_folder(paths: Sequence[Path]) -> Path | None:

@@ -4,7 +4,6 @@ import hashlib
 import io
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -28,12 +27,19 @@ class LocatedSource(EncodedSource):
     """Encoded images in the files of a location, read and decoded one at a time."""
 
     def __init__(
-        self, spec: str, location: Location, ids: Sequence[str], read_options: ReadOptions, labeling: Labeling
+        self,
+        spec: str,
+        location: Location,
+        files: Sequence[FileEntry],
+        ids: Sequence[str],
+        read_options: ReadOptions,
+        labeling: Labeling,
     ) -> None:
         super().__init__(spec, ids, read_options, labeling)
         self.location = location
         self.is_remote = location.local_path is None
         self.threads = REMOTE_THREADS if self.is_remote else DECODING_THREADS
+        self._hashes_bytes = not self.is_remote and sum(file.size for file in files) <= MAX_HASHED_BYTES
         self._contents = SharedCache(MAX_KEPT_BYTES, len)
 
     @abstractmethod
@@ -43,11 +49,6 @@ class LocatedSource(EncodedSource):
     @abstractmethod
     def describe_version(self, index: int) -> str:
         """Return what changes with an image, from the listing of its files alone."""
-
-    @property
-    @abstractmethod
-    def n_file_bytes(self) -> int:
-        """Total size of the files in bytes."""
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Decode one image, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
@@ -69,10 +70,6 @@ class LocatedSource(EncodedSource):
         except UnreadableImageError:
             return UNREADABLE
 
-    @cached_property
-    def _hashes_bytes(self) -> bool:
-        return not self.is_remote and self.n_file_bytes <= MAX_HASHED_BYTES
-
     def _name_image(self, index: int) -> str:
         return self.location.locate(self.ids[index])
 
@@ -89,14 +86,9 @@ class RemoteFileSource(LocatedSource):
     def __init__(
         self, spec: str, location: Location, files: Sequence[FileEntry], read_options: ReadOptions, labeling: Labeling
     ) -> None:
-        super().__init__(spec, location, [file.name for file in files], read_options, labeling)
+        super().__init__(spec, location, files, [file.name for file in files], read_options, labeling)
         self.sizes: IntArray = np.array([file.size for file in files], dtype=np.int64)
         self.mtimes_ns: IntArray = np.array([file.mtime_ns for file in files], dtype=np.int64)
-
-    @property
-    def n_file_bytes(self) -> int:
-        """Total size of the files in bytes."""
-        return int(self.sizes.sum())
 
     def read_encoded(self, index: int) -> bytes:
         """Read one file."""
@@ -135,14 +127,9 @@ class ShardedSource(LocatedSource):
         labeling: Labeling,
     ) -> None:
         """Open images at their places, int64 [N, 3]: number of the shard, and two numbers that find an image in it."""
-        super().__init__(spec, location, ids, read_options, labeling)
+        super().__init__(spec, location, shards, ids, read_options, labeling)
         self.shards = tuple(shards)
         self.places = places
-
-    @property
-    def n_file_bytes(self) -> int:
-        """Total size of the shards in bytes."""
-        return sum(shard.size for shard in self.shards)
 
     def describe_version(self, index: int) -> str:
         """Return size and modification time of the shard of one image, and its place there."""

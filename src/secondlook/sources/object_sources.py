@@ -23,9 +23,8 @@ from secondlook.sources.image_files import (
     decode_file,
     decode_image,
     find_common_folder,
-    make_absolute,
 )
-from secondlook.sources.regular_files import describe_error, reject_url
+from secondlook.sources.regular_files import describe_error, make_absolute, reject_url
 from secondlook.sources.source import (
     DECODING_THREADS,
     MAX_BYTES,

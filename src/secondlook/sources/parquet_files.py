@@ -265,7 +265,7 @@ def _open_parquet(location: Location, shard: FileEntry) -> Iterator[Any]:
     with (
         reject_damaged(f"{where!r} cannot be read as a Parquet file", "write it again"),
         open_shard(location, shard) as file,
-        location.translate_server_errors(shard.name),
+        location.translate_errors(shard.name, only_server=True),
         ParquetFile(file, pre_buffer=location.local_path is None, page_checksum_verification=True) as opened,
     ):
         yield opened

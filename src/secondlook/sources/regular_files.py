@@ -49,6 +49,11 @@ def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedRe
     return os.fdopen(descriptor, "rb")
 
 
+def make_absolute(path: Path) -> Path:
+    """Return the absolute path of a file, without resolving links."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
 def read_text_file(path: Path, encoding: str = "utf-8") -> str:
     """Read a text file of at most `MAX_TEXT_BYTES`."""
     with open_regular_file(path, MAX_TEXT_BYTES) as file:

@@ -70,7 +70,7 @@ class WebDatasetSource(ShardedSource):
             opened = nullcontext(self._files.get(shard, lambda: open_shard(self.location, shard)))
         else:
             opened = open_shard(self.location, shard)
-        with opened as file, self.location.translate_server_errors(shard.name):
+        with opened as file, self.location.translate_errors(shard.name, only_server=True):
             content: bytes = file.read_at(length, start)
         return content
 
@@ -106,7 +106,7 @@ def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[_Samp
     with (
         reject_damaged(f"{where!r} cannot be read as a tar file", "write it again, without compression"),
         location.open(shard.name) as file,
-        location.translate_server_errors(shard.name),
+        location.translate_errors(shard.name, only_server=True),
     ):
         members = _collect_members(_BoundedFile(io.BufferedReader(file, BYTES_READ_AHEAD)), spec)
     return [
