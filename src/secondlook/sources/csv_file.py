@@ -9,7 +9,7 @@ from secondlook.sources.image_files import FileSource, Labeling
 from secondlook.sources.labels import parse_labels, read_class_names
 from secondlook.sources.regular_files import (
     MAX_TEXT_BYTES,
-    check_name,
+    find_name,
     open_regular_file,
     reject_damaged,
     reject_url,
@@ -73,7 +73,7 @@ def _read_rows(spec: Spec) -> list[Row]:
 
 def _find_column(spec: Spec, option: str, columns: list[str]) -> str:
     name = spec.options.get(option, option)
-    return check_name(name, columns, "column", spec.location, f"; name the column with ?{option}=COLUMN")
+    return find_name(name, columns, "column", spec.location, f"; name the column with ?{option}=COLUMN")
 
 
 def _check_rows(rows: list[Row], spec: Spec) -> None:

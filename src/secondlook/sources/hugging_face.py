@@ -14,7 +14,7 @@ from secondlook.errors import SourceError
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import EncodedSource, Labeling, decode_file, decode_image
-from secondlook.sources.regular_files import check_name, describe_error
+from secondlook.sources.regular_files import find_name, describe_error
 from secondlook.sources.source import ReadOptions, UnreadableImageError, hash_pixels, source_scheme
 from secondlook.specs import Spec
 
@@ -135,7 +135,7 @@ def _find_image_column(spec: Spec, data: Any) -> str:
     from datasets import Image
 
     if "image" in spec.options:
-        return check_name(spec.options["image"], data.features, "column", str(spec))
+        return find_name(spec.options["image"], data.features, "column", str(spec))
     columns = [name for name, feature in data.features.items() if isinstance(feature, Image)]
     if len(columns) != 1:
         raise SourceError(
@@ -149,7 +149,7 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     from datasets import ClassLabel
 
     if "label" in spec.options:
-        return check_name(spec.options["label"], data.features, "column", str(spec))
+        return find_name(spec.options["label"], data.features, "column", str(spec))
     columns = [name for name, feature in data.features.items() if isinstance(feature, ClassLabel)]
     if len(columns) > 1:
         raise SourceError(

@@ -16,7 +16,7 @@ from secondlook.sources.labels import to_text
 from secondlook.sources.regular_files import (
     MAX_LOADED_BYTES,
     MAX_LOADED_ROWS,
-    check_name,
+    find_name,
     open_regular_file,
     reject_damaged,
 )
@@ -133,7 +133,7 @@ class _Archive:
 
     def _find_array(self, name: str) -> tuple[zipfile.ZipInfo, _Header]:
         known = [member.removesuffix(".npy") for member in self.members.namelist() if member.endswith(".npy")]
-        member = self.members.getinfo(f"{check_name(name, known, 'array', self.path)}.npy")
+        member = self.members.getinfo(f"{find_name(name, known, 'array', self.path)}.npy")
         if member.compress_type not in COMPRESSION_METHODS:
             # Their decompressors in `zipfile` have no limit on the size of the output.
             raise SourceError(

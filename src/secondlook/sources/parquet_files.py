@@ -15,7 +15,7 @@ from secondlook.sources.image_files import Labeling
 from secondlook.sources.labels import read_class_names
 from secondlook.sources.located_images import REMOTE_THREADS, ShardedSource, find_shards, open_shard
 from secondlook.sources.reading_threads import SharedCache
-from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, check_name, reject_damaged
+from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, find_name, reject_damaged
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
@@ -124,7 +124,7 @@ def _is_image_struct(kind: Any) -> bool:
 
 def _check_option(spec: Spec, option: str, names: Sequence[str]) -> str:
     hint = f"; name the column with ?{option}=COLUMN"
-    return check_name(spec.options[option], names, "column", spec.location, hint)
+    return find_name(spec.options[option], names, "column", spec.location, hint)
 
 
 def _find_class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:

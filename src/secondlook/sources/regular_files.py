@@ -71,7 +71,7 @@ def reject_damaged(what: str, repair: str) -> Iterator[None]:
         raise SourceError(f"{what}: {describe_error(error).rstrip('.')}; {repair}.") from error
 
 
-def check_name(name: str, names: Collection[str], what: str, where: str, hint: str = "") -> str:
+def find_name(name: str, names: Collection[str], what: str, where: str, hint: str = "") -> str:
     """Return the name of a column or an array ("what") if `names` contains it; `hint` is added to the error."""
     if name not in names:
         listed = ", ".join(names) or "none"
