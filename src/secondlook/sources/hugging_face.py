@@ -14,7 +14,7 @@ from secondlook.errors import SourceError
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 from secondlook.sources.image_files import EncodedSource, Labeling, decode_file, decode_image
-from secondlook.sources.regular_files import find_name, describe_error
+from secondlook.sources.regular_files import describe_error, find_name
 from secondlook.sources.source import ReadOptions, UnreadableImageError, hash_pixels, source_scheme
 from secondlook.specs import Spec
 
