@@ -43,7 +43,7 @@ from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
 from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Engine, Execution, collect
-from secondlook.sources import ArraySource, FileSource, ReadOptions, Source, open_source
+from secondlook.sources import ArraySource, Source, open_source
 
 PART_SIZE = 1000
 SECONDS_PER_IMAGE = 0.001
@@ -140,7 +140,7 @@ def measure_bytes() -> list[Row]:
     """Measure what grows with the number of images: the list of files, what is sent to workers, and the rows."""
     names = [f"{number // 1000:06d}/image-{number:09d}.jpg" for number in range(LISTED_FILES)]
     tracemalloc.start()
-    source = FileSource("folder:/data", [Path("/data") / name for name in names], list(names), ReadOptions())
+    source = open_source([Path("/data") / name for name in names])
     listed = tracemalloc.get_traced_memory()[0] / len(source)
     tracemalloc.stop()
     part = source.extract(range(PART_SIZE))

@@ -455,7 +455,7 @@ def compute_decisions(folder: Path) -> Values:
     np.savez(folder / "new.npz", images=images)
     classifier = sl.load_classifier(f"onnx:{MODEL}")
     values: Values = {"logits": summarize(preds.logits)}
-    accepted = rules["mean"].accept(sl.confidence(preds, "mean"))
+    accepted = rules["mean"].accept(preds)
     values["mean: accepted calibration images"] = int(accepted.sum())
     for name, rule in rules.items():
         policy = attach(rule, classifier=classifier, views=preds.views.texts)

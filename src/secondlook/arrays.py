@@ -5,7 +5,7 @@ from itertools import islice, product
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 """Any array; the docstring of a function gives the shape and the dtype."""
@@ -58,6 +58,19 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
         index = np.argwhere(np.ma.getmaskarray(values))[0].tolist()
         raise error(f"{name} is masked at index {index}; pass only the images whose values are known.")
     return array
+
+
+def is_text(labels: ArrayLike) -> bool:
+    """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
+    if to_host(labels).dtype.kind not in "OTUS":
+        return False
+    values = labels if isinstance(labels, list | tuple) else to_host(labels).flat
+    return all(isinstance(value, str | bytes) for value in values)
+
+
+def to_host(labels: Any) -> Array:
+    """Return labels as an array; those in a tensor on a GPU are copied to the host."""
+    return np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
 
 
 def round_down_to_power_of_two(number: int) -> int:

@@ -101,8 +101,9 @@ def test_report_has_the_names(named: sl.Predictions, tmp_path: Path) -> None:
 def test_policy_of_plain_names_is_rejected_in_one_sentence(named: sl.Predictions) -> None:
     rule = sl.certify(named, risk=0.2, delta=0.1)
     classifier = load_classifier(lambda batch: batch, name="elsewhere")
+    policy = attach(rule, classifier=classifier, views=named.views.texts)
     with pytest.raises(DecisionError, match=r"'crop 1'.*secondlook alone.*accept"):
-        attach(rule, classifier=classifier, views=named.views.texts)
+        policy.bind(classifier).decide(np.zeros((4, 4, 3), np.uint8))
 
 
 def test_plain_names_cannot_be_applied_to_images(named: sl.Predictions) -> None:
