@@ -40,7 +40,8 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
 from secondlook.decisions import ScoreSummary, score
-from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
+from secondlook.estimators import plurality_confidence
+from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
 from secondlook.policies import Policy, Rule, threshold_for
 from secondlook.predictions import Engine, collect
 from secondlook.sources import ArraySource, FileSource, ReadOptions, Source, open_source

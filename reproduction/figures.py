@@ -42,7 +42,8 @@ from reproduction.results import (
 )
 from reproduction.workspace import Workspace
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.estimators import default_resamplings, other_class_mass, plurality_confidence, view_resampling_counts
+from secondlook.estimators import other_class_mass, plurality_confidence
+from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
 from secondlook.metrics import aorc_joint, joint_risk_coverage, risk_at
 from secondlook.progress import progress_bar
 

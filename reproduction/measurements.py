@@ -70,9 +70,11 @@ def compute_confidences(
             try:
                 options = dict(row.options) | _computed_options(workspace, column, row, subset)
                 row_preds = _select_views(watched, column_preds, row)
-                confidences[row.symbol] = sl.confidence(
-                    row_preds, row.confidence, predict_from=PREDICT_FROM[by], top_k=column.k, **options
-                )
+                predicted = {"predict_from": PREDICT_FROM[by], "top_k": column.k}
+                if row.tuned:
+                    tuning = row_preds.select(images=np.arange(workspace.count_experimental(column, subset)))
+                    options = sl.fit_method(tuning, row.confidence, **predicted, **options)
+                confidences[row.symbol] = sl.confidence(row_preds, row.confidence, **predicted, **options)
             except sl.SecondLookError as error:
                 missing.append(MissingItem(f"{row.symbol} of {column.title}", str(error)))
         correct = column_preds.correct(predict_from=PREDICT_FROM[by], top_k=column.k)
@@ -89,8 +91,6 @@ def _computed_options(workspace: Workspace, column: Column, row: MethodRow, subs
     """Return the options of a method that depend on the workspace."""
     if row.confidence in ("bootstrap", "bootstrap-lower"):
         return {"seed": workspace.seed}
-    if row.tuned:
-        return {"tune_on": np.arange(workspace.count_experimental(column, subset))}
     return _embedding_options(workspace, column, subset) if row.confidence == "distance" else {}
 
 

@@ -1,6 +1,7 @@
 """Array types that pass between the rooms, and what counts as a number, an array, images or outputs."""
 
 import math
+from collections.abc import Mapping
 from itertools import islice, product
 from typing import Any, Literal, TypeGuard
 
@@ -18,6 +19,12 @@ IntArray = NDArray[np.int64]
 Output = Literal["logits", "probabilities"]
 """What the numbers of a classifier are."""
 OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
+
+PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
+"""What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
+
+So that the logarithm is finite, and two outputs that differ only below their precision have the same confidence.
+"""
 
 
 def softmax(logits: Array) -> Float64Array:

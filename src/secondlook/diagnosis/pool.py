@@ -7,7 +7,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import DiagnosisError
-from secondlook.estimators import class_mass, predicted_classes, top_class_mass
+from secondlook.estimators import class_mass, top_class_mass
 from secondlook.predictions import Predictions, top_classes
 from secondlook.views import ViewSet
 
@@ -66,7 +66,7 @@ def read_pool(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> 
 
 
 def _read_pool(preds: Predictions, top_k: int) -> Pool:
-    classes = predicted_classes(preds, "image", top_k)
+    classes = preds.predicted("image", top_k).reshape(-1, top_k)
     shape = preds.n_views, preds.n_images
     mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
     agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)

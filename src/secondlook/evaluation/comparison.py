@@ -8,7 +8,7 @@ import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import MetricError
-from secondlook.estimators import choose_positions, find_method, fit_methods, needs_fitting
+from secondlook.estimators import find_method, fit_methods, needs_fitting, tuning_positions
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateOptions,
@@ -105,7 +105,7 @@ def compare(
     first = next(iter(paired.values()))
     tuning = _find_tuning(first, predictions.values())
     if not len(tuning) and any(map(needs_fitting, methods)):
-        tuning = choose_positions(first)
+        tuning = tuning_positions(first.n_images)
     entries, scores = {}, []
     for name, shared in paired.items():
         fitted = fit_methods(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)

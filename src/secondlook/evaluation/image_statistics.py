@@ -11,7 +11,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
-from secondlook.estimators import FittedMethods, confidence, find_method, other_class_mass, predicted_classes
+from secondlook.estimators import FittedMethods, confidence, find_method, other_class_mass
 from secondlook.evaluation.image_or_views import METHOD
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.tables import arrow_table
@@ -149,7 +149,7 @@ def compute_statistics(
             n_members=preds.n_members,
             n_views=preds.n_views,
             labels=preds.labels if preds.has_labels else None,
-            predicted={one: predicted_classes(watched, one, top_k) for one in predicted_from},
+            predicted={one: watched.predicted(one, top_k).reshape(-1, top_k) for one in predicted_from},
             confidences={text: fitted.compute(watched, text) for text in fitted.options if text not in ranked},
             means={one: confidence(watched, METHOD, predict_from=one, top_k=top_k) for one in compared},
             other_mass=other_class_mass(watched, fitted.predict_from, top_k) if ranked else None,

@@ -4,7 +4,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import ConfidenceError, DecisionError
-from secondlook.estimators import compute_view_statistics, find_mean_over_views
+from secondlook.estimators import compile_method
 from secondlook.policies.rule import Rule
 from secondlook.policies.schedule import FrontierPoint, Schedule, compute_log_odds
 from secondlook.predictions import Predictions
@@ -71,9 +71,8 @@ def fit_schedule(
 
 def order_views(preds: Predictions, rule: Rule) -> tuple[str, ...]:
     """Return the views in the order of looks: each next one leaves the least spread of what is still to change."""
-    values, combine = compute_view_statistics(
-        preds, rule.method, predict_from=rule.predict_from, top_k=rule.top_k, **rule.options
-    )
+    compiled = compile_method(rule.method, rule.options, predict_from=rule.predict_from, top_k=rule.top_k)
+    values, combine = compiled.view_statistics(preds)
     final = _compute_finite_log_odds(combine(values.mean(axis=2, keepdims=True)))
     total, order, rest = values[:, :, 0], [0], list(range(1, preds.n_views))
     while rest:
@@ -88,7 +87,7 @@ def order_views(preds: Predictions, rule: Rule) -> tuple[str, ...]:
 def check_adaptive_method(method: str, options: dict[str, object]) -> None:
     """Raise `DecisionError` unless the method can be computed look by look."""
     try:
-        find_mean_over_views(method, options)
+        compile_method(method, options).check_running()
     except ConfidenceError as error:
         raise DecisionError(f"adaptive looking is not possible: {error}") from None
 

@@ -18,7 +18,7 @@ from secondlook.diagnosis import (
     describe_harmful_views,
     refine_choice,
 )
-from secondlook.estimators import FittedMethods, fit_on_images, needs_fitting
+from secondlook.estimators import FittedMethods, needs_fitting
 from secondlook.evaluation import (
     Evaluation,
     StatisticsParts,
@@ -137,7 +137,7 @@ class EvaluationJob:
         final = views if choice is None else ViewSet(list(choice.views))
         apart = None if tuning is None else tuning.select(views=final)
         n_outputs = max(1, len(self.classifier.members)) * len(final)
-        fitted = fit_on_images(apart, self.methods or None, n_outputs, self.predict_from, self.top_k)
+        fitted = FittedMethods.on_images(apart, self.methods or None, n_outputs, self.predict_from, self.top_k)
         # All chosen views are stored, as without an engine, also those that were set aside on more images.
         stored = views if keep_predictions else final
         store = self.folder / PREDICTIONS if keep_predictions else None
