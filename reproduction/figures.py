@@ -44,7 +44,7 @@ from reproduction.workspace import Workspace
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import other_class_mass, plurality_confidence
 from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
-from secondlook.metrics import aorc_joint, joint_risk_coverage, risk_at
+from secondlook.metrics import aorc_joint, risk_at, risk_coverage
 from secondlook.progress import progress_bar
 
 AORC = "aorc_joint"
@@ -184,7 +184,7 @@ def run_metric_explained(figure: MetricExplained, workspace: Workspace) -> Piece
 def _area_table_rows(correct: BoolArray, confidence: Float64Array) -> list[tuple[str, str]]:
     """Return the areas whose ratio is AORC, as text."""
     worst, method, perfect = (
-        float(joint_risk_coverage(correct, confidence, order=order).risk.mean())
+        float(risk_coverage(correct, confidence, order=order, joint=True).risk.mean())
         for order in ("worst", "given", "perfect")
     )
     ratio = (worst - method) / (worst - perfect)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
 from secondlook.estimators import find_method, fit_methods, needs_fitting, tuning_positions
 from secondlook.evaluation.estimates import (
@@ -19,7 +19,7 @@ from secondlook.evaluation.estimates import (
     estimate_metrics,
 )
 from secondlook.evaluation.groups import ALL_IMAGES
-from secondlook.metrics import NamedConfidences, parse_metrics
+from secondlook.metrics import parse_metrics
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.progress import progress_bar
 
@@ -122,7 +122,7 @@ def compare(
 
 
 def compare_confidences(
-    entries: NamedConfidences,
+    entries: Mapping[str, tuple[BoolArray, Float64Array]],
     metrics: Iterable[str],
     *,
     scores: Collection[str] = (),

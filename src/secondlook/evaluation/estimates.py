@@ -1,17 +1,16 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to a baseline."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from secondlook.arrays import is_number, is_whole_number
+from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import MetricError
 from secondlook.files import Count, PositiveCount
 from secondlook.metrics import (
     BoundMetric,
     Interval,
-    NamedConfidences,
     Ranking,
     percentile_interval,
     rank,
@@ -117,7 +116,10 @@ def check_resampling(level: float, resamples: int, seed: int) -> None:
 
 
 def estimate_metrics(
-    group: str, entries: NamedConfidences, options: EstimateOptions, advance: Advance = ignore_progress
+    group: str,
+    entries: Mapping[str, tuple[BoolArray, Float64Array]],
+    options: EstimateOptions,
+    advance: Advance = ignore_progress,
 ) -> Iterator[Estimate]:
     """Yield every metric of every entry; all entries share the same resamplings of the images."""
     rankings = {name: rank(*entry) for name, entry in entries.items()}

@@ -34,7 +34,7 @@ from secondlook.evaluation.groups import (
 from secondlook.evaluation.image_or_views import PredictFromComparison, compare_image_and_views
 from secondlook.evaluation.image_statistics import ImageStatistics, compute_statistics, list_rankings
 from secondlook.files import Count, PositiveCount, describe_invalid
-from secondlook.metrics import check_confidence, parse_metrics
+from secondlook.metrics import parse_metrics, rank
 from secondlook.predictions import PredictFrom, Predictions, concatenate
 from secondlook.progress import progress_bar
 from secondlook.registry import did_you_mean
@@ -354,7 +354,7 @@ def _check_own(confidences: Mapping[str, ArrayLike], n_images: int) -> dict[str,
             raise MetricError(
                 f"method {name!r} has {len(values)} values for {n_images} images; expected one per image."
             )
-        check_confidence(np.ones(len(values), dtype=np.bool_), values)
+        rank(np.ones(len(values), dtype=np.bool_), values)
     return checked
 
 

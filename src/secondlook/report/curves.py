@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.metrics import Ranking, ReliabilityCurve, reliability_of_ranking, resample_metrics
+from secondlook.metrics import Ranking, ReliabilityCurve, resample_metrics
 from secondlook.progress import progress_bar
 from secondlook.report.study import Study, is_probability
 
@@ -53,7 +53,7 @@ def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Flo
 
 def reliability_curve(study: Study, method: str) -> ReliabilityCurve | None:
     """Return accuracy against confidence, or None if the confidence is not a probability."""
-    return reliability_of_ranking(study.rankings[method]) if is_probability(method) else None
+    return study.rankings[method].reliability() if is_probability(method) else None
 
 
 def _resample_bands(study: Study, coverage: Float64Array, level: float) -> dict[str, tuple[Float64Array, Float64Array]]:
