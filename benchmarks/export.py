@@ -46,10 +46,11 @@ from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_v
 from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
 from secondlook.onnx_export.view_graph import add_view
+from secondlook.operations import Frame
 from secondlook.policies import Policy, Rule, certify, threshold_for
 from secondlook.predictions import Predictions, collect
 from secondlook.sources import open_source
-from secondlook.views import Frame, ViewSet, apply_views
+from secondlook.views import ViewSet, apply_views
 
 MODELS = ("resnet20.onnx", "resnet56.onnx")
 METHOD, RISK, DELTA = "mean", 0.02, 0.001
