@@ -1,7 +1,7 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
-from secondlook.arrays import Array, BoolArray, Float64Array
+from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import MetricError, PredictionsError
 from secondlook.estimators import FittedMethods, find_method, fit_methods, plurality_confidence
 from secondlook.evaluation.estimates import (
@@ -248,10 +248,6 @@ def evaluate(
     )
 
 
-Rank = Callable[[Float64Array, Array, int | None], Float64Array]
-"""`plurality_confidence`, or what returns the same: other-class mass [N, V], counts [V, B] and window -> float64 [N]"""
-
-
 def evaluate_statistics(
     statistics: ImageStatistics,
     fitted: FittedMethods,
@@ -264,7 +260,6 @@ def evaluate_statistics(
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
-    rank: Rank = plurality_confidence,
     progress: bool = True,
 ) -> Evaluation:
     """Evaluate methods by what is known about each image; `evaluate` and its result are the same for all images.
@@ -281,11 +276,9 @@ def evaluate_statistics(
         Names of the classes, for the names of groups.
     ood
         Statistics of out-of-distribution images.
-    rank
-        How images are ranked by their other-class mass, for methods that do.
     """
     everything = statistics if ood is None else ImageStatistics.join([statistics, ood])
-    confidences = _list_confidences(everything, fitted, rank)
+    confidences = _list_confidences(everything, fitted)
     options = EstimateOptions(
         metrics=parse_metrics(metrics),
         scores=frozenset(name for name in fitted.options if not find_method(name).is_probability),
@@ -332,7 +325,7 @@ def _check_same_classifier(preds: Predictions, ood: Predictions) -> None:
         raise MetricError(f"ood= does not match the predictions: {error}") from None
 
 
-def _list_confidences(statistics: ImageStatistics, fitted: FittedMethods, rank: Rank) -> dict[str, Float64Array]:
+def _list_confidences(statistics: ImageStatistics, fitted: FittedMethods) -> dict[str, Float64Array]:
     """Return the confidence of each method. float64 [N] each"""
     texts = tuple(fitted.options) or tuple(statistics.confidences)
     if not texts:
@@ -340,7 +333,8 @@ def _list_confidences(statistics: ImageStatistics, fitted: FittedMethods, rank: 
     known = dict(statistics.confidences)
     for text in list_rankings(fitted):
         assert statistics.other_mass is not None, "computed where a method is a rank"
-        known[text] = rank(statistics.other_mass, *fitted.resample(text, statistics.n_members, statistics.n_views))
+        resampling = fitted.resample(text, statistics.n_members, statistics.n_views)
+        known[text] = plurality_confidence(statistics.other_mass, *resampling)
     return {text: known[text] for text in texts}
 
 
