@@ -70,11 +70,13 @@ def compute_confidences(
             try:
                 options = dict(row.options) | _computed_options(workspace, column, row, subset)
                 row_preds = _select_views(watched, column_preds, row)
-                predicted = {"predict_from": PREDICT_FROM[by], "top_k": column.k}
+                predict_from, top_k = PREDICT_FROM[by], column.k
                 if row.tuned:
                     tuning = row_preds.select(images=np.arange(workspace.count_experimental(column, subset)))
-                    options = sl.fit_method(tuning, row.confidence, **predicted, **options)
-                confidences[row.symbol] = sl.confidence(row_preds, row.confidence, **predicted, **options)
+                    options = sl.fit_method(tuning, row.confidence, predict_from=predict_from, top_k=top_k, **options)
+                confidences[row.symbol] = sl.confidence(
+                    row_preds, row.confidence, predict_from=predict_from, top_k=top_k, **options
+                )
             except sl.SecondLookError as error:
                 missing.append(MissingItem(f"{row.symbol} of {column.title}", str(error)))
         correct = column_preds.correct(predict_from=PREDICT_FROM[by], top_k=column.k)

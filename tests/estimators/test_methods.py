@@ -260,6 +260,10 @@ def test_a_compiled_method_computes_the_same_bits(name: str, options_of: Options
 def test_a_compiled_method_checks_predictions_with_too_few_classes(predictions: Maker) -> None:
     with pytest.raises(PredictionsError, match=r"top_k.*4"):
         compile_method("msr", top_k=4).confidence(predictions(c=3))
+    invalid: list[Any] = [0, 1.0, True]
+    for top_k in invalid:
+        with pytest.raises(ConfidenceError, match="top_k"):
+            compile_method("msr", top_k=top_k)
 
 
 def test_options_of_a_compiled_method_are_parsed_once() -> None:

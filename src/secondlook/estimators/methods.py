@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
+from secondlook.arrays import Float64Array, IntArray, is_whole_number
 from secondlook.errors import ANY, ConfidenceError, Repair
 from secondlook.estimators.probability_mass import has_logits
 from secondlook.predictions import PredictFrom, Predictions, check_predict_from, check_top_k
@@ -18,16 +18,10 @@ from secondlook.specs import split_options
 Need = Literal["logits", "members", "two views", "passes", "embeddings"]
 """What a method may need beyond the probabilities of one classifier."""
 
-NEEDS: Mapping[Need, str] = {
-    "logits": "logits; collect from a classifier with output='logits'",
-    "members": "the members of an ensemble; collect from Ensemble([...]) or pass Predictions(members=...)",
-    "two views": "at least two views, got one; collect with more views",
-    "passes": "passes=; compute them with compute_mc_dropout_passes(classifier, images)",
-    "embeddings": "embeddings=, train_embeddings= and train_labels=; compute them with "
-    "compute_embeddings(classifier, images, layer=...)",
-}
-
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])
+
+Combine = Callable[[Float64Array], Float64Array]
+"""From B means for each image to B confidences. [S, n, B] -> [n, B]"""
 
 COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
 
@@ -50,17 +44,7 @@ class ViewMeans(NamedTuple):
     rows: slice
     values: Float64Array
     """What is averaged, float64 [S, n, members, V]."""
-    combine: Callable[[Float64Array], Float64Array]
-    """From B means for each image to B confidences. [S, n, B] -> [n, B]"""
-
-
-class ViewStatistics(NamedTuple):
-    """What a method averages over the views of each image."""
-
-    values: Float64Array
-    """The statistics of each view, averaged over the members of an ensemble, float64 [S, N, V]."""
-    combine: Callable[[Float64Array], Float64Array]
-    """From B means for each image to B confidences. [S, N, B] -> [N, B]"""
+    combine: Combine
 
 
 @dataclass(frozen=True)
@@ -223,6 +207,8 @@ def compile_method(
     `compile_method(method, options).confidence(preds)` is `confidence(preds, method, **options)`, to the last bit.
     """
     check_predict_from(predict_from)
+    if not is_whole_number(top_k) or top_k < 1:
+        raise ConfidenceError("is invalid; expected an integer of at least 1", argument="top_k", value=top_k)
     plain, merged = split_method(method, options)
     name, colon, parameter = plain.partition(":")
     found = METHODS.find(name)
@@ -300,12 +286,13 @@ class CompiledMethod:
         parts = (preds.select(views=list(texts[: count + 1])) for count in range(len(texts)))
         return np.stack([self._accumulate(part)[:, -1] for part in parts], axis=1)
 
-    def view_statistics(self, preds: Predictions) -> ViewStatistics:
-        """Return what the method averages over the views; classes are predicted from all views."""
+    def view_statistics(self, preds: Predictions) -> tuple[Float64Array, Combine]:
+        """Return what is averaged over the views, float64 [S, N, V], of classes predicted from all of them; and how
+        means [S, N, B] make confidences [N, B].
+        """
         self.check_running()
         blocks = list(self.iter_view_means(preds))
-        values = np.concatenate([block.values.mean(axis=2) for block in blocks], axis=1)
-        return ViewStatistics(values, blocks[0].combine)
+        return np.concatenate([block.values.mean(axis=2) for block in blocks], axis=1), blocks[0].combine
 
     def iter_view_means(self, preds: Predictions) -> Iterator[ViewMeans]:
         """Yield what is averaged over members and views, block by block."""
@@ -329,25 +316,12 @@ class CompiledMethod:
 
     def check(self, preds: Predictions) -> None:
         """Raise an error unless the predictions and the options have what the method needs."""
-        if self.top_k > preds.n_classes:
+        if self.top_k > 1:
             check_top_k(self.top_k, preds.n_classes)
         for need in self.method.needs:
-            if self._lacks(need, preds):
-                raise ConfidenceError(f"method {self.method.form!r} needs {NEEDS[need]}.")
-
-    def _lacks(self, need: Need, preds: Predictions) -> bool:
-        match need:
-            case "logits":
-                return not has_logits(preds)
-            case "members":
-                return not preds.members
-            case "two views":
-                return preds.n_outputs < 2
-            case "passes":
-                return self.options.get("passes") is None
-            case "embeddings":
-                names = ("embeddings", "train_embeddings", "train_labels")
-                return any(self.options.get(name) is None for name in names)
+            is_met, missing = NEEDS[need]
+            if not is_met(preds, self.options):
+                raise ConfidenceError(f"method {self.method.form!r} needs {missing}.")
 
     def _accumulate(self, preds: Predictions) -> Float64Array:
         """Return the confidence after each number of views, of classes that do not depend on it. float64 [N, V]"""
@@ -357,6 +331,27 @@ class CompiledMethod:
             # Added up one view after another, so that further views do not change the last bit of what was known.
             confidences[rows] = combine(values.mean(axis=2).cumsum(axis=2) / counts)
         return confidences
+
+
+EMBEDDINGS = ("embeddings", "train_embeddings", "train_labels")
+NEEDS: Mapping[Need, tuple[Callable[[Predictions, Mapping[str, Any]], bool], str]] = {
+    "logits": (lambda preds, _: has_logits(preds), "logits; collect from a classifier with output='logits'"),
+    "members": (
+        lambda preds, _: bool(preds.members),
+        "the members of an ensemble; collect from Ensemble([...]) or pass Predictions(members=...)",
+    ),
+    "two views": (lambda preds, _: preds.n_outputs > 1, "at least two views, got one; collect with more views"),
+    "passes": (
+        lambda _, options: options.get("passes") is not None,
+        "passes=; compute them with compute_mc_dropout_passes(classifier, images)",
+    ),
+    "embeddings": (
+        lambda _, options: all(options.get(name) is not None for name in EMBEDDINGS),
+        "embeddings=, train_embeddings= and train_labels=; compute them with "
+        "compute_embeddings(classifier, images, layer=...)",
+    ),
+}
+"""Whether predictions and options have what a method needs, and what is missing otherwise."""
 
 
 def _parse_value(text: str) -> int | float | bool | str:

@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.fitting import describe_shortage
-from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.methods import Combine, ViewMeans, method
 from secondlook.estimators.probability_mass import iter_member_blocks, list_members, predicted_classes
 from secondlook.predictions import PredictFrom, Predictions
 
@@ -56,7 +56,7 @@ def _iter_learned(
 
 
 def _iter_learned_statistics(
-    preds: Predictions, predict_from: PredictFrom, top_k: int, combine: Callable[[Float64Array], Float64Array]
+    preds: Predictions, predict_from: PredictFrom, top_k: int, combine: Combine
 ) -> Iterator[ViewMeans]:
     """Yield blocks of images and what `learned` averages, [6, n, members, V].
 
@@ -133,7 +133,7 @@ def _iter_statistics(
     predict_from: PredictFrom,
     top_k: int,
     compute: Statistics,
-    combine: Callable[[Float64Array], Float64Array],
+    combine: Combine,
 ) -> Iterator[ViewMeans]:
     """Yield blocks of images and the statistics of each of their outputs, float64 [S, n, members, V].
 
