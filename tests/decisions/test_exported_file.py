@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import time
 from itertools import pairwise
@@ -332,9 +331,6 @@ def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx", nodes=nodes, constants={"yes": np.array(True)})
     with pytest.raises(DecisionError, match=r"0\.3 seconds"):
         open_file(file, timeout=0.3).decide(IMAGES[0])
-    for timeout in (0, math.nan):
-        with pytest.raises(DecisionError, match=f"timeout={timeout:g}"):
-            open_file(file, timeout=timeout)
 
 
 def test_loading_ends_at_the_timeout(tmp_path: Path) -> None:
