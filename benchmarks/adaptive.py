@@ -34,9 +34,9 @@ from reproduction.defaults_study import (
 from secondlook.arrays import Float64Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import ScoreSummary, score
-from secondlook.diagnosis import AUTO_POOL
+from secondlook.diagnosis import candidate_views
 from secondlook.estimators import confidence
-from secondlook.policies import Frontier, Guarantee, Policy, Rule, certify, certify_confidence, compute_frontier
+from secondlook.policies import Frontier, Guarantee, Policy, certify, certify_confidence, compute_frontier
 from secondlook.predictions import Predictions
 from secondlook.sources import Source, open_source
 
@@ -47,7 +47,7 @@ STORE = ROOT / "build" / "predictions"
 CLASSIFIERS = (*RESNETS, *WIDE_RESNETS)
 CHOSEN_ON = ("resnet20", "wrn16-2-seed0", "wrn16-2-noaug")
 """The form of the limits and the default tolerance were chosen on these; all others judge them."""
-GUARANTEES = (Guarantee(0.01, 0.001), Guarantee(0.02, 0.05))
+GUARANTEES = (Guarantee(risk=0.01, delta=0.001), Guarantee(risk=0.02, delta=0.05))
 METHOD = "blend"
 PRESET = "cifar10"
 TUNING, CERTIFICATION = 0.1, 0.5
@@ -55,7 +55,7 @@ TUNING, CERTIFICATION = 0.1, 0.5
 
 POOLS = {
     PRESET: None,
-    "auto": ("identity", *AUTO_POOL),
+    "auto": candidate_views("auto", n=None).texts,
     "all but rotations and zooms": tuple(view for view in VIEWS if "rotate" not in view and "zoom" not in view),
 }
 """Views to look at; None: those of the preset."""
@@ -93,7 +93,7 @@ def divide_images(n_images: int, seed: int) -> Split:
     return Split(*np.split(order, [round(TUNING * n_images), round((TUNING + CERTIFICATION) * n_images)]))
 
 
-def certify_split(preds: Predictions, split: Split, guarantee: Guarantee) -> Rule:
+def certify_split(preds: Predictions, split: Split, guarantee: Guarantee) -> Policy:
     """Fit a schedule to the tuning images and certify the adaptive rule on the certification images."""
     return certify(
         preds.select(images=np.concatenate([split.tuning, split.certification])),
@@ -463,7 +463,7 @@ def make_policies(preds: Predictions, n_scored: int, classifier: Classifier) -> 
         "one look": (("identity",), certify_first(labeled.select(views=["identity"]))),
     }
     return {
-        name: Policy.from_rule(rule, classifier=classifier, views=rule.list_views(views))
+        name: rule.replace(classifier=classifier, views=(rule.schedule.views if rule.schedule else views))
         for name, (views, rule) in rules.items()
     }
 

@@ -32,7 +32,7 @@ from measurement import (
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -89,7 +89,7 @@ def measure_throughput(count: int, rounds: int) -> list[Row]:
         session_times.append(time_session(inputs))
         with tempfile.TemporaryDirectory() as store:
             start = time.perf_counter()
-            collect(model, source, views, store=store, batch_size=BATCH_SIZE, progress=False)
+            collect(model, source, views, store=store, execution=Execution(batch_size=BATCH_SIZE, progress=False))
             collect_times.append(time.perf_counter() - start)
     ratios = [session / collected for session, collected in zip(session_times, collect_times, strict=True)]
     return [
@@ -165,7 +165,7 @@ def collect_random_outputs(store: Path, rows: int, views: int, classes: int) -> 
 
     texts = ["identity", *(f"shift:{x},{y}" for x in range(-2, 3) for y in range(-2, 3) if (x, y) != (0, 0))][:views]
     model = load_classifier(classify, name=f"random {classes} {SEED}", output="logits")
-    collect(model, images, texts, store=store, progress=False)
+    collect(model, images, texts, store=store, execution=Execution(progress=False))
 
 
 def compute_mean_confidence(predictions: Predictions) -> Array:

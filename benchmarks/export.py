@@ -46,8 +46,8 @@ from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_v
 from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
 from secondlook.onnx_export.view_graph import add_view
-from secondlook.policies import Policy, Rule, certify, threshold_for
-from secondlook.predictions import Predictions, collect
+from secondlook.policies import Policy, certify, threshold_for
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import Frame, ViewSet, apply_views
 
@@ -117,7 +117,7 @@ class Case:
     views: ViewSet
     images: Sequence[Array]
     """uint8 [H, W, 3] each"""
-    rules: dict[str, Rule]
+    rules: dict[str, Policy]
     batches: tuple[int, ...]
     """Batch sizes whose run time is measured."""
     max_difference: float
@@ -130,16 +130,16 @@ def make_cifar10_case(model: Path, n_images: int) -> Case:
     images = [source.read(index) for index in range(len(source))]
     assert source.labels is not None, "the images have labels"
     classifier, views = load_cifar10_classifier(model), ViewSet("cifar10")
-    preds = collect(classifier, images[::2], views, labels=source.labels[::2], progress=False)
+    preds = collect(classifier, images[::2], views, labels=source.labels[::2], execution=Execution(progress=False))
     return Case(model.stem, model, classifier, views, images, choose_rules(preds), (1, 8, 32), max_difference=1e-5)
 
 
-def choose_rules(preds: Predictions) -> dict[str, Rule]:
+def choose_rules(preds: Predictions) -> dict[str, Policy]:
     """Return a rule for all looks, and an adaptive one."""
     return {ALL_LOOKS: choose_rule(preds, adaptive=False), ADAPTIVE: choose_rule(preds, adaptive=True)}
 
 
-def choose_rule(preds: Predictions, *, adaptive: bool) -> Rule:
+def choose_rule(preds: Predictions, *, adaptive: bool) -> Policy:
     """Certify a rule; without labels, or if they are too few, choose one that accepts half of the images."""
     looking: dict[str, Any] = {"adaptive": adaptive}
     if adaptive:
@@ -159,7 +159,7 @@ def make_photographs_case(n_images: int, folder: Path) -> Case:
         f"onnx:{model}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD, resize=256, crop=224
     )
     images, views = cut_photographs(n_images, seed=0), ViewSet("imagenet")
-    rules = choose_rules(collect(classifier, images, views, progress=False))
+    rules = choose_rules(collect(classifier, images, views, execution=Execution(progress=False)))
     return Case("photographs", model, classifier, views, images, rules, (1, 4), max_difference=1e-3)
 
 
@@ -168,7 +168,7 @@ def fit_case(case: Case) -> Case:
     preprocessing = replace(case.classifier.preprocessing, resize=None, crop=None)
     classifier = load_classifier(f"onnx:{case.model}", output="logits", preprocessing=preprocessing)
     images = [case.classifier.preprocessing.fit(image[None])[0] for image in case.images]
-    rules = choose_rules(collect(classifier, images, case.views, progress=False))
+    rules = choose_rules(collect(classifier, images, case.views, execution=Execution(progress=False)))
     name = f"{case.name} of {images[0].shape[0]} pixels"
     return replace(case, name=name, classifier=classifier, images=images, rules=rules, batches=())
 
@@ -212,7 +212,9 @@ def cut_photographs(n_images: int, seed: int) -> list[Array]:
 def measure(case: Case, folder: Path, rounds: int, parts: Sequence[str] = PARTS) -> Iterator[Row]:
     """Export the policies of a classifier, and yield all rows about them."""
     policies = {
-        name: Policy.from_rule(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
+        name: rule.replace(
+            classifier=case.classifier, views=(rule.schedule.views if rule.schedule else case.views.texts)
+        )
         for name, rule in case.rules.items()
     }
     exported = {
@@ -400,7 +402,7 @@ def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
     preprocessing, shape = photographs.classifier.preprocessing, photographs.images[0].shape
     module = ResNetForImageClassification(ResNetConfig())  # type: ignore[no-untyped-call]
     classifier = load_classifier(module, output="logits", preprocessing=preprocessing)
-    policy = Policy.from_rule(Rule(0.5), classifier=classifier, views=photographs.views.texts)
+    policy = Policy(threshold=0.5, method="mean").replace(classifier=classifier, views=photographs.views.texts)
     file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier, image_shape=shape).path
     (network,) = make_networks([classifier], shape)
     onnx.save(network.model, str(folder / "network.onnx"))

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,8 +15,8 @@ from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import confidence
-from secondlook.policies import Policy, Rule, certify, threshold_for
-from secondlook.predictions import Predictions, collect
+from secondlook.policies import Policy, certify, threshold_for
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import ViewSet
 
 METHOD = "blend"
@@ -38,31 +37,34 @@ LATENCY_VARIANTS: dict[str, dict[str, bool]] = {
 # --- Adaptive looking ---
 
 
-def make_rule(classifier: Classifier, network: Network, n_images: int) -> Rule:
+def make_rule(classifier: Classifier, network: Network, n_images: int) -> Policy:
     """Return an adaptive rule for the first images: certified where they have labels, and otherwise made up."""
     pixels = network.pixels[:n_images]
     labels = None if network.labels is None else network.labels[:n_images]
-    preds = collect(classifier, pixels, network.views, labels=labels, progress=False)
+    preds = collect(classifier, pixels, network.views, labels=labels, execution=Execution(progress=False))
     if labels is not None:
         return certify(preds, METHOD, risk=RISK, delta=DELTA, adaptive=True)
     return make_up_rule(preds, MADE_UP_LOOKS)
 
 
-def make_up_rule(preds: Predictions, mean_looks: float) -> Rule:
+def make_up_rule(preds: Predictions, mean_looks: float) -> Policy:
     """Return an adaptive rule whose margin is the one that comes closest to a mean number of looks."""
     rule = threshold_for(preds, METHOD, coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
     margins = np.concatenate([np.linspace(0, 0.5, 51), np.linspace(0.6, 4, 35)])
-    rules = [replace(rule, schedule=rule.schedule.model_copy(update={"margin": float(one)})) for one in margins]
+    rules = [
+        rule.model_copy(update={"schedule": rule.schedule.model_copy(update={"margin": float(one)})}) for one in margins
+    ]
     return min(rules, key=lambda one: abs(float(one.look(preds).looks.mean()) - mean_looks))
 
 
-def make_policies(rule: Rule, classifier: Classifier, network: Network) -> dict[str, Policy]:
+def make_policies(rule: Policy, classifier: Classifier, network: Network) -> dict[str, Policy]:
     """Return the policy that looks at every image with all views, and the adaptive one."""
     views = ViewSet(network.views).texts
-    rules = {"all looks": replace(rule, schedule=None), "adaptive": rule}
+    rules = {"all looks": rule.model_copy(update={"schedule": None}), "adaptive": rule}
     return {
-        name: Policy.from_rule(one, classifier=classifier, views=one.list_views(views)) for name, one in rules.items()
+        name: one.replace(classifier=classifier, views=(one.schedule.views if one.schedule else views))
+        for name, one in rules.items()
     }
 
 
@@ -141,10 +143,10 @@ def measure_precision(network: Network, device: str, n_images: int) -> Iterator[
     reference = network.load("cpu", "float32")
     threshold = make_rule(network.load(device, "float32"), network, half).threshold
     images = network.pixels[half : half + n_images]
-    on_cpu = collect(reference, images, network.views, progress=False)
+    on_cpu = collect(reference, images, network.views, execution=Execution(progress=False))
     expected = confidence(on_cpu, METHOD)
     for dtype in DTYPES:
-        preds = collect(network.load(device, dtype), images, network.views, progress=False)
+        preds = collect(network.load(device, dtype), images, network.views, execution=Execution(progress=False))
         values = confidence(preds, METHOD)
         differences = np.abs(values - expected)
         changed = np.mean(preds.predicted() != on_cpu.predicted())

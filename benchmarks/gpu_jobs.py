@@ -17,8 +17,8 @@ from measurement import Row, make_row, time_rounds
 from networks import load_network, make_wide_resnet
 from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
+from secondlook.classifiers.device import Placement, find_weight, use_exact_arithmetic
 from secondlook.classifiers.torch_model import TorchClassifier
-from secondlook.classifiers.torch_placement import Placement, find_weight, use_exact_arithmetic
 from secondlook.predictions import Chunking, choose_batch_size, chunk_rows, collect, read_first_image
 from secondlook.predictions.decoding import decode_chunk
 from secondlook.sources import open_source

@@ -27,7 +27,7 @@ from search import make_predictions
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
-from secondlook.policies import Guarantee, Rule, certify, certify_confidence, largest_certified_count
+from secondlook.policies import Guarantee, Policy, certify, certify_confidence, largest_certified_count
 from secondlook.predictions import PredictFrom, Predictions, collect
 from secondlook.sources import open_source
 
@@ -195,7 +195,7 @@ class AdaptiveWorld:
         logits, labels = self.population.logits[positions], self.population.labels[positions]
         return Predictions(logits=logits, views=self.population.views, labels=labels)
 
-    def certify(self, preds: Predictions) -> Rule:
+    def certify(self, preds: Predictions) -> Policy:
         """Fit a schedule to the tuning images and certify an adaptive rule on the others."""
         return certify(
             preds,
@@ -207,7 +207,7 @@ class AdaptiveWorld:
             tuning=np.arange(ADAPTIVE_TUNING),
         )
 
-    def evaluate(self, rule: Rule, all_looks: Float64Array) -> dict[str, float]:
+    def evaluate(self, rule: Policy, all_looks: Float64Array) -> dict[str, float]:
         """Return the truth about a rule, and its bound on differing decisions.
 
         `all_looks` is the confidence of the population with all looks, float64 [N].
@@ -252,10 +252,10 @@ def list_adaptive_worlds(model: Path, store: Path) -> Iterator[AdaptiveWorld]:
     if model.is_file():
         preds = collect_cifar10(model, POPULATION_IMAGES, store)
         population = Predictions(logits=preds.logits, views=preds.views, labels=preds.labels)
-        for guarantee in (Guarantee(0.02, 0.05), Guarantee(0.05, 0.1)):
+        for guarantee in (Guarantee(risk=0.02, delta=0.05), Guarantee(risk=0.05, delta=0.1)):
             yield AdaptiveWorld(f"{model.stem} on CIFAR-10", population, guarantee)
     simulated = make_predictions(SIMULATED_VIEWS, POPULATION_IMAGES)
-    yield AdaptiveWorld("simulated classifier", simulated, Guarantee(0.05, 0.1), "views")
+    yield AdaptiveWorld("simulated classifier", simulated, Guarantee(risk=0.05, delta=0.1), "views")
 
 
 def run_adaptive(options: argparse.Namespace) -> None:

@@ -10,7 +10,6 @@ while its decision is open, one forward after another, so it is compared with al
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -31,8 +30,8 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.decisions import LoadedPolicy, encode_png, load_policy
-from secondlook.policies import Policy, Rule, threshold_for
-from secondlook.predictions import collect
+from secondlook.policies import Policy, threshold_for
+from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -86,10 +85,12 @@ def measure_adaptive(model: Path, n_images: int) -> list[Row]:
     source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=CALIBRATION_IMAGES + n_images)
     images = [source.read(index) for index in range(len(source))]
     classifier = load_cifar10_classifier(model)
-    preds = collect(classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
+    preds = collect(classifier, images[:CALIBRATION_IMAGES], VIEWS, execution=Execution(progress=False))
     rule = threshold_for(preds, "blend", coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
-    full, adaptive = (make_policy(classifier, one, rule.schedule.views) for one in (replace(rule, schedule=None), rule))
+    full, adaptive = (
+        make_policy(classifier, one, rule.schedule.views) for one in (rule.model_copy(update={"schedule": None}), rule)
+    )
     seconds = []
     looks = [adaptive.decide(image).looks for image in images[CALIBRATION_IMAGES:]]
     for image in images[CALIBRATION_IMAGES:]:
@@ -107,11 +108,11 @@ def measure_adaptive(model: Path, n_images: int) -> list[Row]:
 
 def make_policy(
     classifier: Classifier,
-    rule: Rule = Rule(0.9, "blend"),  # noqa: B008 -- immutable
+    rule: Policy = Policy(threshold=0.9, method="blend"),  # noqa: B008 -- immutable
     views: tuple[str, ...] = ViewSet(VIEWS).texts,
 ) -> LoadedPolicy:
     """Write a policy for a classifier and load it."""
-    policy = Policy.from_rule(rule, classifier=classifier, views=views)
+    policy = rule.replace(classifier=classifier, views=views)
     with tempfile.TemporaryDirectory() as folder:
         policy.save(Path(folder) / "policy.json")
         return load_policy(Path(folder) / "policy.json", classifier=classifier)

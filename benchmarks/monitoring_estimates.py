@@ -25,18 +25,10 @@ from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, Row, create_parser, 
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.estimators import compute_look_statistics, confidence
-from secondlook.monitoring import (
-    AccuracyEstimate,
-    AccuracyEstimator,
-    LabeledScores,
-    ShiftAlarm,
-    ShiftedScores,
-    collect_shifts,
-    learn_shift_model,
-    score_images,
-)
+from secondlook.monitoring import AccuracyEstimate, AccuracyEstimator, ShiftAlarm
+from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, collect_shifts, learn_shift_model, score_images
 from secondlook.policies import Policy, certify
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
 
 VIEWS, METHOD = "cifar10", "blend"
@@ -202,7 +194,7 @@ def prepare(classifier: Classifier, options: argparse.Namespace) -> Setting:
     source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=options.calibration)
     preds = collect(classifier, source, VIEWS, store=options.store)
     rule = certify(preds, METHOD, risk=options.risk, delta=options.delta)
-    policy = Policy.from_rule(rule, classifier=classifier, views=preds.views.texts)
+    policy = rule.replace(classifier=classifier, views=preds.views.texts)
     drawn = np.sort(np.random.default_rng(options.seed).permutation(len(source))[: options.shift_images])
     with np.load(CIFAR10 / "test.npz") as stored:
         sample = open_source(stored["images"][drawn], labels=stored["labels"][drawn].astype(np.int64))
@@ -222,7 +214,9 @@ def list_streams(
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as executor:
         corrupted = executor.map(partial(corrupt_images, images), *zip(*jobs, strict=True))
         for (name, strength), batch in zip([(CLEAN, 0), *jobs], _chain(images, corrupted), strict=True):
-            preds = collect(classifier, batch, policy.views, labels=labels, store=options.store, progress=False)
+            preds = collect(
+                classifier, batch, policy.views, labels=labels, store=options.store, execution=Execution(progress=False)
+            )
             yield name, strength, Stream.score(policy, preds)
 
 

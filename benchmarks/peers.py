@@ -45,7 +45,7 @@ from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.estimators import confidence
 from secondlook.policies import certify_confidence
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import apply_views
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def make_contestants(
 
 def run_secondlook(classifier: Classifier, pixels: Array, views: Sequence[str], batch_size: int) -> Array:
     """Return the mean probabilities of images. uint8 [N, H, W, 3] -> [N, n_classes]"""
-    preds = collect(classifier, pixels, views, batch_size=batch_size, progress=False)
+    preds = collect(classifier, pixels, views, execution=Execution(batch_size=batch_size, progress=False))
     means: Array = preds.probabilities.mean(axis=1)
     return means
 

@@ -14,7 +14,6 @@ includes all waiting. The kills are described in service_kills.py.
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -35,8 +34,8 @@ from measurement import (
 )
 from secondlook.classifiers import Classifier
 from secondlook.decisions import encode_png, score
-from secondlook.policies import Policy, Rule, threshold_for
-from secondlook.predictions import collect
+from secondlook.policies import Policy, read_policy, threshold_for
+from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
 from service_kills import kill_service
 from service_load import Load, draw_arrivals, make_requests, run_load
@@ -94,18 +93,18 @@ class Workspace:
         for number, file in enumerate(self.files):
             (self.images / f"{number:06d}.png").write_bytes(file)
         self.classifier: Classifier = load_cifar10_classifier(CIFAR10 / f"{model}.onnx")
-        preds = collect(self.classifier, images[:CALIBRATION_IMAGES], VIEWS, progress=False)
+        preds = collect(self.classifier, images[:CALIBRATION_IMAGES], VIEWS, execution=Execution(progress=False))
         rule = threshold_for(preds, "mean", coverage=COVERAGE, adaptive=True)
         assert rule.schedule is not None, "the rule is adaptive"
         self.policies = {
-            "all looks": self._save("all", replace(rule, schedule=None), preds.views.texts),
+            "all looks": self._save("all", rule.model_copy(update={"schedule": None}), preds.views.texts),
             "adaptively": self._save("adaptive", rule, rule.schedule.views),
         }
         self._numbers = count()
 
-    def _save(self, name: str, rule: Rule, views: tuple[str, ...]) -> Path:
+    def _save(self, name: str, rule: Policy, views: tuple[str, ...]) -> Path:
         path = self.folder / f"{name}.json"
-        Policy.from_rule(rule, classifier=self.classifier, views=views).save(path)
+        rule.replace(classifier=self.classifier, views=views).save(path)
         return path
 
     def make_requests(self, n_requests: int) -> list[bytes]:
@@ -153,7 +152,7 @@ def time_score(workspace: Workspace, policy: Path) -> float:
     with tempfile.TemporaryDirectory(dir=workspace.folder) as folder:
         started = time.perf_counter()
         score(
-            Policy.load(policy),
+            read_policy(policy),
             f"folder:{workspace.images}",
             Path(folder) / "scores.parquet",
             classifier=workspace.classifier,

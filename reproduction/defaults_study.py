@@ -26,7 +26,7 @@ from reproduction.result_files import describe_circumstances, find_commit
 from reproduction.sklearn_classifiers import train_all
 from reproduction.workspace import Provenance
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.diagnosis import AUTO_POOL, choose_views, refine_choice
+from secondlook.diagnosis import candidate_views, choose_views
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import METHODS, default_method, fit_method, needs_fitting, tuning_positions
 from secondlook.metrics import METRICS, rank
@@ -36,7 +36,7 @@ from secondlook.predictions import PredictFrom
 RESULTS = Path(__file__).parent / "results" / "defaults"
 SPLITS = 20
 MAX_IMAGES_OF_CHOICE = 256
-"""As many tuning images as `auto_views` classifies."""
+"""As many tuning images as `choose_views` classifies."""
 
 RESNETS = ("resnet20", "resnet32", "resnet56")
 WIDE_RESNETS = ("wrn16-2-noaug", "wrn16-2-noflip", *(f"wrn16-2-seed{seed}" for seed in range(5)))
@@ -57,7 +57,7 @@ VIEWS_CHOSEN_ON = (
         "patches of photographs",
     ),
 )
-"""The order of the pool and the limits of `auto_views` were chosen on these, from earlier runs of this study."""
+"""The order of the pool and the limits of `choose_views` were chosen on these, from earlier runs of this study."""
 
 SIDE = 32
 NORMALIZATION = {
@@ -70,7 +70,8 @@ FURTHER_VIEWS = (
     *("shift:-9.375%,0", "shift:-9.375%,-3.125%"),
 )
 """The views of the presets that are not in the pool, and the flipped `gamma:0.85` that mirrored images need."""
-VIEWS = tuple(dict.fromkeys(("identity", *AUTO_POOL, *FURTHER_VIEWS)))
+POOL = candidate_views("auto", n=None).texts
+VIEWS = tuple(dict.fromkeys((*POOL, *FURTHER_VIEWS)))
 PRESETS = ("natural", "digits", "cifar10")
 
 DELTA = 0.05
@@ -158,7 +159,7 @@ def load_sets(data: Path, store: Path) -> Iterator[StudySet]:
     for trained in train_all():
         views = list(dict.fromkeys([*VIEWS, *(text for preset in PRESETS for text in sl.ViewSet(preset).texts)]))
         images, labels = trained.unseen.images, trained.unseen.labels
-        preds = sl.collect(trained.classifier, images, views, labels=labels, progress=False)
+        preds = sl.collect(trained.classifier, images, views, labels=labels, execution=sl.Execution(progress=False))
         yield StudySet(trained.name, preds, trained.preset, False)
 
 
@@ -307,10 +308,10 @@ def measure_defaults(study_set: StudySet, splits: Sequence[Split]) -> tuple[dict
 
 def apply_defaults(preds: sl.Predictions, split: Split) -> tuple[Float64Array, str]:
     """Return the default confidence of all images with the views chosen on the tuning images, and which they are."""
-    pool = preds.select(views=[text for text in ("identity", *AUTO_POOL) if text in preds.views.texts])
+    pool = preds.select(views=[text for text in POOL if text in preds.views.texts])
     spread = np.unique(np.linspace(0, len(split.tuning) - 1, MAX_IMAGES_OF_CHOICE).astype(np.int64))
     choice = choose_views(pool.select(images=split.tuning[spread]))
-    choice = refine_choice(choice, preds.select(images=split.tuning))
+    choice = choice.refine(preds.select(images=split.tuning))
     selected = preds.select(views=list(choice.views))
     method = default_method(selected)
     return sl.confidence(selected, method), f"{method} on {len(choice.views)} views"

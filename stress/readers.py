@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from secondlook.policies import read_policy
 from stress.workspace import MODEL, SCORE, collect_ensemble, run_command, run_in
 
 UNFINISHED = "unfinished.parquet"
@@ -46,6 +47,7 @@ def _digest(*values: Any) -> str:
 
 def _read_source(spec: str) -> Callable[[], str]:
     def read() -> str:
+        import reproduction  # noqa: F401 - registers cifar10: and svhn:
         from secondlook.sources import open_source
 
         source = open_source(spec)
@@ -60,10 +62,9 @@ def _read_source(spec: str) -> Callable[[], str]:
 
 def _read_policy(path: str) -> Callable[[], str]:
     def read() -> str:
-        from secondlook.policies import Policy
 
-        policy = Policy.load(path)
-        return policy.model_dump_json() + str(policy.rule)
+        policy = read_policy(path)
+        return policy.model_dump_json() + str(policy)
 
     return read
 
@@ -137,9 +138,8 @@ def _use_policy(path: str) -> Callable[[], str]:
 
         from secondlook.decisions import score
         from secondlook.monitoring import Monitor
-        from secondlook.policies import Policy
 
-        policy = Policy.load(path)
+        policy = read_policy(path)
         decisions = policy.accept([0.5, 0.9])
         _describe(path)
         scores = Path("forged.parquet")

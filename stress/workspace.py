@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,8 @@ from PIL import Image
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.errors import SecondLookError
+from secondlook.policies import read_policy
+from secondlook.predictions import Execution
 from stress.events import Fault
 from stress.processes import Ended, run_forked, temporary_folder
 
@@ -57,7 +59,9 @@ def collect_ensemble() -> None:
     from secondlook.predictions import collect
 
     try:
-        collect([MODEL, f"{MODEL}&mean=.1"], "npz:labeled.npz", VIEWS, store="store", progress=False)
+        collect(
+            [MODEL, f"{MODEL}&mean=.1"], "npz:labeled.npz", VIEWS, store="store", execution=Execution(progress=False)
+        )
     except (SecondLookError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -73,9 +77,9 @@ def score_adaptively() -> None:
 
 def write_adaptive_policy() -> None:
     """Write a policy whose schedule leaves some images open after each look; there are too few to fit one."""
-    from secondlook.policies import Policy, Schedule
+    from secondlook.policies import Schedule
 
-    policy = Policy.load("policy.json")
+    policy = read_policy("policy.json")
     schedule = Schedule(
         views=("identity", "shift:1,0", "hflip"),
         method=policy.method,
@@ -87,12 +91,12 @@ def write_adaptive_policy() -> None:
         images=100,
         threshold=policy.threshold,
     )
-    assert policy.rule.calibration is not None, "calibrate counts images"
-    calibration = replace(
-        policy.rule.calibration, mean_looks=1.5, differing=1, differing_bound=0.1, differing_delta=0.05
+    assert policy.calibration is not None, "calibrate counts images"
+    calibration = policy.calibration.model_copy(
+        update={"mean_looks": 1.5, "differing": 1, "differing_bound": 0.1, "differing_delta": 0.05}
     )
-    rule = replace(policy.rule, schedule=schedule, calibration=calibration)
-    adaptive = Policy.from_rule(rule, classifier=policy.classifier, views=schedule.views)
+    rule = policy.model_copy(update={"schedule": schedule, "calibration": calibration})
+    adaptive = rule.replace(classifier=policy.classifier, views=schedule.views)
     adaptive.save("adaptive.json")
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.policy_maker import attach
-from secondlook.predictions import Execution
 from secondlook.arrays import Array
 from secondlook.classifiers import TorchClassifier, load_classifier
 from secondlook.decisions import score
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.policies import Policy, certify
-from secondlook.predictions import collect
+from secondlook.policies import certify
+from secondlook.predictions import Execution, collect
 from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, apply_view_to_tensor
+from tests.policy_maker import attach
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -83,10 +82,12 @@ def make_network(n_classes: int = 10) -> Any:
 @pytest.mark.parametrize("views", ["cifar10", "identity gamma:.8 contrast:1.2 blur:1"])
 def test_outputs_agree_with_the_cpu(views: str, options: dict[str, Any], tolerance: float) -> None:
     network, pixels = make_network(), make_images((300, 32, 32, 3))
-    on_cpu = collect(load_classifier(network, output="logits"), pixels, views, device="cpu").logits
+    on_cpu = collect(load_classifier(network, output="logits"), pixels, views, execution=Execution(device="cpu")).logits
     classifier = load_classifier(network, output="logits", **options)
     for data in (pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2).cuda()):
-        found = [collect(classifier, data, views, device="cuda", batch_size=64).logits for _ in range(2)]
+        found = [
+            collect(classifier, data, views, execution=Execution(device="cuda", batch_size=64)).logits for _ in range(2)
+        ]
         np.testing.assert_allclose(found[0], on_cpu, atol=tolerance)
         np.testing.assert_array_equal(found[0], found[1], err_msg="deterministic")
     assert next(network.parameters()).device.type == "cpu"
@@ -111,11 +112,11 @@ def test_decisions_agree_with_the_cpu(adaptive: bool, tmp_path: Path) -> None:
 
     half, pixels = np.split(make_images((4000, 32, 32, 3)), 2)  # a threshold is the confidence of an image of the first
     classifier = load_classifier(make_network(), output="logits", name="network")
-    preds = collect(classifier, half, "cifar10", device="cpu")
+    preds = collect(classifier, half, "cifar10", execution=Execution(device="cpu"))
     labels = np.where(np.random.default_rng(1).random(len(half)) < 0.95, preds.predicted(), 0)
-    labeled = collect(classifier, half, "cifar10", labels=labels, device="cpu")
+    labeled = collect(classifier, half, "cifar10", labels=labels, execution=Execution(device="cpu"))
     rule = certify(labeled, "mean", risk=0.2, delta=0.05, adaptive=adaptive)
-    views = rule.list_views(ViewSet("cifar10").texts)
+    views = rule.schedule.views if rule.schedule else ViewSet("cifar10").texts
     policy = attach(rule, classifier=classifier, views=views)
     rows = {}
     for device in ("cpu", "cuda"):
@@ -163,7 +164,7 @@ def test_batch_is_found_within_memory_and_halved_where_it_is_not() -> None:
     collect(load_classifier(hungry, output="logits"), pixels, "identity")
     assert 16 <= max(hungry.sizes) < 100
     given = Hungry(total // 20).cuda()
-    preds = collect(load_classifier(given, output="logits"), pixels, "identity", batch_size=128)
+    preds = collect(load_classifier(given, output="logits"), pixels, "identity", execution=Execution(batch_size=128))
     assert len(preds) == 200
     assert given.sizes[0] == 128
     assert max(given.sizes[5:]) <= 16
@@ -173,6 +174,11 @@ def test_single_image_that_does_not_fit_is_one_sentence() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     hungry = Hungry(2 * total).cuda()
     with pytest.raises(PredictionsError, match=r"ran out of memory on a single image .*out of memory.*smaller"):
-        collect(load_classifier(hungry, output="logits"), make_images((3, 16, 16, 3)), "identity", batch_size=2)
+        collect(
+            load_classifier(hungry, output="logits"),
+            make_images((3, 16, 16, 3)),
+            "identity",
+            execution=Execution(batch_size=2),
+        )
     with pytest.raises(PredictionsError, match="ran out of memory on a single image"):
         collect(load_classifier(hungry, output="logits"), make_images((3, 16, 16, 3)), "identity")

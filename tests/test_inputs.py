@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 import secondlook as sl
-from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
+from tests.policy_maker import attach
 
 VIEWS = "identity hflip"
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
@@ -121,7 +121,15 @@ def test_apply_views_takes_it(kind: str, tmp_path: Path) -> None:
 def test_create_run_takes_it(kind: str, tmp_path: Path, model: Classifier) -> None:
     data = INPUTS[kind](tmp_path / "files")
     labels = [NAMES[number % 2] for number in range(6)]
-    run = sl.create_run(model, data, tmp_path / "run", views=VIEWS, labels=labels, resamples=20, progress=False)
+    run = sl.create_run(
+        model,
+        data,
+        out=tmp_path / "run",
+        views=VIEWS,
+        labels=labels,
+        resamples=20,
+        execution=sl.Execution(progress=False),
+    )
     assert run.predictions.labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert run.predictions.class_names == ("dark", "bright")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from tests.policy_maker import attach
 from secondlook.policies import Policy
+from tests.policy_maker import attach
 
 INJECTION = "<script>alert('$x$')</script>"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from secondlook.parts import DamagedPartError, LocalStorage, Parts, PartStorage
 
 from secondlook.errors import DecisionError
 from secondlook.file_systems import open_location
-from secondlook.parts import DamagedPartError, LocalStorage, Parts, PartStorage
 
 
 @pytest.fixture(params=["local", "s3"])

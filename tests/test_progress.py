@@ -12,7 +12,7 @@ import pytest
 
 from secondlook import progress
 from secondlook.evaluation import evaluate
-from secondlook.predictions import Predictions
+from secondlook.predictions import Execution, Predictions
 from secondlook.progress import progress_bar
 from secondlook.report import write_report
 
@@ -124,6 +124,6 @@ def test_long_work_on_predictions_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_
     for expected in ("intervals", "resamplings/s", "plots", "files/s", "bands"):
         assert expected in terminal.getvalue()
     length = len(terminal.getvalue())
-    evaluate(preds, resamples=100, progress=False)
+    evaluate(preds, resamples=100, execution=Execution(progress=False))
     write_report(preds, tmp_path / "report.html", title="t", progress=False)
     assert len(terminal.getvalue()) == length

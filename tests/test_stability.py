@@ -34,13 +34,13 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from tests.policy_maker import attach
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS, parse_metric, rank
 from secondlook.views import PRESETS, STEPS
+from tests.policy_maker import attach
 
 RECORDED = Path(__file__).with_name("stability.json")
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
@@ -145,7 +145,7 @@ def digit_predictions() -> sl.Predictions:
     images, labels = digit_images()
     chosen = split_digits()[1][:798]
     source = sl.open_source(images[chosen], labels=labels[chosen])
-    return sl.collect(f"onnx:{MODEL}", source, DIGIT_VIEWS, progress=False)
+    return sl.collect(f"onnx:{MODEL}", source, DIGIT_VIEWS, execution=sl.Execution(progress=False))
 
 
 def find_brightest_quadrant(images: Array) -> Array:
@@ -301,7 +301,7 @@ def compute_store(folder: Path) -> Values:
     images, labels = make_images(41, 1030, 8, 8), np.random.default_rng(42).integers(0, 4, 1030)
     classifier = sl.load_classifier(find_brightest_quadrant, name="quadrants", output="logits")
     source = sl.open_source(images, labels=labels, class_names=["a", "b", "c", "d"])
-    sl.collect(classifier, source, STORED_VIEWS, store=folder / "store", progress=False)
+    sl.collect(classifier, source, STORED_VIEWS, store=folder / "store", execution=sl.Execution(progress=False))
     values: Values = _describe_files(folder / "store")
     stored = sl.Predictions.open(folder / "store")
     values["logits"] = digest_pixels(stored.logits)
@@ -311,7 +311,9 @@ def compute_store(folder: Path) -> Values:
     ensemble = sl.load_classifier(
         [classifier, sl.load_classifier(find_brightest_quadrant, name="other", output="logits")]
     )
-    preds = sl.collect(ensemble, photos, STORED_VIEWS, store=folder / "two", on_error="skip", progress=False)
+    preds = sl.collect(
+        ensemble, photos, STORED_VIEWS, store=folder / "two", execution=sl.Execution(on_error="skip", progress=False)
+    )
     values["ensemble: files"] = sorted(
         path.relative_to(folder / "two").as_posix() for path in _list_files(folder / "two")
     )
@@ -412,7 +414,7 @@ def compute_metrics(_: Path) -> Values:
         values[f"{name}: risk_coverage"] = summarize(curve.risk)
         values[f"{name}: reliability"] = [summarize(reliability.confidence), reliability.images.tolist()]
     preds = synthetic_predictions()["logits"]
-    for row in sl.evaluate(preds, ["msr", "mean"], ["auroc", "aurc", "brier"], resamples=40, progress=False).rows:
+    for row in sl.evaluate(preds, ["msr", "mean"], ["auroc", "aurc", "brier"], resamples=40).rows:
         own, paired = row.interval, row.difference_interval
         ends = [own and own.low, own and own.high, row.difference, paired and paired.low, paired and paired.high]
         values[f"evaluate: {row.method} {row.metric}"] = [row.value, *ends, row.verdict]
@@ -453,12 +455,12 @@ def compute_decisions(folder: Path) -> Values:
     np.savez(folder / "new.npz", images=images)
     classifier = sl.load_classifier(f"onnx:{MODEL}")
     values: Values = {"logits": summarize(preds.logits)}
-    accepted = rules["mean"].accept(sl.confidence(preds, "mean"))
+    accepted = rules["mean"].accept(preds)
     values["mean: accepted calibration images"] = int(accepted.sum())
     for name, rule in rules.items():
         policy = attach(rule, classifier=classifier, views=preds.views.texts)
         policy.save(folder / f"{name}.json")
-        loaded = sl.load_policy(folder / f"{name}.json").rule
+        loaded = sl.load_policy(folder / f"{name}.json")
         assert loaded == rule
         values[f"{name}: rule"] = describe_rule(loaded)
         out = folder / f"{name}.csv"
@@ -518,7 +520,7 @@ def compute_diagnosis(_: Path) -> Values:
         numbers = [agreement.overall, agreement.confident, agreement.confidence_drop, row.accuracy]
         result[row.view] = [row.status, *numbers, row.auroc_alone, row.auroc_with_image, row.label_mass_drop]
     for objective in ("auroc", "nll"):
-        found = sl.search_views(preds, 4, objective, progress=False)
+        found = sl.search_views(preds, 4, objective)
         interval = found.curve[-1].gain.interval
         assert interval is not None
         curve = [point.value for point in found.curve]

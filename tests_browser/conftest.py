@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from secondlook.predictions import Predictions
 from secondlook.report import write_report
+from secondlook.report.writer import ReportContext
 from secondlook.views import ViewSet
 
 FLAGS = (
@@ -48,8 +49,7 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
         title="Cats, dogs and birds",
         methods=METHODS,
         image=lambda index: np.roll(noise, index, axis=1),
-        notes=["synthetic predictions"],
-        command="secondlook report run/",
+        context=ReportContext(notes=("synthetic predictions",), command="secondlook report run/"),
         delta=0.01,
         artifacts=False,
     )
@@ -65,7 +65,7 @@ def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFacto
         methods=["msr", "mean"],
         risk=0.05,
         delta=0.05,
-        calibrated=["mean"],
+        context=ReportContext(calibrated=("mean",)),
         artifacts=False,
     )
 
@@ -79,7 +79,11 @@ def tuned_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -
         title="Images set apart",
         methods=["msr", "mean", "blend", OPTIONS_METHOD, "view:hflip", "learned"],
         image=lambda index: np.full((32, 32, 3), index % 256, dtype=np.uint8),
-        warnings=["view 'vflip' is <b>harmful</b>: it changes 40.0 % of the confident predictions; pass views='auto'."],
+        context=ReportContext(
+            warnings=(
+                "view 'vflip' is <b>harmful</b>: it changes 40.0 % of the confident predictions; pass views='auto'.",
+            )
+        ),
         resamples=50,
         artifacts=False,
     )

@@ -180,7 +180,7 @@ def test_digits_are_decided_as_by_the_library(
 
 def make_policy(folder: Path, classifier: sl.Classifier, images: Array, views: str, **options: Any) -> Path:
     """Write a policy that accepts half of the given images, and return its path."""
-    preds = sl.collect(classifier, images, views, progress=False)
+    preds = sl.collect(classifier, images, views, execution=sl.Execution(progress=False))
     names = options.pop("class_names", tuple(f"kind {number}" for number in range(preds.n_classes)))
     rule = sl.Rule(threshold=float(np.median(sl.confidence(preds, "mean"))), **options)
     policy = sl.Policy.from_rule(rule, classifier=classifier, views=preds.views.texts, class_names=names)
@@ -217,7 +217,7 @@ def test_tiles_show_what_each_look_predicted(browser: Browser, site: Site, digit
     ensemble = sl.Ensemble([sl.load_classifier(model), sl.load_classifier(model, scale=0.002)])
     images = np.stack([read_png(file) for file in digits.files[:9]])
     policy = make_policy(tmp_path, ensemble, images, VIEWS)
-    probabilities = sl.collect(ensemble, images, VIEWS, progress=False).probabilities
+    probabilities = sl.collect(ensemble, images, VIEWS, execution=sl.Execution(progress=False)).probabilities
     with open_example(browser, site.export(policy, "ensemble.onnx", classifier=ensemble)) as page:
         for number, of_views in enumerate(probabilities):
             decide(page, digits.files[number], f"{number}.png")

@@ -33,7 +33,7 @@ DESKTOP, PHONE = 1280, 390
 
 @pytest.fixture(scope="module")
 def study(preds: Predictions) -> Study:
-    return build_study(preds, METHODS)
+    return build_study(preds, methods=METHODS)
 
 
 def risks_of(study: Study) -> list[float]:

@@ -1,5 +1,6 @@
 """The sliders in a browser: same numbers as in Python, and a step within the time of a frame."""
 
+import math
 import re
 from pathlib import Path
 
@@ -7,12 +8,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
+from secondlook.metrics import Ranking
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
     OperatingPoint,
     certified_point,
     choose_headline_risk,
-    format_threshold,
     point_at_coverage,
     point_at_risk,
     slider_risks,
@@ -39,7 +40,30 @@ TIMES = """(id) => {
 
 @pytest.fixture(scope="module")
 def study(preds: Predictions) -> Study:
-    return build_study(preds, METHODS)
+    return build_study(preds, methods=METHODS)
+
+
+def format_threshold(ranking: Ranking, point: OperatingPoint) -> str:
+    """Return the shortest decimal that accepts exactly the images of the point."""
+    if point.accepted == 0:
+        return "none"
+    block = int(np.searchsorted(ranking.accepted, point.accepted)) + 1
+    below = float(ranking.confidences[block]) if block < len(ranking.confidences) else -math.inf
+    for decimals in range(1, 17):
+        text = f"{math.floor(point.threshold * 10**decimals) / 10**decimals:.{decimals}f}"
+        if below < float(text) <= point.threshold:
+            return text
+    return repr(point.threshold)
+
+
+@pytest.mark.parametrize("coverage", [0.001, 0.2, 0.5, 0.77, 1.0])
+def test_formatted_threshold_accepts_the_same_images(study: Study, coverage: float) -> None:
+    for method, ranking in study.rankings.items():
+        point = point_at_coverage(ranking, coverage)
+        confidence = study.confidences[method]
+        np.testing.assert_array_equal(
+            confidence >= float(format_threshold(ranking, point)), confidence >= point.threshold
+        )
 
 
 def read_count(page: Page, name: str) -> int:

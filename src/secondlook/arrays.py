@@ -5,7 +5,7 @@ from itertools import islice, product
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 """Any array; the docstring of a function gives the shape and the dtype."""
@@ -60,6 +60,19 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
     return array
 
 
+def is_text(labels: ArrayLike) -> bool:
+    """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
+    if to_host(labels).dtype.kind not in "OTUS":
+        return False
+    values = labels if isinstance(labels, list | tuple) else to_host(labels).flat
+    return all(isinstance(value, str | bytes) for value in values)
+
+
+def to_host(labels: Any) -> Array:
+    """Return labels as an array; those in a tensor on a GPU are copied to the host."""
+    return np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
+
+
 def round_down_to_power_of_two(number: int) -> int:
     """Return the largest power of two that is not above a number; 1 for 0."""
     return 1 << max(0, int(number).bit_length() - 1)
@@ -70,6 +83,14 @@ def default_ids(n_images: int) -> tuple[str, ...]:
     if n_images > 10**6:
         return tuple(f"{position:06d}" for position in range(n_images))
     return tuple(islice(map("".join, product("0123456789", repeat=6)), n_images))  # in half the time
+
+
+def as_pixels(images: Array) -> Array:
+    """Return images as contiguous uint8 pixels. uint8, or float32 in [0, 1] -> uint8 of the same shape"""
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    pixels: Array = np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    return pixels
 
 
 def describe_image_fault(images: object) -> str | None:

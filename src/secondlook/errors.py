@@ -4,7 +4,8 @@ A message has fields, so that each front end names arguments in its own language
 `--force` on the command line. `str(error)` is the Python form.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 NameArgument = Callable[[str, object], str]
@@ -13,6 +14,9 @@ NameArgument = Callable[[str, object], str]
 ANY: Any = ...
 """Value of an argument in a repair that the user knows best: `Repair("pass {labels}", labels=ANY)`."""
 _UNKNOWN: Any = object()
+
+LONGEST_REASON = 300
+"""Characters of a library's message that are kept in ours."""
 
 
 class Repair:
@@ -49,24 +53,26 @@ class Message:
     ) -> None:
         super().__init__(fault)  # type: ignore[call-arg]  # an exception comes next
         self.fault, self.argument, self.repair = fault, argument, repair
+        self.prefix = ""
         self.value = None if value is _UNKNOWN else value
         self._shown_value = ANY if value is _UNKNOWN else value
 
     @classmethod
     def from_error(cls, error: "Message", prefix: str = "") -> Self:
         """Return another error, or a warning, with the fields of this one; `prefix` goes before its sentence."""
-        if prefix and error.argument is not None:
-            return cls(f"{prefix}{error.word(name_in_python)}")
-        return cls(f"{prefix}{error.fault}", argument=error.argument, value=error._shown_value, repair=error.repair)
+        made = cls(error.fault, argument=error.argument, value=error._shown_value, repair=error.repair)
+        made.prefix = f"{prefix}{error.prefix}"
+        return made
 
     def word(self, name_argument: NameArgument) -> str:
         """Return the whole sentence in the language of a front end."""
-        start = "" if self.argument is None else f"{name_argument(self.argument, self._shown_value)} "
+        named = "" if self.argument is None else f"{name_argument(self.argument, self._shown_value)} "
+        start = f"{self.prefix}{named}"
         repair = self.repair.word(name_argument) if isinstance(self.repair, Repair) else self.repair
         if self.argument is None and repair is None:
-            return self.fault
-        end = "." if repair is None else f"; {repair.rstrip('.')}."
-        return f"{start}{self.fault.rstrip('.')}{end}"
+            return f"{start}{self.fault}"
+        sentence = f"{start}{self.fault.rstrip('.')}" + ("" if repair is None else f"; {repair.rstrip('.')}")
+        return sentence if sentence.endswith("?") else f"{sentence}."
 
     def __str__(self) -> str:
         return self.word(name_in_python)
@@ -146,3 +152,24 @@ class MissingExtraError(SecondLookError):
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs {package!r}. Install it with: pip install 'secondlook[{extra}]'")
+
+
+def shorten_reason(error: BaseException) -> str:
+    """Return the first line of an error's message, cut to a readable length; the type of an error without one."""
+    lines = str(error).strip().splitlines()
+    reason = lines[0].strip().rstrip(".;:") if lines else ""
+    return (reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}...") or type(error).__name__
+
+
+@contextmanager
+def reject_failures(problem: str, repair: str) -> Iterator[None]:
+    """Raise whatever a library raises on a model from elsewhere as a `ClassifierError`: problem, reason, repair.
+
+    No list of exceptions is complete here: a damaged file makes the libraries fail in ways that they do not document.
+    """
+    try:
+        yield
+    except SecondLookError:
+        raise
+    except Exception as error:
+        raise ClassifierError(f"{problem}: {shorten_reason(error)}; {repair}") from error

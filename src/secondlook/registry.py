@@ -1,11 +1,48 @@
-"""The one kind of registry: named records that the command line, the docs and the tests read."""
+"""The one kind of registry: named records that the command line, the docs and the tests read.
+
+Other packages add records by entry points of the group `secondlook`, each of which names a module that registers them
+when it is imported. They are loaded when a registry is listed, or asked for a name that it does not have.
+"""
 
 import difflib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from threading import RLock
 from typing import Any, Protocol, TypeVar
 
-from secondlook.errors import SecondLookError
+from secondlook.errors import SecondLookError, SecondLookWarning
+
+ENTRY_POINT_GROUP = "secondlook"
+_lock = RLock()
+_is_loaded = False
+
+
+class PluginWarning(SecondLookWarning):
+    """A package that adds records cannot be loaded."""
+
+
+def load_plugins() -> None:
+    """Import the entry points of installed packages, once per process; warn of those that fail."""
+    from importlib.metadata import entry_points
+
+    global _is_loaded
+    failures = []
+    with _lock:  # reentrant, since a plugin may read a registry while it is imported
+        if _is_loaded:
+            return
+        _is_loaded = True
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            try:
+                point.load()
+            except Exception as error:  # noqa: BLE001  # whatever a plugin raises, the program goes on without it
+                package, reason = point.dist.name if point.dist else "", str(error).rstrip(".")
+                failures.append(
+                    f"the plugin {point.name!r} of the package {package!r} cannot be loaded: {type(error).__name__}: "
+                    f"{reason}; update or uninstall the package."
+                )
+    for failure in failures:
+        warnings.warn(PluginWarning(failure), stacklevel=3)
 
 
 class Listed(Protocol):
@@ -41,7 +78,7 @@ Record = TypeVar("Record", bound=Listed)
 
 
 class Registry(Mapping[str, Record]):
-    """Records by name, in the order of registration.
+    """Records by name, in the order of registration; those of other packages come last.
 
     `kind` names one record in messages ("metric"); `error` is the class of the errors raised here.
     """
@@ -60,18 +97,22 @@ class Registry(Mapping[str, Record]):
 
     def find(self, name: str, where: str = "") -> Record:
         """Return the record of a name that a user gave; `where` tells in what it was given (" in 'onx:m.onnx'")."""
-        if name not in self._records:
-            known = ", ".join(record.form for record in self._records.values())
+        if name not in self:
+            known = ", ".join(record.form for record in self.values())
             raise self._error(f"unknown {self.kind} {name!r}{where}; known: {known}.{did_you_mean(name, self)}")
         return self._records[name]
 
     def __getitem__(self, name: str) -> Record:
+        if name not in self._records:
+            load_plugins()
         return self._records[name]
 
     def __iter__(self) -> Iterator[str]:
+        load_plugins()
         return iter(self._records)
 
     def __len__(self) -> int:
+        load_plugins()
         return len(self._records)
 
     def __repr__(self) -> str:

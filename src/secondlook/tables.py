@@ -78,10 +78,29 @@ def format_difference_interval(low: float, high: float) -> str:
     return "" if ends == ("0", "0") else f"[{ends[0]}, {ends[1]}]"
 
 
+def format_rate(share: float) -> str:
+    """Return a share in percent with three significant digits: '2 %', '0.512 %'."""
+    return f"{100 * share:.3g} %"
+
+
+def format_power_of_ten(log10: float) -> str:
+    """Return 10 ** log10 as a number, or as a power of ten if it is large or small: '20', '0.31', '1e+12'."""
+    return f"{10**log10:.3g}" if -2 <= log10 < 5 else f"1e{math.floor(log10):+d}"
+
+
 def format_image_share(share: float, n_images: int, *, sign: str = "", unit: str = " %") -> str:
     """Return a share of images in percent, with no more decimals than one image is worth: '40 %', '11.2 %'."""
     decimals = 0 if n_images <= 100 else 1 if n_images <= 1000 else 2
     return f"{100 * share:{sign}.{decimals}f}{unit}"
+
+
+ARROWS = {"higher": "↑", "lower": "↓"}
+"""Which values of a metric are better."""
+
+
+def describe_prediction(predict_from: str, top_k: int) -> str:
+    """Return which class counts as the prediction, such as 'class predicted from the image'."""
+    return f"{'class' if top_k == 1 else f'top-{top_k} classes'} predicted from the {predict_from}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from secondlook.arrays import Array
 from secondlook.policies import Guarantee, Policy, compute_frontier
 
 ROOT = Path(__file__).resolve().parents[2]
-GUARANTEE = Guarantee(0.05, 0.05)
+GUARANTEE = Guarantee(risk=0.05, delta=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,9 @@ def test_all_looks_are_certified_on_other_images_than_judged(preds: sl.Predictio
 
 
 def test_nothing_certified_counts_as_no_coverage(preds: sl.Predictions, split: Split) -> None:
-    outcomes = adaptive.measure_splits(preds, [split, adaptive.divide_images(2000, seed=4)], Guarantee(1e-4, 0.001))
+    outcomes = adaptive.measure_splits(
+        preds, [split, adaptive.divide_images(2000, seed=4)], Guarantee(risk=1e-4, delta=0.001)
+    )
     row = adaptive.describe_outcomes(outcomes, GUARANTEE)
     assert row["certified_splits"] == 0
     assert (row["coverage_all"], row["coverage_adaptive"], row["looks"]) == (0, 0, "")
@@ -111,7 +113,7 @@ def test_outcomes_are_summarized_as_by_scipy() -> None:
     names = ("coverage_all", "coverage_adaptive", "coverage_all_more_labels", "risk_all", "risk_adaptive")
     outcomes = dict(zip(names, np.random.default_rng(0).random((5, 6)), strict=True))
     outcomes |= {"looks": np.full(6, 1.5), "differing": np.array([1, 2, 3, 4, 5, 6.0]), "bound": np.full(6, 3.5)}
-    row = adaptive.describe_outcomes(outcomes, Guarantee(0.5, 0.05))
+    row = adaptive.describe_outcomes(outcomes, Guarantee(risk=0.5, delta=0.05))
     differences = outcomes["coverage_adaptive"] - outcomes["coverage_all"]
     low, high = stats.t.interval(0.95, 5, loc=differences.mean(), scale=differences.std(ddof=1))
     assert [row["difference_low"], row["difference_high"]] == pytest.approx([low, high], abs=1e-6)
@@ -222,7 +224,7 @@ def test_scored_images_have_the_looks_of_the_rule(tmp_path: Path) -> None:
     images = (light + random.normal(0, 40, (2500, 2, 4, 2, 4, 3))).clip(0, 255).astype(np.uint8).reshape(-1, 8, 8, 3)
     classifier = sl.load_classifier(measure_quarters, output="logits", name="quarters")
     views = ["identity", "shift:1,0", "shift:-1,0", "shift:0,1", "shift:0,-1"]
-    preds = sl.collect(classifier, images, views, labels=labels, progress=False)
+    preds = sl.collect(classifier, images, views, labels=labels, execution=sl.Execution(progress=False))
     policies = adaptive.make_policies(preds, 500, classifier)
     looked = sl.certify(preds.select(images=np.arange(500, 2500)), "blend", risk=0.01, delta=0.001, adaptive=True).look(
         preds.select(images=np.arange(500))

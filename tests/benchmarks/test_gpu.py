@@ -20,7 +20,7 @@ import gpu_jobs
 from measurement import Row
 from networks import make_wide_resnet
 from secondlook.estimators import confidence
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 from secondlook.views import ViewSet
 
 MEAN, STD = gpu_jobs.WIDE_RESNET_MEAN, gpu_jobs.WIDE_RESNET_STD
@@ -41,7 +41,7 @@ def labeled() -> gpu_jobs.Network:
         torch.manual_seed(0)
         module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 10))
     network = gpu_jobs.Network("tiny", module, pixels, "cifar10", MEAN, STD)
-    preds = collect(network.load("cpu", "float32"), pixels, "cifar10", progress=False)
+    preds = collect(network.load("cpu", "float32"), pixels, "cifar10", execution=Execution(progress=False))
     values = confidence(preds, "blend")
     return replace(network, labels=(preds.predicted() + (values < np.quantile(values, 0.2))) % 10)
 
@@ -159,7 +159,7 @@ def test_number_types_change_confidences(labeled: gpu_jobs.Network) -> None:
 
 
 def test_made_up_rule_has_the_looks_asked_for(labeled: gpu_jobs.Network) -> None:
-    preds = collect(labeled.load("cpu", "float32"), labeled.pixels, "cifar10", progress=False)
+    preds = collect(labeled.load("cpu", "float32"), labeled.pixels, "cifar10", execution=Execution(progress=False))
     for looks in (2.0, 5.0):
         rule = gpu_decisions.make_up_rule(preds, looks)
         assert rule.look(preds).looks.mean() == pytest.approx(looks, abs=0.7)

@@ -1,6 +1,5 @@
 """The simulation of adaptive guarantees tells the truth about rules, and notices rules that break their guarantee."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,9 @@ from secondlook.predictions import PredictFrom
 
 
 def make_world(predict_from: PredictFrom = "image", *, n_images: int = 600) -> benchmark.AdaptiveWorld:
-    return benchmark.AdaptiveWorld("small", make_predictions(4, n_images), Guarantee(0.05, 0.1), predict_from)
+    return benchmark.AdaptiveWorld(
+        "small", make_predictions(4, n_images), Guarantee(risk=0.05, delta=0.1), predict_from
+    )
 
 
 def look_at_image(preds: sl.Predictions, rule: Policy) -> tuple[int, bool, int]:
@@ -39,7 +40,7 @@ def test_truth_about_a_rule_is_that_of_its_decisions_one_by_one(
     rule = world.certify(world.draw(np.random.default_rng(0)))
     assert rule.predict_from == predict_from
     if threshold is not None:  # so low that classes of accepted images differ, too
-        rule = replace(rule, threshold=threshold)
+        rule = rule.model_copy(update={"threshold": threshold})
     all_looks = sl.confidence(world.population, "blend", predict_from=predict_from)
     found = world.evaluate(rule, all_looks)
     accepted, errors, differing, looks, changed = 0, 0, 0, 0, 0
@@ -80,7 +81,9 @@ def test_rules_that_break_their_guarantee_are_counted(monkeypatch: pytest.Monkey
     def certify_too_much(world: benchmark.AdaptiveWorld, preds: sl.Predictions) -> Policy:
         rule = certify(world, preds)
         assert rule.calibration is not None
-        return replace(rule, threshold=1e-6, calibration=replace(rule.calibration, differing_bound=-1.0))
+        return rule.model_copy(
+            update={"threshold": 1e-6, "calibration": rule.calibration.model_copy(update={"differing_bound": -1.0})}
+        )
 
     sound = benchmark.simulate_adaptive(make_world(), draws=4, seed=0)
     assert sound["certified"] == 4

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from secondlook.classifiers import Preprocessing, TorchClassifier, load_classifier
-from secondlook.classifiers.hugging_face import parse_processor
+from secondlook.classifiers.pretrained import parse_processor
 from secondlook.errors import ClassifierError
 
 torch = pytest.importorskip("torch")
@@ -72,7 +72,7 @@ def test_a_saved_model_has_the_same_output_as_in_transformers(folder: Path) -> N
 
 
 def test_options_of_torch_are_passed_on(folder: Path, compiled: list[Any]) -> None:
-    from secondlook.classifiers.torch_placement import Placement
+    from secondlook.classifiers.device import Placement
 
     classifier = load_classifier(f"hf:{folder}", compile=True, cuda_graphs=True, dtype="bfloat16")
     assert isinstance(classifier, TorchClassifier)

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import Classifier, load_classifier, onnx_model, onnx_session
+from secondlook.classifiers import Classifier, OnnxFile, load_classifier, onnx_model
 from secondlook.classifiers.classifier import digest_values
-from secondlook.classifiers.onnx_file import find_external_data
-from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession
-from secondlook.classifiers.onnx_session import SessionRun
+from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession, SessionRun
 from secondlook.errors import ClassifierError
+from secondlook.predictions import Execution
 from secondlook.views import View, ViewSet, apply_view
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -62,7 +61,7 @@ class TestSplitBatches:
         split = whole.split_batches()
         assert (split is whole) == (n_threads == 1)
         assert split.digest == whole.digest
-        monkeypatch.setattr(onnx_session, "MIN_PART", 2)
+        monkeypatch.setattr(onnx_model, "MIN_PART", 2)
         images = np.random.default_rng(0).integers(0, 256, (35, 8, 8, 3), dtype=np.uint8)
         for count in range(1, 36):
             np.testing.assert_array_equal(split(images[:count]), whole(images[:count]))
@@ -111,7 +110,7 @@ class TestSplitBatches:
         self, make_onnx: Write, network: Any, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(onnx_model, "count_threads", lambda: 2)
-        monkeypatch.setattr(onnx_session, "MIN_PART", 1)
+        monkeypatch.setattr(onnx_model, "MIN_PART", 1)
         spec = f"onnx:{make_onnx(network, tmp_path / 'm', shape=SHAPE)}?output=logits"
         ensemble = load_classifier([spec, spec])
         split = ensemble.split_batches()
@@ -303,7 +302,7 @@ def test_external_weights_are_found_in_every_message(tmp_path: Path) -> None:
     for place, content in places.items():
         (tmp_path / "m.onnx").write_bytes(content)
         (tmp_path / "NAME").write_bytes(place.encode())
-        assert find_external_data(tmp_path / "m.onnx", "m") == [tmp_path / "NAME"]
+        assert OnnxFile(tmp_path / "m.onnx", "m").find_external_data() == [tmp_path / "NAME"]
 
 
 @pytest.mark.parametrize("options", [{}, {"is_external": 1 + 2**32}, {"more": field(14, 7)}])
@@ -318,7 +317,46 @@ def test_external_weights_elsewhere_are_rejected(location: str, options: dict[st
     folder.mkdir()
     (folder / "m.onnx").write_bytes(model_with_external_data(location.encode(), **options))
     with pytest.raises(ClassifierError, match="'onnx:m'"):
-        find_external_data(folder / "m.onnx", "onnx:m")
+        OnnxFile(folder / "m.onnx", "onnx:m").find_external_data()
+
+
+def test_a_tensor_in_several_pieces_is_read_as_a_whole(tmp_path: Path) -> None:
+    """Protobuf merges the pieces of a message, so that neither alone shows that a file elsewhere is read."""
+    where, is_external = field(13, field(1, b"location") + field(2, b"/etc/hostname")), field(14, 1)
+    (tmp_path / "m.onnx").write_bytes(field(7, field(1, field(5, field(5, where) + field(5, is_external)))))
+    with pytest.raises(ClassifierError, match="/etc/hostname"):
+        OnnxFile(tmp_path / "m.onnx", "m").find_external_data()
+
+
+def test_deeply_nested_graphs_are_rejected(tmp_path: Path) -> None:
+    graph = b""
+    for _ in range(200):
+        graph = field(1, field(5, field(6, graph)))
+    (tmp_path / "m.onnx").write_bytes(field(7, graph))
+    with pytest.raises(ClassifierError, match="'m' is not an ONNX file"):
+        OnnxFile(tmp_path / "m.onnx", "m").find_external_data()
+
+
+def test_files_that_protobuf_cannot_read_are_rejected(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(2**31)  # a sparse file
+    with pytest.raises(ClassifierError, match="2,147,483,647 bytes"):
+        OnnxFile(tmp_path / "m.onnx", "m").find_external_data()
+
+
+def test_seal_is_the_last_entry_of_the_metadata(make_onnx: Write, network: Any, tmp_path: Path) -> None:
+    file = make_onnx(network, tmp_path / "m.onnx", shape=SHAPE)
+    content = file.read_bytes()
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    entry = field(1, b"secondlook.checksum") + field(2, checksum)
+    assert OnnxFile.seal(content) == content + field(14, entry)
+    assert not OnnxFile(file, "m").is_sealed()
+    file.write_bytes(OnnxFile.seal(content))
+    assert OnnxFile(file, "m").is_sealed()
+    file.write_bytes(OnnxFile.seal(content)[:-1])
+    assert not OnnxFile(file, "m").is_sealed()
+    file.write_bytes(b"")
+    assert not OnnxFile(file, "m").is_sealed()
 
 
 @pytest.mark.posix
@@ -341,7 +379,7 @@ def test_links_of_a_cache_are_followed(tmp_path: Path) -> None:
     for name, blob in (("m.onnx", "1"), ("weights.bin", "2")):
         (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / blob)
     model = tmp_path / "snapshot" / "m.onnx"
-    assert find_external_data(model, "m") == [tmp_path / "snapshot" / "weights.bin"]
+    assert OnnxFile(model, "m").find_external_data() == [tmp_path / "snapshot" / "weights.bin"]
 
 
 @pytest.mark.posix
@@ -500,8 +538,8 @@ def test_collected_outputs_are_those_of_the_host(make_onnx: Write, network: Any,
     from secondlook.predictions import collect
 
     file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
-    host = collect(load_onnx(f"onnx:{file}"), images, COPIES, progress=False)
-    found = collect(accelerate(load_onnx(f"onnx:{file}"), 2), images, COPIES, progress=False)
+    host = collect(load_onnx(f"onnx:{file}"), images, COPIES, execution=Execution(progress=False))
+    found = collect(accelerate(load_onnx(f"onnx:{file}"), 2), images, COPIES, execution=Execution(progress=False))
     np.testing.assert_allclose(found.logits, host.logits, atol=1e-5)
 
 
@@ -547,7 +585,7 @@ def test_cuda_needs_its_provider(spec: str, monkeypatch: pytest.MonkeyPatch) -> 
     for device in ("cuda", "cuda:3"):
         with pytest.raises(ClassifierError, match=f"device='{device}'.*install onnxruntime-gpu, or pass device='cpu'"):
             classifier.on_device(device)
-    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
         classifier.on_device("gpu")
     assert classifier.on_device("auto") is classifier
     assert classifier.workers is None

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 
 from secondlook.arrays import Array
-from secondlook.classifiers import limit_threads, load_classifier
+from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError
+from secondlook.threads import limit_threads
 
 IMAGES: Array = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
 

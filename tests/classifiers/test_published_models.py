@@ -194,7 +194,7 @@ def test_pickles_that_timm_loads_do_not_run_code(
 @pytest.mark.usefixtures("create_model_calls", "get_model_calls")
 @pytest.mark.parametrize("spec", ["timm:tiny.in1k", "torchvision:tiny"])
 def test_options_of_torch_are_passed_on(spec: str, images: Array, compiled: list[Any]) -> None:
-    from secondlook.classifiers.torch_placement import Placement
+    from secondlook.classifiers.device import Placement
 
     plain, classifier = load_classifier(spec), load_classifier(f"{spec}?compile=true&cuda_graphs=yes")
     assert isinstance(classifier, TorchClassifier)

@@ -10,7 +10,7 @@ import pytest
 
 from secondlook.classifiers import LoadOptions, load_classifier
 from secondlook.classifiers import remote as remote_module
-from secondlook.classifiers.remote import Address, RemoteClassifier, RetrySettings
+from secondlook.classifiers.remote import Address, RemoteClassifier, compute_waits
 from secondlook.errors import ClassifierError
 
 Array = np.ndarray[Any, Any]
@@ -199,8 +199,7 @@ def test_a_server_that_describes_no_input_is_rejected() -> None:
 
 
 def test_waits_double_up_to_a_limit_and_depend_on_the_seed() -> None:
-    retrying = RetrySettings(timeout=1, retries=9, seed=3)
-    waits = np.array(retrying.compute_waits(0))
+    waits = np.array(compute_waits(9, 3, 0))
     longest = np.minimum(0.25 * 2.0 ** np.arange(9), 8)
     assert ((waits <= longest) & (waits >= longest / 2)).all()
-    assert retrying.compute_waits(0) == retrying.compute_waits(0) != retrying.compute_waits(1)
+    assert compute_waits(9, 3, 0) == compute_waits(9, 3, 0) != compute_waits(9, 3, 1)

@@ -61,6 +61,9 @@ def here(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setenv("NO_COLOR", "1")
+    for name in HUGGING_FACE_SWITCHES:  # --quiet sets them for the rest of the process, as may have happened before
+        monkeypatch.setenv(name, "1")
+        monkeypatch.delenv(name)
     shown = warnings.showwarning
     handler = signal.getsignal(signal.SIGINT)
 
@@ -76,8 +79,6 @@ def here(
     yield run
     warnings.showwarning = shown
     signal.signal(signal.SIGINT, handler)
-    for name in HUGGING_FACE_SWITCHES:  # set by --quiet for the rest of the process
-        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +107,13 @@ def create_digits_run(digits: Path, path: Path, views: str) -> Path:
     os.chdir(digits)
     try:
         sl.create_run(
-            "onnx:model.onnx", "folder:val/", path, views=views, resamples=5, check_setup=False, progress=False
+            "onnx:model.onnx",
+            "folder:val/",
+            out=path,
+            views=views,
+            resamples=5,
+            check_setup=False,
+            execution=sl.Execution(progress=False),
         )
     finally:
         os.chdir(before)

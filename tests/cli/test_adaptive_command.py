@@ -15,7 +15,7 @@ from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
 RISK = ("--risk", "0.03", "--delta", "0.1")
-SETTINGS: dict[str, Any] = {"resamples": 5, "check_setup": False, "progress": False}
+SETTINGS: dict[str, Any] = {"resamples": 5, "check_setup": False, "execution": sl.Execution(progress=False)}
 VIEWS = "identity shift:1,0 shift:-1,0 rotate:5 rotate:-5"
 
 
@@ -35,7 +35,7 @@ def test_policy_has_the_schedule_of_the_library(here: Here, run: Path, goal: tup
         if goal is RISK
         else opened.threshold_for(coverage=0.8, **options)
     )
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert json.loads(policy.model_dump_json()) == done.json
     assert policy.schedule is not None
     assert policy.schedule == expected.schedule
@@ -50,7 +50,7 @@ def test_policy_has_the_schedule_of_the_library(here: Here, run: Path, goal: tup
 
 def test_printed_policy_tells_the_schedule(here: Here, run: Path) -> None:
     told = calibrate(here, *RISK, "--adaptive").out
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert policy.schedule is not None
     assert policy.calibration is not None
     assert str(policy.schedule.make_table(policy.threshold)) in told
@@ -63,14 +63,14 @@ def test_printed_policy_tells_the_schedule(here: Here, run: Path) -> None:
 
 def test_tolerance_and_max_looks_reach_the_schedule(here: Here, run: Path) -> None:
     calibrate(here, *RISK, "--adaptive", "--tolerance", "0.2", "--max-looks", "3")
-    schedule = sl.Policy.load("policy.json").schedule
+    schedule = sl.load_policy("policy.json").schedule
     assert schedule is not None
     assert (schedule.tolerance, schedule.max_looks, schedule.full_looks) == (0.2, 3, 5)
 
 
 def test_without_adaptive_the_policy_has_no_schedule(here: Here, run: Path) -> None:
     told = calibrate(here, *RISK).out
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert policy.schedule is None
     assert policy.views == tuple(VIEWS.split())
     assert "looks" not in told
@@ -78,7 +78,7 @@ def test_without_adaptive_the_policy_has_no_schedule(here: Here, run: Path) -> N
 
 def test_info_tells_the_schedule(here: Here, run: Path) -> None:
     calibrate(here, *RISK, "--adaptive", "--max-looks", "4")
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert policy.schedule is not None
     assert policy.calibration is not None
     told = here("info", "policy.json").out
@@ -104,12 +104,12 @@ def test_settings_file_takes_the_options(here: Here, run: Path) -> None:
     )
     done = here("calibrate", "--config", "settings.toml", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
-    schedule = sl.Policy.load("policy.json").schedule
+    schedule = sl.load_policy("policy.json").schedule
     assert schedule is not None
     assert (schedule.tolerance, schedule.max_looks) == (0.05, 3)
     done = here("calibrate", "--config", "settings.toml", "--max-looks", "4", "--out", "other.json")
     assert done.code == 0, done.err
-    assert sl.Policy.load("other.json").schedule.max_looks == 4  # type: ignore[union-attr]
+    assert sl.load_policy("other.json").schedule.max_looks == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_invalid_option_is_one_sentence(here: Here, run: Path, line: str, told: 
 def test_run_that_cannot_be_adaptive_is_one_sentence(
     here: Here, data: str, views: str, told: tuple[str, ...], goal: str
 ) -> None:
-    sl.create_run("onnx:model.onnx", data, "run", views=views, **SETTINGS)
+    sl.create_run("onnx:model.onnx", data, out="run", views=views, **SETTINGS)
     done = here("calibrate", "--run", "run", "--adaptive", *goal.split())
     assert done.code == 2
     assert all(text in done.err for text in told), done.err
@@ -170,7 +170,7 @@ def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
     assert any("with all looks" in note for note in told["notes"])
     page = Path("run/report.html").read_text(encoding="utf-8")
     sentence = page.partition('id="adaptive-sentence">')[2].partition("</p>")[0]
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert policy.calibration is not None
     assert sentence.startswith(f"{policy.calibration.mean_looks:.1f} looks on average instead of 5 certify")
     assert f"{100 * policy.coverage:.1f}" in sentence

@@ -71,7 +71,7 @@ def test_classifier_made_in_python_is_scored_in_python(here: Here) -> None:
     module: dict[str, Any] = {}
     exec(FUNCTION, module)
     model = sl.load_classifier(module["predict"], name="my function")
-    sl.create_run(model, DATA, "run", views="identity", resamples=5, progress=False)
+    sl.create_run(model, DATA, out="run", views="identity", resamples=5, execution=sl.Execution(progress=False))
     done = here("calibrate", "--run", "run", "--coverage", "0.5")
     assert done.code == 0, done.err
     assert "secondlook.score('policy.json'" in done.out
@@ -92,7 +92,7 @@ def test_another_policy_is_replaced_only_by_force(here: Here) -> None:
     assert Path("policy.json").read_bytes() == first
     assert here(*calibrate, "0.5").code == 0, "the same policy may be written again"
     assert here(*calibrate, "0.9", "--force").code == 0
-    assert sl.Policy.load("policy.json").threshold < json.loads(first)["threshold"]
+    assert sl.load_policy("policy.json").threshold < json.loads(first)["threshold"]
 
 
 def test_repeated_calibration_may_be_written_again(here: Here) -> None:
@@ -102,7 +102,7 @@ def test_repeated_calibration_may_be_written_again(here: Here) -> None:
     assert here(*calibrate, "mean").code == 0
     assert here(*calibrate, "msr", "--out", "other.json").code == 0
     assert here(*calibrate, "mean").code == 0
-    assert sl.Policy.load("policy.json").rule.calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
+    assert sl.load_policy("policy.json").rule.calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
 
 
 def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from secondlook.monitoring import recertify
-from secondlook.policies import Policy
+from secondlook.policies import Policy, read_policy
 from secondlook.serving.database import Database, open_database
 from secondlook.serving.policy_stream import PolicyStream
 from secondlook.serving.review_store import ReviewStore
@@ -47,7 +47,7 @@ def test_next_policy_is_that_of_the_rows_and_labels(
     service = review_stream(database, tmp_path / "service")
     done = here("calibrate", "--reviewed", url or "service", "--out", "next.json")
     assert done.code == 0, done.err
-    made = Policy.load(tmp_path / "next.json")
+    made = read_policy(tmp_path / "next.json")
     expected = expect(database, service.live.deployment.policy)
     assert (made.threshold, made.guarantee) == (expected.threshold, expected.guarantee)
     assert made.calibration is not None
@@ -79,7 +79,7 @@ def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path) -
     assert done.code == 0, done.err
     assert "98 decided without audits are left out" in done.out
     expected = expect(database, service.live.deployment.policy)
-    assert Policy.load(tmp_path / "next.json").threshold == expected.threshold
+    assert read_policy(tmp_path / "next.json").threshold == expected.threshold
     database.close()
 
 
@@ -92,7 +92,7 @@ def test_only_the_policy_in_force_counts(here: Here, tmp_path: Path) -> None:
     review_all(service, 0.0)
     done = here(*CALIBRATE)
     assert done.code == 0, done.err
-    made = Policy.load(tmp_path / "next.json")
+    made = read_policy(tmp_path / "next.json")
     assert made.guarantee.risk == 0.1 != RISK
     assert made.calibration is not None
     assert made.calibration.images == 588

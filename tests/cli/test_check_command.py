@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from secondlook.cli.messages import name_options
+from secondlook.cli.wording import word
 
 Here = Callable[..., Any]
 LINE = "--model onnx:model.onnx --data folder:val/"
@@ -86,4 +86,4 @@ def test_repeated_options_have_no_commas_between_them() -> None:
     flags = {"mean": "--mean", "std": "--std", "model_options": "--model-option"}
     message = "with mean=(0.5, 0.4, 0.3), std=0.2, color='BGR' it would be 90 %"
     expected = "with --mean 0.5,0.4,0.3 --std 0.2 --model-option color=BGR it would be 90 %"
-    assert name_options(message, flags) == expected
+    assert word(message, flags) == expected

@@ -91,7 +91,7 @@ def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) ->
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
     assert "5 % errors" in done.out
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
     assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05).threshold
     told = here("info", "policy.json", "--json").json
@@ -309,7 +309,7 @@ def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("secondlook")
     line = [str(program), "evaluate", "--model", "function:slow:classify?name=slow", "--data", f"folder:{digits}/val"]
     line += ["--out", "run", "--batch-size", "4", "--views", "digits", "--resamples", "10"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as started:
         waited_until = time.monotonic() + 60
         while not list(tmp_path.rglob("part-*.parquet")) and time.monotonic() < waited_until:

@@ -55,7 +55,7 @@ def check_sentence(done: Any, *parts: str) -> None:
 def test_unknown_device(here: Here, command: tuple[str, ...], device: str) -> None:
     model = ("--model", "onnx:absent.onnx")
     done = here(*command, *model, "--device", device)
-    check_sentence(done, f"unknown --device {device}", "'auto', 'cpu', 'cuda' or 'cuda:N'", "Did you mean 'cuda'?")
+    check_sentence(done, f"--device {device} is unknown", "'auto', 'cpu', 'cuda' or 'cuda:N'", "Did you mean 'cuda'?")
 
 
 @pytest.mark.usefixtures("without_cuda")
@@ -113,4 +113,4 @@ def test_run_records_the_device(here: Here, given: str) -> None:
 
 def test_settings_file_is_checked(here: Here) -> None:
     Path("settings.toml").write_text('[check]\nmodel = "onnx:model.onnx"\ndata = "folder:val/"\ndevice = "gpu"\n')
-    check_sentence(here("check", "--config", "settings.toml"), "unknown --device gpu")
+    check_sentence(here("check", "--config", "settings.toml"), "--device gpu is unknown")

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 
-from secondlook.cli.app import app
+from secondlook.cli.app import COMMANDS, load_command
 from secondlook.serving import ServiceOptions, open_service, server
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.review_store import NewLabel
@@ -51,7 +50,7 @@ def test_commands_are_found() -> None:
 
 def flags_of_commands() -> dict[str, set[str]]:
     """Return the long flags of each command, by its name as it is typed."""
-    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands = {name: load_command(name) for name in COMMANDS}
     for group in ("views", "token"):
         commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
     return {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}

@@ -70,21 +70,11 @@ def test_score_passes_the_options_on(here: Here, engines: list[OpenedEngine]) ->
 def test_evaluate_gives_the_same_evaluation(here: Here, engines: list[OpenedEngine]) -> None:
     assert here(*EVALUATE, "local").code == 0
     assert here(*EVALUATE, "kept", "--engine", "ray").code == 0
-    done = here(*EVALUATE, "reduced", "--engine", "ray", "--workers", "2", "--no-predictions")
-    assert done.code == 0, done.err
-    assert "calibrate" not in done.out
+    assert here(*EVALUATE, "two", "--engine", "ray", "--workers", "2").code == 0
     assert [engine.options for engine in engines] == [{}, {"workers": 2}]
     evaluation = Path("local/evaluation.json").read_bytes()
     assert Path("kept/evaluation.json").read_bytes() == evaluation
-    assert Path("reduced/evaluation.json").read_bytes() == evaluation
-    local, reduced = (here("info", name, "--json").json for name in ("local", "reduced"))
-    assert reduced["predictions"] == "not kept"
-    for fact in ("classifier digest", "images digest", "accuracy from image", "accuracy from views", "skipped"):
-        assert reduced[fact] == local[fact]
-    for command in ("report reduced", "search --run reduced", "calibrate --run reduced --risk 0.05 --out policy.json"):
-        done = here(*command.split())
-        assert done.code == 2
-        assert "'reduced'" in done.err
+    assert Path("two/evaluation.json").read_bytes() == evaluation
 
 
 @pytest.mark.parametrize("option", ["--address head:1", "--workers 2", "--cpus-per-worker 1", "--gpus-per-worker 0"])
@@ -94,7 +84,6 @@ def test_options_of_a_cluster_need_one(here: Here, option: str) -> None:
         assert done.code == 2
         assert option.split()[0] in done.err
         assert "--engine ray" in done.err
-    assert here(*EVALUATE, "out", "--no-predictions").code == 2
 
 
 def test_wrong_address_is_one_sentence(here: Here) -> None:

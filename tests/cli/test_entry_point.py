@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from secondlook.cli import demo, listing
+from secondlook.cli import demo, info
+from secondlook.cli.app import COMMANDS, load_command
 
 Here = Callable[..., Any]
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
@@ -39,7 +40,7 @@ main()
 
 @pytest.mark.posix
 @pytest.mark.parametrize("swallow", ["ZeroDivisionError", "BaseException"])
-@pytest.mark.parametrize("module", ["typer", "secondlook.cli.score", "secondlook.metrics"])
+@pytest.mark.parametrize("module", ["typer", "secondlook.cli.info", "secondlook.metrics"])
 def test_ctrl_c_during_an_import(module: str, swallow: str) -> None:
     code = INTERRUPTED_IMPORT.format(module=module, swallow=swallow)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -52,8 +53,9 @@ def test_ctrl_c_during_an_import(module: str, swallow: str) -> None:
 def test_ctrl_c_twice_exits_at_once() -> None:
     code = """
 import os, signal, sys, time
-from secondlook.cli import app, listing, main
-def interrupted_twice():
+from secondlook.cli import info, main
+class InterruptedTwice(dict):
+  def __getitem__(self, key):
     for _ in range(2):
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -61,7 +63,7 @@ def interrupted_twice():
         except BaseException:
             pass
     return {}
-listing.REGISTRIES["metrics"] = interrupted_twice
+info.REGISTRIES = InterruptedTwice()
 sys.argv[1:] = ["list", "metrics"]
 main()
 """
@@ -70,10 +72,11 @@ main()
 
 
 def test_too_little_memory_is_one_sentence(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    def allocate() -> None:
-        raise MemoryError
+    class TooLarge(dict[str, object]):
+        def __getitem__(self, name: str) -> object:
+            raise MemoryError
 
-    monkeypatch.setattr(listing, "REGISTRIES", {"metrics": allocate})
+    monkeypatch.setattr(info, "REGISTRIES", TooLarge())
     ended = here("list", "metrics")
     assert ended.code == 2
     assert "memory" in ended.err
@@ -107,3 +110,30 @@ def test_a_folder_as_output_file_is_one_sentence(here: Here, command: str, place
     ended = here(*command.split(), "--out", place)
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 1
+
+
+HELP = """
+import sys
+from secondlook.cli import app
+sys.argv[1:] = ["--help"]
+try:
+    app.main()
+finally:
+    print(*sorted(name for name in sys.modules if name == "numpy" or name.startswith("secondlook.")), file=sys.stderr)
+"""
+
+
+def test_help_imports_no_command_and_no_room() -> None:
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in COMMANDS)
+    assert done.stderr.split() == [
+        "secondlook.cli",
+        "secondlook.cli.app",
+        "secondlook.errors",
+        "secondlook.imports",
+    ]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_the_first_line_of_a_command(name: str) -> None:
+    assert load_command(name).help.splitlines()[0] == COMMANDS[name]

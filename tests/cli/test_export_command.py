@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import secondlook as sl
-from secondlook.classifiers import seal_model
+from secondlook.classifiers import OnnxFile
 from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
@@ -171,7 +171,7 @@ def test_scores_are_monitored_and_recalibrated_with_the_file_as_policy(exported:
     assert first == second
     done = exported("calibrate", "--policy", "decide.onnx", *words, "--out", "fresh.json", "--risk", "0.2")
     assert done.code == 0, done.err
-    assert sl.Policy.load("fresh.json").certified
+    assert sl.load_policy("fresh.json").certified
 
 
 def test_a_changed_file_is_told_once(exported: Here) -> None:
@@ -179,7 +179,7 @@ def test_a_changed_file_is_told_once(exported: Here) -> None:
     (entry,) = (one for one in model.metadata_props if one.key == "secondlook.policy")
     content = json.loads(entry.value)
     entry.value = json.dumps({**content, "made": "never"})
-    Path("changed.onnx").write_bytes(seal_model(model.SerializeToString()))
+    Path("changed.onnx").write_bytes(OnnxFile.seal(model.SerializeToString()))
     done = exported("info", "changed.onnx", "--json")
     assert done.err.count("warning:") == 1
     assert "changed after it was written" in done.json["file"]

@@ -25,9 +25,9 @@ def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None
     rule = sl.certify(
         sl.open_run("run").predictions, "mean", risk={"*": 0.2, "3": 0.4, "8": 0.001}, delta=0.1, groups="class"
     )
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert json.loads(policy.model_dump_json()) == done.json
-    assert policy.rule.groups == rule.groups
+    assert policy.groups == rule.groups
     assert policy.class_thresholds is not None
     assert policy.class_thresholds[8] is None
     assert policy.certified
@@ -36,7 +36,7 @@ def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None
 
 def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
     told = calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001").out
-    rule = sl.Policy.load("policy.json").rule
+    rule = sl.load_policy("policy.json").rule
     assert "jointly with 90 % confidence" in told
     assert str(rule.make_group_table()) in told
     eight = next(line for line in told.splitlines() if line.startswith("8 "))
@@ -51,7 +51,7 @@ def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
 
 def test_compared_methods_are_printed(here: Here, run: Path) -> None:
     told = calibrate(here, "--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
-    rule = sl.Policy.load("policy.json").rule
+    rule = sl.load_policy("policy.json").rule
     assert len(rule.compared) == 2
     assert str(rule.make_method_table()) in told
     assert "best of 2" in told
@@ -63,7 +63,7 @@ def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
     done = here("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
-    thresholds = sl.Policy.load("policy.json").class_thresholds
+    thresholds = sl.load_policy("policy.json").class_thresholds
     assert thresholds is not None
     for row in rows:
         threshold = thresholds[row["label"]]
@@ -85,7 +85,7 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
     )
     done = here("calibrate", "--config", "settings.toml")
     assert done.code == 0, done.err
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert policy.classes is not None
     assert policy.classes.risks[3] == 0.4
 

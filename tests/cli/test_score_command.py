@@ -20,6 +20,7 @@ from secondlook.classifiers import load_classifier
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.cli.info import describe
 from secondlook.policies import Policy, certify, threshold_for
+from tests.policy_maker import attach
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -40,7 +41,7 @@ def policy() -> Policy:
     preds = collect(classifier, images[places], VIEWS, labels=labels[places])
     rule = certify(preds, "mean", risk=0.05, delta=0.1)
     assert rule.certified
-    return Policy.from_rule(rule, classifier=classifier, views=VIEWS.texts)
+    return attach(rule, classifier=classifier, views=VIEWS.texts)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def test_moved_model_inherits_the_options_of_the_policy(secondlook: Command, pla
     places = split_digits()[1][NEW : NEW + 300]
     classifier = load_classifier(text)
     rule = threshold_for(collect(classifier, images[places], VIEWS, labels=labels[places]), coverage=0.8)
-    Policy.from_rule(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json", overwrite=True)
+    attach(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json", overwrite=True)
     assert secondlook("score", *GIVEN, "--out", "first.csv").returncode == 0
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx")

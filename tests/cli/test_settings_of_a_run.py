@@ -49,12 +49,12 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
     done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert done.code == 0, done.err
     assert "top-2" in done.out
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     preds = sl.Predictions.open("run/predictions")
     assert (policy.predict_from, policy.top_k) == ("views", 2)
     assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
     done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1", "--force")
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert (policy.predict_from, policy.top_k) == ("image", 1)
     assert "predicted from the image" in done.out
 
@@ -120,7 +120,7 @@ def test_second_calibration_on_the_same_images_is_told(here: Here, digit_run: Pa
     assert done.json["calibration"]["joint_delta"] == 0.2
     quiet = here(*CALIBRATE.split(), "--quiet")
     assert (quiet.out, quiet.err) == ("", "")
-    assert "20 %" in str(sl.Policy.load("policy.json"))
+    assert "20 %" in str(sl.load_policy("policy.json"))
     assert here(*LINE.split(), "--views", "identity shift:1,0", "--out", "run", "--quiet").code == 0
     assert "30 %" in here(*CALIBRATE.split(), "--method", "entropy").err
 
@@ -131,7 +131,7 @@ def test_several_methods_share_delta(here: Here, digit_run: Path) -> None:
     assert "warning" not in done.err
     methods = ["msr", "view:shift:1,0", "mean"]
     rule = sl.certify(sl.Predictions.open("run/predictions"), methods, risk=0.1, delta=0.1)
-    policy = sl.Policy.load("policy.json")
+    policy = sl.load_policy("policy.json")
     assert (policy.method, policy.threshold) == (rule.method, rule.threshold)
     assert policy.guarantee.delta == 0.1
     Path("settings.toml").write_text('[calibrate]\nmethod = ["msr", "view:shift:1,0", "mean"]\n')

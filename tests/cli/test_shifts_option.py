@@ -23,13 +23,13 @@ def test_shifts_are_learned_printed_and_stored(here: Here) -> None:
     assert f"{60 * (1 + 30 * 2):,} looks" in done.err
     assert "zoom out" in done.out
     assert "not a guarantee" in done.out
-    learned = sl.Policy.load("policy.json")
+    learned = sl.load_policy("policy.json")
     assert learned.shifts is not None
     assert learned.shifts.images == 60
     plain = here(*LINE, "--out", "plain.json")
     assert plain.code == 0
-    assert sl.Policy.load("plain.json").shifts is None
-    assert sl.Policy.load("plain.json").threshold == learned.threshold
+    assert sl.load_policy("plain.json").shifts is None
+    assert sl.load_policy("plain.json").threshold == learned.threshold
     content = here(*LINE, "--shifts", "--shift-images", "60", "--out", "policy2.json", "--json").json
     assert [one["kind"] for one in content["shifts"]["shifts"]][:2] == ["noise", "blur"]
     assert content["shifts"]["images"] == 60

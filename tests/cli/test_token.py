@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from secondlook.cli import app, token
+from secondlook.cli import app, serve
 from secondlook.serving import open_tokens
 from secondlook.serving.tokens import PERMISSIONS
 
@@ -85,5 +85,5 @@ def test_a_service_for_others_without_a_token_says_how_to_make_one(run: Run, tmp
 
 
 def test_the_roles_are_those_of_the_service() -> None:
-    (role, _) = get_args(token.RoleOption)
+    (role, _) = get_args(serve.RoleOption)
     assert set(get_args(role)) == set(PERMISSIONS)

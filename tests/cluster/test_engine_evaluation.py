@@ -41,9 +41,9 @@ def test_run_on_a_cluster_has_the_same_evaluation_and_predictions(
 ) -> None:
     image: Array = np.load(digits.removeprefix("npz:"))["images"][0]
     monkeypatch.setattr(batching, "CHUNK_BYTES", 64 * image.nbytes)
-    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False, "progress": False}
-    here = sl.create_run(MODEL, digits, tmp_path / "here", **arguments)
-    there = sl.create_run(MODEL, digits, tmp_path / "there", engine=RayEngine(), **arguments)
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False}
+    here = sl.create_run(MODEL, digits, out=tmp_path / "here", execution=sl.Execution(progress=False), **arguments)
+    execution = sl.Execution(engine=RayEngine(), progress=False)
+    there = sl.create_run(MODEL, digits, out=tmp_path / "there", execution=execution, **arguments)
     assert (there.path / "evaluation.json").read_bytes() == (here.path / "evaluation.json").read_bytes()
     assert read_files(there.path / "predictions") == read_files(here.path / "predictions")
-    assert len(list((there.path / "statistics").rglob("part-*"))) == 5

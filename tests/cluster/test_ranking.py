@@ -7,15 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.classifiers import load_classifier
-from secondlook.cluster import rank_on_cluster, read_masses
+from secondlook.cluster import rank_on_cluster
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import confidence, default_resamplings, plurality_confidence, view_resampling_counts
-from secondlook.report import create_run
-from tests.conftest import PickledEngine
+from secondlook.estimators import plurality_confidence, view_resampling_counts
 
 pytestmark = [
     pytest.mark.posix,
@@ -70,40 +66,3 @@ def test_invalid_masses_are_rejected(ray: Any, other_mass: Array, offending: str
     masses = ray.data.from_arrow(make_table(np.arange(3), other_mass))
     with pytest.raises(ConfidenceError, match=offending):
         rank_on_cluster(masses, np.ones((2, 4)))
-
-
-def test_statistics_of_a_run_are_ranked(ray: Any, pickled_engine: PickledEngine, tmp_path: Path) -> None:
-    """One image is broken, and so are all of a chunk of seven."""
-    images = np.random.default_rng(2).integers(0, 256, (40, 6, 6, 3), dtype=np.uint8)
-    (tmp_path / "new").mkdir()
-    for number, image in enumerate(images):
-        content = b"broken" if number == 3 or 7 <= number < 14 else None
-        path = tmp_path / "new" / f"{number % 2}" / f"{number:02d}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(image).save(path)
-        if content is not None:
-            path.write_bytes(content)
-
-    def classify(batch: Any) -> Any:
-        bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 127.5) / 4))
-        return np.stack([1 - bright, bright], axis=1)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secondlook.predictions.collection.chunk_rows", lambda *_: 7)
-        run = create_run(
-            load_classifier(classify, name="brightness"),
-            f"folder:{tmp_path / 'new'}",
-            tmp_path / "run",
-            views="identity, hflip, brightness:1.01",
-            methods=["msr", "bootstrap"],
-            resamples=5,
-            check_setup=False,
-            engine=pickled_engine,
-            progress=False,
-        )
-    (folder,) = (tmp_path / "run" / "statistics").iterdir()
-    counts = view_resampling_counts(3, default_resamplings(3), 0)
-    found = rank_on_cluster(read_masses(folder), counts)
-    np.testing.assert_array_equal(found, confidence(run.predictions, "bootstrap"))
-    with pytest.raises(ConfidenceError, match="nowhere"):
-        read_masses(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from secondlook.classifiers import load_classifier, seal_model
+from secondlook.classifiers import OnnxFile, load_classifier
 from secondlook.policies import Policy
 from tests.policy_maker import attach
 
@@ -83,7 +83,7 @@ def write_decider(
         **(metadata or {}),
     }
     helper.set_model_props(model, {key: value for key, value in stored.items() if value is not None})
-    path.write_bytes(seal_model(model.SerializeToString()))
+    path.write_bytes(OnnxFile.seal(model.SerializeToString()))
     return path
 
 

@@ -24,7 +24,7 @@ Data = tuple[Array, Array]
 def policy(classifier: Classifier, bright_or_dark: Data) -> Policy:
     images, labels = bright_or_dark
     source = open_source(images[:500], labels=labels[:500])
-    preds = collect(classifier, source, VIEWS, progress=False)
+    preds = collect(classifier, source, VIEWS, execution=Execution(progress=False))
     copies = [source.ids[index] for index in source.find_duplicates()]
     rule = certify(preds, "mean", risk={0: 0.07, 1: 0.13}, delta=0.1, groups="class", duplicates=copies)
     assert all(group.accepted for group in rule.groups)

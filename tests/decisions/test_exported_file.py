@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from secondlook.arrays import Array
-from secondlook.classifiers import Ensemble, load_classifier, read_onnx_metadata, read_onnx_opset, seal_model
+from secondlook.classifiers import Ensemble, OnnxFile, load_classifier
 from secondlook.decisions import EXPORT_METADATA, ExportedFile, compile_policy, load_policy
 from secondlook.decisions.exported_file import MAX_VIEWS, open_exported_file
 from secondlook.decisions.plan import Binding
@@ -186,23 +186,23 @@ def test_a_classifier_has_no_policy(tmp_path: Path) -> None:
 
 def test_metadata_and_opset_are_read_without_onnx(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx", metadata={"other": "Zürich", "empty": ""})
-    assert read_onnx_metadata(file, "d") == {
+    assert OnnxFile(file, "d").read_metadata() == {
         POLICY_METADATA: make_bright_policy().model_dump_json(),
         EXPORT_METADATA: json.dumps(RECORD),
         "other": "Zürich",
         "empty": "",
         "secondlook.checksum": hashlib.sha256(file.read_bytes()[:-89]).hexdigest(),
     }
-    assert read_onnx_opset(file, "d") == 18
+    assert OnnxFile(file, "d").read_opset() == 18
     model = onnx.load(file)
     model.opset_import.insert(0, helper.make_opsetid("com.example", 3))
     model.metadata_props.add(key="other", value="later")
     onnx.save(model, file)
-    assert read_onnx_opset(file, "d") == 18
-    assert read_onnx_metadata(file, "d")["other"] == "later"
+    assert OnnxFile(file, "d").read_opset() == 18
+    assert OnnxFile(file, "d").read_metadata()["other"] == "later"
     del model.opset_import[:]
     onnx.save(model, file)
-    assert read_onnx_opset(file, "d") is None
+    assert OnnxFile(file, "d").read_opset() is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"], ids=repr)
@@ -210,7 +210,7 @@ def test_what_is_not_a_model_is_an_error(tmp_path: Path, content: bytes) -> None
     file = tmp_path / "d.onnx"
     file.write_bytes(content)
     with pytest.raises(ClassifierError, match=r"d\.onnx"):
-        read_onnx_metadata(file, "d.onnx")
+        OnnxFile(file, "d.onnx").read_metadata()
     for load in (read_policy, load_policy):
         with pytest.raises(DecisionError, match=r"d\.onnx"):
             load(file)
@@ -428,7 +428,7 @@ def set_external(file: Path, location: str) -> None:
     white.ClearField("raw_data")
     white.data_location = TensorProto.EXTERNAL
     white.external_data.add(key="location", value=location)
-    file.write_bytes(seal_model(model.SerializeToString()))
+    file.write_bytes(OnnxFile.seal(model.SerializeToString()))
 
 
 def test_weights_beside_the_file_are_not_read(tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_damaged_files_with_a_new_checksum_work_or_are_an_error(tmp_path: Path) 
     file = write_decider(tmp_path / "d.onnx")
     content, messages = file.read_bytes(), []
     for number in range(N_FILES):
-        file.write_bytes(seal_model(damage(content, number)))
+        file.write_bytes(OnnxFile.seal(damage(content, number)))
         try:
             open_file(file, timeout=5).decide_images(IMAGES)
         except DecisionError as error:

@@ -41,7 +41,7 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
     images, views = make_images(500, seed=9), "identity hflip shift:1,0 shift:-1,2"
     found = classifier.probabilities(images)
     labels = np.where(found.max(axis=1) > 0.97, found.argmax(axis=1), found.argmin(axis=1))  # wrong where it is unsure
-    preds = collect(classifier, images, views, labels=labels, progress=False)
+    preds = collect(classifier, images, views, labels=labels, execution=Execution(progress=False))
     top_2 = Policy(threshold=0.9, method="blend", top_k=2, predict_from="views")
     made = {}
     for kind, rule in {
@@ -49,9 +49,8 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
         "adaptive": certify(preds, "mean", risk=0.1, delta=0.1, adaptive=True),
         "top-2": top_2.model_copy(update={"threshold": float(np.median(top_2.confidence(preds)))}),
     }.items():
-        policy = attach(
-            rule, classifier=classifier, views=rule.views or preds.views.texts, class_names=("a", "b", "c", "d")
-        )
+        names = rule.schedule.views if rule.schedule else preds.views.texts
+        policy = attach(rule, classifier=classifier, views=names, class_names=("a", "b", "c", "d"))
         export_onnx(policy, folder / f"{kind}.onnx", classifier=classifier)
         made[kind] = folder / f"{kind}.onnx", policy
     return made

@@ -179,9 +179,9 @@ def test_single_decision_is_that_of_score(
 
 
 def test_device_is_checked_first(tmp_path: Path) -> None:
-    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
         load_policy(tmp_path / "missing.json", execution=Execution(device="gpu"))
-    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
         score(tmp_path / "missing.json", "folder:missing", tmp_path / "out.parquet", execution=Execution(device="gpu"))
 
 

@@ -12,12 +12,12 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.diagnosis import AUTO_POOL, ViewChoice, choose_views, diagnose_views
-from secondlook.diagnosis.auto import refine_choice
+from secondlook.diagnosis import ViewChoice, candidate_views, choose_views, diagnose_views
 from secondlook.errors import DiagnosisError, SecondLookError
 from secondlook.predictions import Predictions
 
 MakePool = Callable[..., Predictions]
+AUTO_POOL = candidate_views("auto", n=None).texts[1:]
 N_IMAGES, SIDE, POOL = 400, 32, len(AUTO_POOL)
 
 
@@ -70,23 +70,23 @@ def test_pool_starts_with_the_most_useful_views_and_has_no_duplicates() -> None:
 @pytest.mark.parametrize("labeled", [False, True])
 def test_flips_are_set_aside_where_they_change_the_class(images: Array, labels: Array, labeled: bool) -> None:
     given = labels if labeled else None
-    choice = sl.auto_views(SideClassifier().load(), images, labels=given, progress=False)
+    choice = choose_views(SideClassifier().load(), images, labels=given)
     flips = [text for text in AUTO_POOL if "hflip" in text]
     assert list(choice.set_aside) == flips
     assert choice.views == ("identity", *[text for text in AUTO_POOL if text not in flips][:12])
     assert (choice.images, choice.pool, choice.note) == (256, POOL, None)
-    blind = sl.auto_views(SideClassifier(sees_sides=False).load("blind"), images, budget=3, progress=False)
+    blind = choose_views(SideClassifier(sees_sides=False).load("blind"), images, budget=3)
     assert blind.views == ("identity", *AUTO_POOL[:3])
 
 
 def test_choice_is_deterministic_and_stored_outputs_are_not_computed_again(images: Array, tmp_path: Path) -> None:
     model = SideClassifier()
-    first = sl.auto_views(model.load(), images, store=tmp_path, progress=False)
+    first = choose_views(model.load(), images, store=tmp_path)
     assert model.classified == 256 * (POOL + 1)
-    again = sl.auto_views(model.load(), images, budget=5, store=tmp_path, progress=False)
+    again = choose_views(model.load(), images, budget=5, store=tmp_path)
     assert model.classified == 256 * (POOL + 1)
     assert again.views == first.views[:6]
-    assert sl.auto_views(model.load(), images, progress=False) == first
+    assert choose_views(model.load(), images) == first
 
 
 def test_images_of_all_classes_are_used_whatever_their_order() -> None:
@@ -104,7 +104,7 @@ def test_images_of_all_classes_are_used_whatever_their_order() -> None:
         probabilities: Array = np.eye(10)[classes] * 0.9 + 0.01
         return probabilities
 
-    choice = sl.auto_views(load_classifier(read_corner, output="probabilities"), images, labels=labels, progress=False)
+    choice = choose_views(load_classifier(read_corner, output="probabilities"), images, labels=labels)
     assert choice.images == 256
     assert min(np.bincount(seen[:256], minlength=10)) >= 20
     assert "hflip" in choice.set_aside
@@ -117,23 +117,20 @@ def test_unreadable_images_are_skipped_where_the_source_says_so(tmp_path: Path) 
     (tmp_path / "07.png").write_bytes(b"no image")
     model = SideClassifier().load()
     with pytest.raises(SecondLookError, match=re.escape("07.png")):
-        sl.auto_views(model, f"folder:{tmp_path}", progress=False)
-    assert sl.auto_views(model, f"folder:{tmp_path}", on_error="skip", progress=False).images == 39
-    assert sl.auto_views(model, sl.open_source(f"folder:{tmp_path}", on_error="skip"), progress=False).images == 39
+        choose_views(model, f"folder:{tmp_path}")
+    assert choose_views(model, f"folder:{tmp_path}", execution=sl.Execution(on_error="skip")).images == 39
+    assert choose_views(model, sl.open_source(f"folder:{tmp_path}", on_error="skip")).images == 39
 
 
 def test_ensemble_is_judged_by_the_mean_over_its_members(images: Array) -> None:
     members = [SideClassifier().load("one"), SideClassifier().load("two")]
-    alone = sl.auto_views(members[0], images, progress=False)
-    assert sl.auto_views(Ensemble(members), images, progress=False) == alone
+    alone = choose_views(members[0], images)
+    assert choose_views(Ensemble(members), images) == alone
 
 
 def test_without_errors_and_with_one_class_only_views_are_chosen(images: Array) -> None:
     left = images[::2]
-    correct, wrong = (
-        sl.auto_views(SideClassifier().load(), left, labels=np.full(len(left), label), progress=False)
-        for label in (0, 1)
-    )
+    correct, wrong = (choose_views(SideClassifier().load(), left, labels=np.full(len(left), label)) for label in (0, 1))
     assert (correct.images, correct.note) == (len(left), None)
     assert "hflip" in correct.set_aside
     assert (wrong.images, wrong.note) == (len(left), None)
@@ -142,7 +139,7 @@ def test_without_errors_and_with_one_class_only_views_are_chosen(images: Array) 
 
 def test_views_come_in_the_order_of_the_predictions(make_pool: MakePool) -> None:
     preds = make_pool()
-    choice = choose_views(preds, 4)
+    choice = choose_views(preds, budget=4)
     harmful = diagnose_views(preds).harmful
     assert choice.views == tuple(text for text in preds.views.texts if text not in harmful)[:5]
     assert choice.set_aside == harmful
@@ -172,19 +169,19 @@ def test_choice_is_checked_again_on_more_images() -> None:
     few = choose_views(preds.select(images=np.arange(16)))
     assert few.views == ("identity", "hflip", "vflip")
     unlabeled = Predictions(probabilities=preds.probabilities, views=preds.views)
-    refined = refine_choice(few, unlabeled)
+    refined = few.refine(unlabeled)
     assert refined.views == ("identity",)
     assert list(refined.set_aside) == ["hflip", "vflip"]
     assert (refined.images, refined.pool) == (800, 2)
-    assert refine_choice(refined, unlabeled) == refined
-    assert refine_choice(few, preds).views == few.views  # the labels show that neither view adds errors
+    assert refined.refine(unlabeled) == refined
+    assert few.refine(preds).views == few.views  # the labels show that neither view adds errors
 
 
 def test_what_was_set_aside_or_worse_before_stays_so(misleading_pool: MakePool) -> None:
     worse = choose_views(misleading_pool())
-    assert refine_choice(worse, misleading_pool(2000)).model_copy(update={"images": 1000}) == worse
+    assert worse.refine(misleading_pool(2000)).model_copy(update={"images": 1000}) == worse
     before = ViewChoice(views=("identity", "shift:1,0"), set_aside={"hflip": "x"}, images=5, pool=9)
-    after = refine_choice(before, misleading_pool(share=0.0, labeled=False))
+    after = before.refine(misleading_pool(share=0.0, labeled=False))
     assert (after.views, after.set_aside, after.pool) == (before.views, before.set_aside, 9)
 
 
@@ -205,7 +202,7 @@ def test_choice_is_shown_in_two_lines() -> None:
 
 
 def test_choice_survives_json(misleading_pool: MakePool) -> None:
-    for choice in (choose_views(misleading_pool()), choose_views(misleading_pool(labeled=False), 2)):
+    for choice in (choose_views(misleading_pool()), choose_views(misleading_pool(labeled=False), budget=2)):
         assert ViewChoice.model_validate_json(choice.model_dump_json()) == choice
         assert ViewChoice.model_validate(json.loads(choice.model_dump_json())) == choice
 
@@ -213,18 +210,20 @@ def test_choice_survives_json(misleading_pool: MakePool) -> None:
 @pytest.mark.parametrize("budget", [0, -1, POOL + 1, 2.5, "12", True])
 def test_budget_out_of_bounds_is_rejected_before_anything_is_classified(images: Array, budget: object) -> None:
     model = SideClassifier()
-    with pytest.raises(DiagnosisError, match=re.escape(f"budget is {budget!r}; expected 1 to {POOL}")):
-        sl.auto_views(model.load(), images, budget=budget, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(
+        DiagnosisError, match=re.escape(f"budget={budget!r} is out of range; expected a whole number, 1 to {POOL}")
+    ):
+        choose_views(model.load(), images, budget=budget)  # type: ignore[arg-type]
     assert model.classified == 0
 
 
 def test_budget_of_a_choice_is_at_least_one(make_pool: MakePool) -> None:
-    with pytest.raises(DiagnosisError, match="budget is 0; expected at least 1"):
-        choose_views(make_pool(30), 0)
+    with pytest.raises(DiagnosisError, match=r"budget=0 .*at least 1"):
+        choose_views(make_pool(30), budget=0)
 
 
 def test_views_are_chosen_on_the_device(cuda_1_only: Classifier, images: Array) -> None:
-    choice = sl.auto_views(cuda_1_only, images[:8], device="cuda:1", progress=False)
+    choice = choose_views(cuda_1_only, images[:8], execution=sl.Execution(device="cuda:1"))
     assert choice.images == 8
     with pytest.raises(AssertionError):
-        sl.auto_views(cuda_1_only, images[:8], progress=False)
+        choose_views(cuda_1_only, images[:8])

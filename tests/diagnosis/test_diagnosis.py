@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from secondlook.diagnosis import describe_harmful_views, diagnose_views
-from secondlook.diagnosis.diagnosis import MAX_IMAGES_FOR_WARNINGS, assess_view, find_choosable
-from secondlook.diagnosis.pool import read_pool
+from secondlook.diagnosis.diagnosis import MAX_IMAGES_FOR_WARNINGS, assess_view, find_choosable, read_pool
 from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import Gain
-from secondlook.diagnosis.gains import compute_gain, first_within_standard_error, measure_performances
+from secondlook.diagnosis.search import Gain, compute_gain, first_within_standard_error, measure_performances
 from secondlook.metrics import Interval, auroc, parse_metric
 
 

@@ -10,8 +10,6 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.diagnosis import (
-    AUTO_POOL,
-    auto_views,
     candidate_views,
     choose_views,
     describe_harmful_views,
@@ -20,7 +18,7 @@ from secondlook.diagnosis import (
 )
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import ViewSet
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -39,7 +37,7 @@ def photographs() -> Predictions:
         std=(0.229, 0.224, 0.225),
         threads=1,
     )
-    return collect(model, images, [*ViewSet("cifar10"), *HARMFUL], progress=False)
+    return collect(model, images, [*ViewSet("cifar10"), *HARMFUL], execution=Execution(progress=False))
 
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
@@ -61,7 +59,7 @@ def digits() -> Predictions:
     """Outputs of the demo network for natural candidates."""
     model, images, labels = load_digits()
     views = [view for view in candidate_views("natural", 16, 60) if "channels" not in str(view)]
-    return collect(model, images, views, labels=labels, progress=False)
+    return collect(model, images, views, labels=labels, execution=Execution(progress=False))
 
 
 def test_flips_of_digits_are_harmful(digits: Predictions) -> None:
@@ -82,10 +80,10 @@ def test_flips_of_digits_are_never_chosen(digits: Predictions, seed: int) -> Non
 @pytest.mark.parametrize("labeled", [False, True])
 def test_views_of_digits_are_chosen_without_flips_and_improve_the_confidence(labeled: bool) -> None:
     model, images, labels = load_digits()
-    choice = auto_views(model, images, labels=labels if labeled else None, progress=False)
-    assert set(choice.set_aside) == {view for view in AUTO_POOL if "hflip" in view}
+    choice = choose_views(model, images, labels=labels if labeled else None)
+    assert set(choice.set_aside) == {view for view in candidate_views("auto", n=None).texts if "hflip" in view}
     assert len(choice.views) == 13
-    preds = collect(model, images, choice.views, labels=labels, progress=False)
+    preds = collect(model, images, choice.views, labels=labels, execution=Execution(progress=False))
     assert auroc(preds.correct(), confidence(preds, "mean")) > auroc(preds.correct(), confidence(preds, "msr")) + 0.01
 
 

@@ -7,16 +7,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import SearchWarning, search_views
-from secondlook.diagnosis.diagnosis import find_choosable
-from secondlook.diagnosis.gains import compute_gain, measure_performances
-from secondlook.diagnosis.pool import read_pool
-from secondlook.diagnosis.search import assign_folds, choose_greedily, compute_held_out_means, parse_objective
+from secondlook.diagnosis import search_views
+from secondlook.diagnosis.diagnosis import find_choosable, read_pool
+from secondlook.diagnosis.search import (
+    assign_folds,
+    choose_greedily,
+    compute_gain,
+    compute_held_out_means,
+    measure_performances,
+    parse_objective,
+)
 from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import METRICS, auroc
 from secondlook.predictions import Predictions
-from secondlook.views import ViewSet
+from secondlook.views import ViewSet, ViewWarning
 
 MakePool = Callable[..., Predictions]
 PARAMETERS = {"risk_at": ":0.8", "coverage_at": ":0.1"}
@@ -70,7 +75,7 @@ def test_weak_view_is_not_chosen_while_others_remain(weak_pool: Predictions) -> 
     preds = Predictions(
         probabilities=np.stack([mass, 1 - mass], axis=2), views=weak_pool.views, labels=weak_pool.labels
     )
-    with pytest.warns(SearchWarning, match="10 of 400"):
+    with pytest.warns(ViewWarning, match="10 of 400"):
         assert search_views(preds, 1).found.texts == ("identity", "hflip")
 
 
@@ -249,11 +254,11 @@ def test_invalid_objective_is_rejected(objective: str) -> None:
 @pytest.mark.parametrize(
     ("options", "offending"),
     [
-        ({"budget": 0}, "budget is 0"),
-        ({"budget": 100}, "budget is 100; expected at most 9"),
+        ({"budget": 0}, "budget=0"),
+        ({"budget": 100}, "budget=100 is too large; expected at most 9"),
         ({"objective": "aurok"}, "Did you mean 'auroc'"),
-        ({"folds": 1}, "folds is 1"),
-        ({"seed": -1}, "seed is -1"),
+        ({"folds": 1}, "folds=1"),
+        ({"seed": -1}, "seed=-1"),
         ({"preset": "cifar10"}, "'cifar10'"),
         ({"preset": ["hflip", "rotate:33"]}, "'rotate:33'"),
     ],
@@ -281,7 +286,7 @@ def select_errors(preds: Predictions, errors: int) -> Predictions:
 
 @pytest.mark.parametrize(("errors", "folds"), [(12, 5), (2, 2)])
 def test_few_errors_raise_a_warning(make_pool: MakePool, errors: int, folds: int) -> None:
-    with pytest.warns(SearchWarning, match=f"only {errors} of {60 + errors}"):
+    with pytest.warns(ViewWarning, match=f"only {errors} of {60 + errors}"):
         result = search_views(select_errors(make_pool(600), errors), 3)
     assert len(result.found) == 4
     assert result.folds == folds

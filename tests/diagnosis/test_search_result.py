@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import SearchWarning, search_views
+from secondlook.diagnosis import search_views
 from secondlook.errors import DiagnosisError
 from secondlook.predictions import Predictions
-from secondlook.views import ViewSet
+from secondlook.views import ViewSet, ViewWarning
 
 MakePool = Callable[..., Predictions]
 
@@ -63,7 +63,7 @@ def test_fewer_classifier_calls_are_claimed_only_where_true() -> None:
 def test_one_view_is_singular(make_pool: MakePool, weak_pool: Predictions) -> None:
     text = str(search_views(make_pool(300, views=["identity", "hflip"]), 1, preset=["identity"]))
     assert "1 of 1 view (0 harmful)" in text
-    with pytest.warns(SearchWarning):
+    with pytest.warns(ViewWarning):
         only_weak = search_views(weak_pool.select(views="identity rotate:8 rotate:6"), 1)
     for shown in (text, str(only_weak)):
         assert "1 views" not in shown

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence
-from secondlook.predictions import Predictions, collect
+from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import ViewSet
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -24,7 +24,7 @@ def preds() -> Predictions:
         images, labels = test["images"][:N_IMAGES], test["labels"][:N_IMAGES]
     path = SHARED / "cifar10" / "resnet20.onnx"
     model = load_classifier(f"onnx:{path}", output="logits", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    return collect(model, images, ViewSet("cifar10"), labels=labels, progress=False)
+    return collect(model, images, ViewSet("cifar10"), labels=labels, execution=Execution(progress=False))
 
 
 def compute_metrics(correct: Array, values: Array) -> tuple[float, float, float]:

@@ -9,7 +9,7 @@ import pytest
 from secondlook import metrics
 from secondlook.errors import MetricError
 from secondlook.estimators import confidence
-from secondlook.evaluation import compare, compare_confidences, evaluate
+from secondlook.evaluation import Comparison, compare, evaluate
 from secondlook.predictions import Predictions
 
 
@@ -108,7 +108,7 @@ def test_predictions_without_labels_are_rejected(first: Predictions, ood: Predic
 
 def test_other_types_are_rejected(first: Predictions) -> None:
     with pytest.raises(MetricError, match="'b' is a int"):
-        compare({"a": first, "b": 3})  # type: ignore[dict-item]
+        compare({"a": first, "b": 3})
 
 
 def test_empty_input_is_rejected(first: Predictions) -> None:
@@ -122,9 +122,9 @@ def test_confidences_of_different_images_are_rejected(first: Predictions, second
     entries = {name: (one.correct(), confidence(one, "msr")) for name, one in (("a", first), ("b", second))}
     entries["b"] = (entries["b"][0][:7], entries["b"][1][:7])
     with pytest.raises(MetricError, match="'b': 7"):
-        compare_confidences(entries, ["auroc"])
+        Comparison.from_confidences(entries, ["auroc"])
 
 
 def test_invalid_number_of_resamplings_is_rejected(first: Predictions) -> None:
-    with pytest.raises(MetricError, match="resamples is 0"):
-        compare_confidences({"own": (first.correct(), confidence(first, "msr"))}, ["auroc"], resamples=0)
+    with pytest.raises(MetricError, match="resamples=0"):
+        Comparison.from_confidences({"own": (first.correct(), confidence(first, "msr"))}, ["auroc"], resamples=0)

@@ -5,7 +5,7 @@ import pytest
 
 from secondlook import metrics
 from secondlook.estimators import confidence
-from secondlook.evaluation import Evaluation, compare_confidences, evaluate
+from secondlook.evaluation import Comparison, Evaluation, compare, evaluate
 from secondlook.predictions import Predictions
 
 
@@ -41,10 +41,9 @@ def test_better_method_is_called_better(result: Evaluation) -> None:
 
 
 def test_worse_method_is_called_worse(preds: Predictions) -> None:
-    result = evaluate(preds, ["mean", "msr"], ["auroc", "aurc"], baseline="mean", resamples=200)
-    assert result.baseline == "mean"
-    assert result["msr", "auroc"].verdict == "worse"
-    assert result["msr", "aurc"].verdict == "worse"
+    result = compare({"a": preds}, ["mean", "msr"], ["auroc", "aurc"], resamples=200)
+    assert result.baseline == "a mean"
+    assert [(one.method, one.verdict) for one in result.rows[2:]] == [("a msr", "worse")] * 2
 
 
 def test_same_method_is_unclear() -> None:
@@ -156,7 +155,7 @@ def test_verdicts_on_equal_methods_are_as_rare_as_the_level_says() -> None:
         correct = np.arange(220) >= 20
         shared = rng.normal(size=220) + 1.5 * correct
         entries = {name: (correct, shared + 0.5 * rng.normal(size=220)) for name in "ab"}
-        verdicts.append(compare_confidences(entries, ["auroc"], resamples=100, progress=False).rows[1].verdict)
+        verdicts.append(Comparison.from_confidences(entries, ["auroc"], resamples=100).rows[1].verdict)
     assert verdicts.count("unclear") >= 0.85 * len(verdicts)
 
 

@@ -72,6 +72,15 @@ def test_from_dict_rejects_missing_keys(preds: Predictions) -> None:
         Evaluation.from_dict({**stored, "rows": [{"interval": None, "difference_interval": None}]})
 
 
+def test_repr_is_two_lines_that_a_person_reads(preds: Predictions) -> None:
+    result = evaluate(preds, ["msr", "mean"], ["auroc", "aurc"], groups="class", resamples=5)
+    first, second = repr(result).splitlines()
+    assert first == "Evaluation: 2 methods x 2 metrics on 600 images"
+    value = result["mean", "auroc"].value
+    assert second.startswith("auroc")
+    assert second.endswith(f"mean {value:.4f}")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -198,18 +207,17 @@ def test_labels_are_required(ood: Predictions) -> None:
 @pytest.mark.parametrize(
     ("options", "offending"),
     [
-        ({"methods": ["mean"], "baseline": "msr"}, "'msr'"),
         ({"methods": {"own": [1.0, 2.0, 3.0]}}, "3 values for 600 images"),
         ({"methods": {"own": np.full(600, np.nan)}}, "NaN"),
         ({"methods": []}, "methods"),
         ({"metrics": ["aurok"]}, "'aurok'"),
         ({"metrics": "risk_at:2"}, "2.0"),
-        ({"level": 2}, "level is 2"),
-        ({"level": "0.9"}, "level is '0.9'"),
-        ({"seed": None}, "seed is None"),
-        ({"resamples": 2.5}, "resamples is 2.5"),
-        ({"resamples": 0}, "resamples is 0"),
-        ({"seed": -1}, "seed is -1"),
+        ({"level": 2}, "level=2"),
+        ({"level": "0.9"}, "level='0.9'"),
+        ({"seed": None}, "seed=None"),
+        ({"resamples": 2.5}, "resamples=2.5"),
+        ({"resamples": 0}, "resamples=0"),
+        ({"seed": -1}, "seed=-1"),
     ],
 )
 def test_invalid_arguments_are_rejected(preds: Predictions, options: dict[str, object], offending: str) -> None:

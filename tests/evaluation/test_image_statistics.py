@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from secondlook.errors import ConfidenceError, MetricError
 from secondlook.estimators import METHODS, FittedMethods, confidence, fit_methods, method, methods
-from secondlook.evaluation import ImageStatistics, check_divisible, compute_statistics, evaluate, evaluate_statistics
+from secondlook.evaluation import ImageStatistics, evaluate
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import Registry
 
@@ -52,11 +52,8 @@ def make_predictions(seed: int, n: int, v: int, c: int, members: int, *, kind: s
 def list_arrays(statistics: ImageStatistics) -> dict[str, Any]:
     """Return all values as bytes."""
     arrays: dict[str, Any] = {"ids": statistics.ids, "shape": (statistics.n_members, statistics.n_views)}
-    for name in ("labels", "other_mass"):
-        values = getattr(statistics, name)
-        arrays[name] = None if values is None else (values.dtype, values.shape, values.tobytes())
-    for name in ("predicted", "confidences", "means"):
-        arrays[name] = {key: values.tobytes() for key, values in getattr(statistics, name).items()}
+    for name, values in statistics.columns.items():
+        arrays[name] = values.dtype, values.shape, values.tobytes()
     return arrays
 
 
@@ -87,28 +84,31 @@ def test_statistics_of_parts_joined_are_those_of_all_images(
 ) -> None:
     preds, parts = divided
     fitted = fit_all(preds, BLACK_BOX, predict_from, top_k)
-    whole = compute_statistics(preds, fitted)
+    whole = ImageStatistics.compute(preds, fitted)
     positions = np.arange(preds.n_images)
-    computed = [compute_statistics(preds.select(images=positions[part]), fitted) for part in parts]
+    computed = [ImageStatistics.compute(preds.select(images=positions[part]), fitted) for part in parts]
     assert list_arrays(ImageStatistics.join(computed)) == list_arrays(whole)
     read = [ImageStatistics.from_arrow(one.to_arrow()) for one in computed]
     assert list_arrays(ImageStatistics.join(read)) == list_arrays(whole)
     chosen = positions[::2]
-    assert list_arrays(whole.select(chosen)) == list_arrays(compute_statistics(preds.select(images=chosen), fitted))
+    expected = ImageStatistics.compute(preds.select(images=chosen), fitted)
+    assert list_arrays(whole.select(chosen)) == list_arrays(expected)
 
 
 def test_every_black_box_method_is_part_of_the_statistics_or_follows_from_them() -> None:
     preds = make_predictions(3, 50, 4, 5, 2)
     fitted = fit_all(preds, BLACK_BOX, "image", 1)
     assert set(fitted.options) == set(BLACK_BOX)
-    statistics = compute_statistics(preds, fitted)
-    for text, values in statistics.confidences.items():
+    statistics = ImageStatistics.compute(preds, fitted)
+    prefix, columns = "confidence:", statistics.columns
+    found = {name.removeprefix(prefix): columns[name] for name in columns if name.startswith(prefix)}
+    for text, values in found.items():
         np.testing.assert_array_equal(values, confidence(preds, text))
-    assert set(BLACK_BOX) - set(statistics.confidences) == {*TEXTS["bootstrap"]}
-    result = evaluate_statistics(statistics, fitted, ["auroc"], resamples=5, progress=False)
-    assert result == evaluate(preds, BLACK_BOX, ["auroc"], resamples=5, progress=False)
+    assert set(BLACK_BOX) - set(found) == {*TEXTS["bootstrap"]}
+    result = statistics.evaluate(fitted, ["auroc"], resamples=5)
+    assert result == evaluate(preds, BLACK_BOX, ["auroc"], resamples=5)
     for text in TEXTS["bootstrap"]:  # without the statistics, as a user would
-        own = evaluate(preds, {text: confidence(preds, text)}, ["auroc"], resamples=5, progress=False)
+        own = evaluate(preds, {text: confidence(preds, text)}, ["auroc"], resamples=5)
         assert result[text, "auroc"].value == own[text, "auroc"].value
 
 
@@ -117,11 +117,10 @@ def test_joined_statistics_with_and_without_labels_have_none() -> None:
     unlabeled = Predictions(logits=labeled.logits, views=labeled.views)
     fitted = fit_methods(labeled, ["msr", "bootstrap"])
     joined = ImageStatistics.join(
-        [compute_statistics(labeled, fitted), compute_statistics(unlabeled, fitted, is_judged=False)]
+        [ImageStatistics.compute(labeled, fitted), ImageStatistics.compute(unlabeled, fitted, is_judged=False)]
     )
     assert joined.n_images == 18
-    assert (joined.labels, joined.predicted, joined.means) == (None, {}, {})
-    assert list(joined.confidences) == ["msr"]
+    assert list(joined.columns) == ["confidence:msr", "other_mass"]
 
 
 def test_ranking_with_invalid_options_is_rejected_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +128,7 @@ def test_ranking_with_invalid_options_is_rejected_before_anything_is_read(monkey
     fitted = fit_methods(preds, ["msr", "bootstrap"])
     monkeypatch.setattr(Predictions, "blocks", lambda *_: pytest.fail("read"))
     with pytest.raises(ConfidenceError, match="two views"):
-        compute_statistics(preds, fitted)
+        ImageStatistics.compute(preds, fitted)
 
 
 def test_rank_by_something_else_is_evaluated_but_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +142,9 @@ def test_rank_by_something_else_is_evaluated_but_not_divided(monkeypatch: pytest
         return np.arange(float(preds.n_images))
 
     preds = make_predictions(1, 30, 3, 4, 0)
-    result = evaluate(preds, ["position"], ["auroc"], resamples=5, progress=False)
+    result = evaluate(preds, ["position"], ["auroc"], resamples=5)
     own = {"position": np.arange(30.0)}
-    assert result["position", "auroc"] == evaluate(preds, own, ["auroc"], resamples=5, progress=False).rows[0]
-    check_divisible(["mean", "bootstrap?seed=3"])
+    assert result["position", "auroc"] == evaluate(preds, own, ["auroc"], resamples=5).rows[0]
+    ImageStatistics.check_divisible(["mean", "bootstrap?seed=3"])
     with pytest.raises(MetricError, match="'position'"):
-        check_divisible(["mean", "position"])
+        ImageStatistics.check_divisible(["mean", "position"])

@@ -152,7 +152,7 @@ def test_stored_evaluation_without_tuning_images_can_be_read(many: Predictions) 
 
 def test_options_of_methods_are_part_of_their_names(many: Predictions) -> None:
     texts = ["max-logit-pnorm?p=3&on=views", "max-logit-pnorm?p=4", "entropy?on=views"]
-    result = evaluate(many, texts, ["auroc", "ece"], baseline=texts[1], resamples=2)
+    result = evaluate(many, texts, ["auroc", "ece"], resamples=2)
     assert result.methods == tuple(texts)
     expected = metrics.auroc(many.correct(), confidence(many, "max-logit-pnorm", p=3, on="views"))
     assert result[texts[0], "auroc"].value == expected

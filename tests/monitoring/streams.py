@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from secondlook.classifiers import load_classifier
 from secondlook.monitoring import Monitor
-from secondlook.policies import Calibration, Guarantee, Policy, Policy, make_reference
+from secondlook.policies import Calibration, Guarantee, Policy, make_reference
+from tests.policy_maker import attach
 
 Row = dict[str, Any]
 CLASSES = ("cat", "dog", "bird", "<b>fish</b>")
@@ -32,17 +33,15 @@ def make_policy(
     confidence, first_look, disagreement = draw_images(rng, 4000, 0.0)
     wrong = rng.random(4000) > 0.6 + 0.4 * confidence
     rule = Policy(
-        threshold,
-        "mean",
+        threshold=threshold,
+        method="mean",
         top_k=top_k,
-        guarantee=None if risk is None else Guarantee(risk, 0.01),
-        calibration=Calibration(4000, int(np.sum(confidence >= threshold)), 60),
+        guarantee=None if risk is None else Guarantee(risk=risk, delta=0.01),
+        calibration=Calibration(images=4000, accepted=int(np.sum(confidence >= threshold)), errors=60),
         reference=make_reference(confidence, first_look, disagreement, wrong) if has_reference else None,
     )
     classifier = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="synthetic")
-    return Policy.from_rule(
-        rule, classifier=classifier, views=("identity", "hflip"), class_names=CLASSES, made="2026-01-01"
-    )
+    return attach(rule, classifier=classifier, views=("identity", "hflip"), class_names=CLASSES, made="2026-01-01")
 
 
 def make_rows(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import AuditedImage, AuditVerdict, judge_audits
+from secondlook.monitoring import AuditedImage, judge_audits
 from secondlook.monitoring.audit import (
     BREAK_SHARES,
     BREAK_STAKES,
@@ -19,6 +19,7 @@ from secondlook.monitoring.audit import (
     STAKES_BELOW,
     START_DECAY,
     START_SPAN,
+    AuditVerdict,
 )
 from secondlook.policies import AuditPlan, make_reference
 

@@ -20,17 +20,19 @@ PARENT = """
 import os, sys, time
 from pathlib import Path
 import pyarrow.parquet
-from secondlook.monitoring import Monitor, monitor_scores, score_files
+from secondlook.monitoring import Monitor, monitor_scores
+from secondlook.predictions import Execution
 from secondlook.report import write_monitor_page
-from secondlook.policies import Policy
+from secondlook.policies import Policy, read_policy
 root = Path(sys.argv[1])
-policy = Policy.load(root / "policy.json")
+QUIET = Execution(progress=False)
+policy = read_policy(root / "policy.json")
 read = Monitor.update
 def update(self, rows):
     time.sleep(0.01)
     return read(self, rows)
 def run(folder, reviewed=root / "labels.csv"):
-    result = monitor_scores(policy, str(root / "scores" / "*.parquet"), folder, reviewed=reviewed, progress=False)
+    result = monitor_scores(policy, str(root / "scores" / "*.parquet"), folder, reviewed=reviewed, execution=QUIET)
     write_monitor_page(result.monitor, folder / "monitor.html")
     return result
 result = run(root / "first", None)

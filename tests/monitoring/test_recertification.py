@@ -14,7 +14,8 @@ from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, MonitoringError
 from secondlook.monitoring.audit import STAKES_BELOW
 from secondlook.monitoring.recertification import find_last_passing, list_starts, list_thresholds, recertify
-from secondlook.policies import PolicyClassifier
+from secondlook.predictions import ClassifierRecord
+from tests.policy_maker import attach
 
 VIEWS = ("identity", "hflip", "vflip", "gamma:2")
 
@@ -25,10 +26,15 @@ def make_policy(*, risk: float = 0.1, delta: float = 0.05, adaptive: bool = Fals
     logits = rng.normal(size=(2000, 4, 3)) + 1.5 * np.eye(3)[labels][:, None]
     preds = Predictions(logits=logits.astype(np.float32), labels=labels, views=list(VIEWS))
     rule = certify(preds, "mean", risk=risk, delta=delta, adaptive=adaptive)
-    classifier = PolicyClassifier(
+    classifier = ClassifierRecord(
         name="onnx:m.onnx", digest="d", output="logits", preprocessing=Preprocessing().to_dict()
     )
-    return Policy.from_rule(rule, classifier=classifier, views=rule.list_views(VIEWS), class_names=("a", "b", "c"))
+    return attach(
+        rule,
+        classifier=classifier,
+        views=(rule.schedule.views if rule.schedule else VIEWS),
+        class_names=("a", "b", "c"),
+    )
 
 
 POLICY = make_policy()

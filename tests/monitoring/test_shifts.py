@@ -8,11 +8,14 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import compose_views, count_looks, learn_shifts, list_shifts, score_images
-from secondlook.monitoring.shifts import draw_images
+from secondlook.monitoring import count_looks, learn_shifts
+from secondlook.monitoring.shifts import compose_views, draw_images, list_shifts, score_images
+from secondlook.predictions import Execution
 from secondlook.views import View, apply_view
+from tests.policy_maker import attach
 
 VIEWS = ["identity", "hflip", "shift:1,0"]
+QUIET = Execution(progress=False)
 
 
 class Brightness:
@@ -44,10 +47,10 @@ def make_parts(
     classifier = sl.load_classifier(counting, output="logits", name="brightness")
     images, labels = make_images()
     source = sl.open_source(images, labels=labels)
-    preds = sl.collect(classifier, source, views, progress=False)
+    preds = sl.collect(classifier, source, views, execution=sl.Execution(progress=False))
     method = "msr" if len(views) == 1 else "mean"
     rule = sl.certify(preds, method, risk=0.2, delta=0.1, adaptive=adaptive)
-    policy = sl.Policy.from_rule(rule, classifier=classifier, views=rule.list_views(tuple(views)))
+    policy = attach(rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else tuple(views)))
     counting.n_images = 0
     return counting, classifier, source, preds, policy
 
@@ -88,14 +91,18 @@ def test_composed_views_are_the_views_of_a_corrupted_image() -> None:
 @pytest.mark.parametrize(("views", "adaptive"), [(VIEWS, False), (VIEWS, True), (["identity"], False)])
 def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], adaptive: bool) -> None:
     _, classifier, source, preds, policy = make_parts(views, adaptive=adaptive)
-    model = learn_shifts(policy, classifier, source, preds, images=120, seed=3, progress=False)
+    model = learn_shifts(policy, classifier, source, preds, n_images=120, seed=3, execution=QUIET)
     drawn = np.sort(np.random.default_rng(3).permutation(450)[:120])
     images, labels = make_images()
     for learned in model.shifts:
         assert learned.views == list_shifts(8)[learned.kind]
         for shift, accuracy in zip(learned.views, learned.accuracy, strict=True):
             corrupted = sl.collect(
-                classifier, apply_view(images[drawn], shift), views, labels=labels[drawn], progress=False
+                classifier,
+                apply_view(images[drawn], shift),
+                views,
+                labels=labels[drawn],
+                execution=sl.Execution(progress=False),
             )
             scores = score_images(policy, corrupted)
             assert accuracy == pytest.approx(scores.correct.mean(), abs=1.5 / 120)  # pixels are rounded once more
@@ -105,7 +112,7 @@ def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], 
 def test_scores_are_those_of_the_policy() -> None:
     _, _, _, preds, policy = make_parts()
     scores = score_images(policy, preds)
-    np.testing.assert_array_equal(scores.confidence, policy.rule.confidence(preds))
+    np.testing.assert_array_equal(scores.confidence, policy.confidence(preds))
     np.testing.assert_array_equal(scores.accept, scores.confidence >= policy.threshold)
     np.testing.assert_array_equal(scores.correct, preds.correct())
     np.testing.assert_array_equal(scores.predicted, preds.predicted())
@@ -114,7 +121,7 @@ def test_scores_are_those_of_the_policy() -> None:
 def test_every_class_may_have_its_own_threshold() -> None:
     _, classifier, _, preds, _ = make_parts()
     rule = sl.certify(preds, "mean", risk=0.3, delta=0.2, groups="class")
-    policy = sl.Policy.from_rule(rule, classifier=classifier, views=tuple(VIEWS))
+    policy = attach(rule, classifier=classifier, views=tuple(VIEWS))
     scores = score_images(policy, preds)
     thresholds = np.array([group.threshold for group in rule.groups])
     assert len(set(thresholds)) > 1
@@ -129,11 +136,11 @@ def test_copies_of_images_are_not_drawn() -> None:
 
 def test_outputs_are_stored_and_used_again(tmp_path: Path) -> None:
     counting, classifier, source, preds, policy = make_parts()
-    model = learn_shifts(policy, classifier, source, preds, images=60, store=tmp_path, progress=False)
+    model = learn_shifts(policy, classifier, source, preds, n_images=60, store=tmp_path, execution=QUIET)
     assert counting.n_images == count_looks(policy, 60)
-    assert learn_shifts(policy, classifier, source, preds, images=60, store=tmp_path, progress=False) == model
+    assert learn_shifts(policy, classifier, source, preds, n_images=60, store=tmp_path, execution=QUIET) == model
     assert counting.n_images == count_looks(policy, 60)
-    assert learn_shifts(policy, classifier, source, preds, images=60, progress=False) == model, "in memory"
+    assert learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET) == model, "in memory"
 
 
 def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
@@ -142,19 +149,19 @@ def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
     source = sl.open_source(images, labels=labels)
     models = []
     for classifier in (members[0], sl.Ensemble(members)):
-        preds = sl.collect(classifier, source, VIEWS, progress=False)
+        preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
         rule = sl.certify(preds, "mean", risk=0.2, delta=0.1)
-        policy = sl.Policy.from_rule(rule, classifier=classifier, views=tuple(VIEWS))
-        models.append(learn_shifts(policy, classifier, source, preds, images=60, progress=False))
+        policy = attach(rule, classifier=classifier, views=tuple(VIEWS))
+        models.append(learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET))
     assert [one.accuracy for one in models[0].shifts] == [one.accuracy for one in models[1].shifts]
 
 
 def test_too_few_images_are_rejected() -> None:
     _, classifier, source, preds, policy = make_parts()
     with pytest.raises(MonitoringError, match=r"40 images.* 50 .*images="):
-        learn_shifts(policy, classifier, source, preds, images=40, progress=False)
+        learn_shifts(policy, classifier, source, preds, n_images=40, execution=QUIET)
     with pytest.raises(MonitoringError, match="labeled"):
-        learn_shifts(policy, classifier, sl.open_source(make_images()[0]), preds, progress=False)
+        learn_shifts(policy, classifier, sl.open_source(make_images()[0]), preds, execution=QUIET)
     bare = policy.model_copy(update={"reference": None})
     with pytest.raises(MonitoringError, match="calibrate again"):
-        learn_shifts(bare, classifier, source, preds, progress=False)
+        learn_shifts(bare, classifier, source, preds, execution=QUIET)

@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.policy_maker import attach
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.policies import Policy, Policy
-from secondlook.predictions import Predictions, collect
+from secondlook.policies import Policy
+from secondlook.predictions import Execution, Predictions, collect
+from tests.policy_maker import attach
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 rotate:5 gamma:0.8 zoom:1.1+contrast:1.2"
 N_CLASSES = 4
@@ -53,8 +53,8 @@ def make_images(count: int = 40, side: int = 16, channels: int = 3, seed: int = 
 
 def make_policy(classifier: Classifier, images: Any, rule: Policy, views: str = VIEWS) -> tuple[Policy, Predictions]:
     """Return the policy of a rule, and the predictions for images."""
-    preds = collect(classifier, images, views, progress=False)
-    policy = attach(rule, classifier=classifier, views=rule.list_views(preds.views.texts))
+    preds = collect(classifier, images, views, execution=Execution(progress=False))
+    policy = attach(rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else preds.views.texts))
     return policy, preds
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook.policies import Policy
 from secondlook.arrays import Array
 from secondlook.errors import ExportError
 from secondlook.estimators import METHODS, confidence

@@ -12,13 +12,13 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from secondlook.predictions import Execution
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier, load_classifier, seal_model
+from secondlook.classifiers import Classifier, OnnxFile, load_classifier
 from secondlook.decisions import load_decider, load_policy, score
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.onnx_export import export_onnx, verification, verify_decider
-from secondlook.policies import Policy, Policy, fit_schedule
+from secondlook.policies import Policy, fit_schedule
+from secondlook.predictions import Execution
 from tests.onnx_export.conftest import make_images, make_policy, write_network
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 gamma:0.8"
@@ -172,7 +172,7 @@ def change_probabilities(file: Path, factor: float) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.array(factor, np.float32), "factor"))
     node.op_type = "Mul"
     node.input.append("factor")
-    file.write_bytes(seal_model(model.SerializeToString()))
+    file.write_bytes(OnnxFile.seal(model.SerializeToString()))
 
 
 @pytest.mark.parametrize(

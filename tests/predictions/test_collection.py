@@ -12,7 +12,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.errors import PredictionsError, SecondLookError
-from secondlook.predictions import ClassNamesWarning, Predictions, collect
+from secondlook.predictions import ClassNamesWarning, Execution, Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -40,7 +40,9 @@ def test_collect_returns_the_outputs_of_the_classifier(
     counting: Counting, images: Array, labels: Array, tmp_path: Path, batch_size: int, on_disk: bool
 ) -> None:
     store = tmp_path if on_disk else None
-    preds = collect(counting.load(), images, VIEWS, labels=labels, store=store, batch_size=batch_size)
+    preds = collect(
+        counting.load(), images, VIEWS, labels=labels, store=store, execution=Execution(batch_size=batch_size)
+    )
     assert counting.images == 50 * 3
     assert preds.shape == (50, 3, 4)
     assert preds.has_logits
@@ -76,7 +78,9 @@ def test_views_of_few_images_fill_a_batch(
     counting: Counting, images: Array, store: Path, n_images: int, batch_size: Any, sizes: list[int], on_disk: bool
 ) -> None:
     few = images[:n_images]
-    preds = collect(counting.load(), few, VIEWS, batch_size=batch_size, store=store if on_disk else None)
+    preds = collect(
+        counting.load(), few, VIEWS, store=store if on_disk else None, execution=Execution(batch_size=batch_size)
+    )
     assert counting.batch_sizes == sizes
     np.testing.assert_array_equal(preds.logits, reference_logits(counting, few, VIEWS))
 
@@ -106,7 +110,9 @@ def test_views_added_by_another_process_are_kept(counting: Counting, images: Arr
         return counting(batch)
 
     interrupted_classifier = load_classifier(interrupted, name="counting", output="logits")
-    collect(interrupted_classifier, images, VIEWS, store=store, batch_size=16)  # a view of a chunk at a time
+    collect(
+        interrupted_classifier, images, VIEWS, store=store, execution=Execution(batch_size=16)
+    )  # a view of a chunk at a time
     assert set(Predictions.open(store).views.texts) == {"identity", "hflip", "shift:1,0", "vflip"}
     assert counting.images < 50 * 5, "the identity was stored before it was needed"
 
@@ -171,7 +177,7 @@ def test_unreadable_images_are_skipped_and_listed(
     write_images(tmp_path / "images", 40, broken)
     source = f"folder:{tmp_path / 'images'}"
     store = tmp_path / "store" if on_disk else None
-    preds = collect(counting.load(), source, VIEWS, store=store, on_error="skip")
+    preds = collect(counting.load(), source, VIEWS, store=store, execution=Execution(on_error="skip"))
     good = [number for number in range(40) if number not in broken]
     assert list(preds.ids) == [f"{number:02d}.png" for number in good]
     assert [name for name, _ in preds.skipped] == [f"{number:02d}.png" for number in broken]
@@ -180,7 +186,10 @@ def test_unreadable_images_are_skipped_and_listed(
     if store:
         assert Predictions.open(store).skipped == preds.skipped
         classified = counting.images
-        assert collect(counting.load(), source, VIEWS, store=store, on_error="skip").skipped == preds.skipped
+        assert (
+            collect(counting.load(), source, VIEWS, store=store, execution=Execution(on_error="skip")).skipped
+            == preds.skipped
+        )
         assert counting.images == classified
         with pytest.raises(SecondLookError, match=rf"{broken[0]:02d}\.png.*on_error='skip'"):
             collect(counting.load(), source, VIEWS, store=store)
@@ -191,7 +200,9 @@ def test_source_without_readable_images_is_rejected(counting: Counting, tmp_path
     write_images(tmp_path / "images", 3, [0, 1, 2])
     store = tmp_path / "store" if on_disk else None
     with pytest.raises(PredictionsError, match=r"3 images .*'00\.png'"):
-        collect(counting.load(), f"folder:{tmp_path / 'images'}", VIEWS, store=store, on_error="skip")
+        collect(
+            counting.load(), f"folder:{tmp_path / 'images'}", VIEWS, store=store, execution=Execution(on_error="skip")
+        )
 
 
 def test_unreadable_image_is_an_error_by_default(counting: Counting, tmp_path: Path) -> None:
@@ -212,7 +223,7 @@ def test_wrong_labels_and_class_counts_are_rejected_at_the_first_output(
 ) -> None:
     store = tmp_path / "store" if on_disk else None
     with pytest.raises(PredictionsError, match=r"labels\[0\] is 9.* 0 to 3"):
-        collect(counting.load(), images, VIEWS, labels=np.full(50, 9), store=store, batch_size=5)
+        collect(counting.load(), images, VIEWS, labels=np.full(50, 9), store=store, execution=Execution(batch_size=5))
     assert counting.images == 5
     named = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
     with pytest.raises(PredictionsError, match=r"2 classes \(cat, dog\).*'counting'.* 4"):
@@ -297,7 +308,7 @@ def test_different_class_names_cause_one_warning(images: Array) -> None:
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, "big", True])
 def test_invalid_batch_size_is_rejected(counting: Counting, images: Array, batch_size: object) -> None:
     with pytest.raises(PredictionsError, match=re.escape(repr(batch_size))):
-        collect(counting.load(), images, VIEWS, batch_size=batch_size)  # type: ignore[arg-type]
+        collect(counting.load(), images, VIEWS, execution=Execution(batch_size=batch_size))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -315,7 +326,9 @@ def test_batch_size_is_halved_when_memory_runs_out(counting: Counting, images: A
             raise MemoryError
         return counting(batch)
 
-    preds = collect(load_classifier(small_memory, name="small", output="logits"), images, VIEWS, batch_size=16)
+    preds = collect(
+        load_classifier(small_memory, name="small", output="logits"), images, VIEWS, execution=Execution(batch_size=16)
+    )
     assert max(counting.batch_sizes) == 2
     np.testing.assert_array_equal(preds.logits, reference_logits(counting, images, VIEWS))
 
@@ -352,8 +365,8 @@ def test_full_disk_is_an_error_with_the_path(
     with monkeypatch.context() as full_disk:
         full_disk.setattr(Path, "open", open_or_fail)
         with pytest.raises(PredictionsError, match=rf"{re.escape(str(tmp_path))}.*No space left"):
-            collect(ensemble, images, VIEWS, store=tmp_path, progress=False)
-    assert collect(ensemble, images, VIEWS, store=tmp_path, progress=False).n_images == 50
+            collect(ensemble, images, VIEWS, store=tmp_path, execution=Execution(progress=False))
+    assert collect(ensemble, images, VIEWS, store=tmp_path, execution=Execution(progress=False)).n_images == 50
 
 
 def test_store_that_cannot_be_created_is_an_error_with_the_path(

@@ -10,7 +10,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
-from secondlook.predictions import batching, collect, make_inference
+from secondlook.predictions import Execution, batching, collect, make_inference
 from secondlook.predictions.inference import HostInference
 from secondlook.views import View, ViewSet, apply_view, apply_views
 
@@ -149,7 +149,11 @@ def test_outputs_of_devices_equal_those_of_the_host(
     expected = np.stack([load_on_host(module)(apply_view(pixels, view)) for view in ViewSet(VIEWS).texts], axis=1)
     for store in (None, tmp_path):
         preds = collect(
-            load_classifier(module, output="logits"), pixels, VIEWS, batch_size=batch_size, store=store, device="cuda"
+            load_classifier(module, output="logits"),
+            pixels,
+            VIEWS,
+            store=store,
+            execution=Execution(batch_size=batch_size, device="cuda"),
         )
         np.testing.assert_allclose(preds.logits, expected, atol=2e-2)
         np.testing.assert_allclose(preds.logits[:, :4], expected[:, :4], atol=1e-5)
@@ -192,7 +196,7 @@ def test_batch_on_devices_is_halved_for_good_when_memory_runs_out() -> None:
 def test_single_image_that_does_not_fit_on_a_device_is_one_sentence() -> None:
     classifier = load_on_gpus(Brightness(largest_batch=0))
     with pytest.raises(PredictionsError, match=r"ran out of memory on a single image .*CUDA out of memory.*smaller"):
-        collect(classifier, make_pixels(5), VIEWS, batch_size=4)
+        collect(classifier, make_pixels(5), VIEWS, execution=Execution(batch_size=4))
 
 
 def load_on_gpus(module: Brightness) -> Classifier:
@@ -223,5 +227,5 @@ def test_outputs_of_a_device_are_fetched_late(monkeypatch: pytest.MonkeyPatch) -
         return fetch_recorded
 
     monkeypatch.setattr(classifier, "start", record)
-    collect(classifier, make_pixels(4), VIEWS, batch_size=4)
+    collect(classifier, make_pixels(4), VIEWS, execution=Execution(batch_size=4))
     assert events == ["start"] * 3 + ["fetch", "start"] * 3 + ["fetch"] * 3

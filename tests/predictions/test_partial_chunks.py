@@ -12,7 +12,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
-from secondlook.predictions import DamagedChunkWarning, chunks, collect, collection
+from secondlook.predictions import DamagedChunkWarning, Execution, chunks, collect, collection
 from secondlook.predictions.chunks import SaveTimer
 from tests.predictions.conftest import CountingFunction as Counting
 
@@ -80,12 +80,20 @@ def test_interrupted_collecting_loses_at_most_30_seconds(
 ) -> None:
     interrupted = Interrupted(counting, clock, at)
     with pytest.raises(KeyboardInterrupt):
-        collect(interrupted.load(), images, VIEWS, store=tmp_path / "interrupted", batch_size=BATCH)
+        collect(
+            interrupted.load(), images, VIEWS, store=tmp_path / "interrupted", execution=Execution(batch_size=BATCH)
+        )
     done, counting.images = counting.images, 0
-    resumed = collect(Interrupted(counting, clock).load(), images, VIEWS, store=tmp_path / "interrupted", batch_size=4)
+    resumed = collect(
+        Interrupted(counting, clock).load(),
+        images,
+        VIEWS,
+        store=tmp_path / "interrupted",
+        execution=Execution(batch_size=4),
+    )
     lost = done + counting.images - 2 * len(images)
     assert 0 <= lost <= 2 * BATCH, "two batches of ten seconds; three would be 30 seconds"
-    whole = collect(counting.load(), images, VIEWS, store=tmp_path / "whole", batch_size=BATCH)
+    whole = collect(counting.load(), images, VIEWS, store=tmp_path / "whole", execution=Execution(batch_size=BATCH))
     np.testing.assert_array_equal(resumed.logits, whole.logits)
     assert read_files(tmp_path / "interrupted") == read_files(tmp_path / "whole")
 
@@ -93,7 +101,9 @@ def test_interrupted_collecting_loses_at_most_30_seconds(
 def interrupt(counting: Counting, images: Array, store: Path, clock: Clock) -> Path:
     """Collect until a part of the first chunk is saved; return its file."""
     with pytest.raises(KeyboardInterrupt):
-        collect(Interrupted(counting, clock, at=4).load(), images, VIEWS, store=store, batch_size=BATCH)
+        collect(
+            Interrupted(counting, clock, at=4).load(), images, VIEWS, store=store, execution=Execution(batch_size=BATCH)
+        )
     (saved,) = store.rglob("partial-000000.parquet")
     counting.images = 0
     return saved
@@ -103,7 +113,7 @@ def test_saved_part_is_used_with_another_batch_size(
     counting: Counting, images: Array, store: Path, clock: Clock
 ) -> None:
     interrupt(counting, images, store, clock)
-    preds = collect(counting.load(), images, VIEWS, store=store, batch_size=5)
+    preds = collect(counting.load(), images, VIEWS, store=store, execution=Execution(batch_size=5))
     assert counting.images == 2 * len(images) - 10, "two of its batches are within the 12 images that were saved"
     np.testing.assert_array_equal(preds.logits, collect(counting.load(), images, VIEWS).logits)
 
@@ -176,6 +186,8 @@ def test_full_disk_while_saving_names_the_path(
     with monkeypatch.context() as full_disk:
         full_disk.setattr(Path, "open", open_or_fail)
         with pytest.raises(PredictionsError, match=rf"{re.escape(str(store))}.*No space left"):
-            collect(Interrupted(counting, clock).load(), images, VIEWS, store=store, batch_size=BATCH)
+            collect(
+                Interrupted(counting, clock).load(), images, VIEWS, store=store, execution=Execution(batch_size=BATCH)
+            )
     assert chunks.SAVE_SECONDS == 30
     assert collect(counting.load(), images, VIEWS, store=store).n_images == 50

@@ -13,7 +13,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import Chunking, CollectJob, batching, collect, read_chunks, validation
+from secondlook.predictions import Chunking, CollectJob, Execution, batching, collect, read_chunks, validation
 from secondlook.predictions.read_ahead import read_ahead
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet
@@ -90,7 +90,7 @@ def test_batches_do_not_cross_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.full((len(batch), 2), 0.5)
 
     images = np.zeros((70, 40, 40, 3), dtype=np.uint8)
-    collect(load_classifier(classify, resize=(8, 8)), images, "identity", batch_size=32)
+    collect(load_classifier(classify, resize=(8, 8)), images, "identity", execution=Execution(batch_size=32))
     assert sizes == [16, 16, 16, 16, 6]
 
 
@@ -122,7 +122,7 @@ def test_labels_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         np.zeros((50, 4, 4, 3), np.uint8),
         "identity hflip",
         labels=np.zeros(50, int),
-        batch_size=7,
+        execution=Execution(batch_size=7),
     )
     assert checked == [50]
 
@@ -157,9 +157,9 @@ def test_huge_images_are_held_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(batching, "CHUNK_BYTES", 1_500_000)
     images = np.zeros((40, 600, 600, 3), dtype=np.uint8)  # 1.08 MB each
     model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5))
-    collect(model, images[:1], "identity", progress=False)
+    collect(model, images[:1], "identity", execution=Execution(progress=False))
     tracemalloc.start()
-    preds = collect(model, images, "identity", progress=False)
+    preds = collect(model, images, "identity", execution=Execution(progress=False))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert preds.n_images == 40

@@ -18,7 +18,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.files import shared_lock
-from secondlook.predictions import DamagedChunkWarning, Predictions, batching, collect
+from secondlook.predictions import DamagedChunkWarning, Execution, Predictions, batching, collect
 from secondlook.predictions.chunks import DamagedChunkError
 from secondlook.predictions.manifest import view_key
 from secondlook.views import ViewSet
@@ -204,7 +204,9 @@ def test_views_of_different_images_are_never_combined(tmp_path: Path) -> None:
     data, store = f"folder:{tmp_path / 'images'}", tmp_path / "store"
     expected = np.repeat(40 * np.arange(6)[:, None] / 255, 2, axis=1)
     collect(model, data, "identity", store=store)
-    mixed = collect(model, f"{data}?max_pixels=100", "identity hflip", store=store, on_error="skip")
+    mixed = collect(
+        model, f"{data}?max_pixels=100", "identity hflip", store=store, execution=Execution(on_error="skip")
+    )
     with pytest.raises(DamagedChunkError, match=r"'hflip'.*'identity'"):
         _ = mixed.probabilities
     repaired = collect(model, data, "identity hflip", store=store)
@@ -227,7 +229,9 @@ def test_skipped_images_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model = load_classifier(classify, name="brightness", resize=(4, 4))
     data, store = f"folder:{tmp_path / 'images'}", tmp_path / "store"
     for _ in range(2):  # the second time nothing is computed
-        incomplete = collect(model, f"{data}?max_pixels=100", "identity hflip", store=store, on_error="skip")
+        incomplete = collect(
+            model, f"{data}?max_pixels=100", "identity hflip", store=store, execution=Execution(on_error="skip")
+        )
         assert [name for name, _ in incomplete.skipped] == ["17.png"]
     assert sum(sizes) == 2 * 19
     complete = collect(model, data, "identity hflip", store=store)

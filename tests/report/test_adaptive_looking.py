@@ -14,17 +14,24 @@ from secondlook.estimators import tuning_positions
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report import write_report
-from secondlook.report.adaptive_looking import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.galleries import choose_images
+from secondlook.report.operating_points import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.page import MAX_MOST_LOOKS
 from secondlook.report.study import build_study
+from secondlook.report.writer import ReportContext
 
 ImageReader = Callable[[int], Array]
 PageDataReader = Callable[[Path], dict[str, Any]]
 N_IMAGES = 800
 RISK, DELTA = 0.05, 0.1
 TERMS: dict[str, Any] = {"risk": RISK, "delta": DELTA}
-SHOWN: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 5, "warnings": [], **TERMS}
+SHOWN: dict[str, Any] = {
+    "title": "t",
+    "methods": ["msr", "mean"],
+    "resamples": 5,
+    "context": ReportContext(warnings=()),
+    **TERMS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +47,7 @@ def preds() -> Predictions:
 
 @pytest.fixture
 def adaptive(preds: Predictions) -> AdaptiveLooking:
-    found = study_adaptive_looking(build_study(preds, ["msr", "mean"]), "mean", RISK, DELTA)
+    found = study_adaptive_looking(build_study(preds, methods=["msr", "mean"]), "mean", RISK, DELTA)
     assert isinstance(found, AdaptiveLooking), found
     return found
 
@@ -48,7 +55,7 @@ def adaptive(preds: Predictions) -> AdaptiveLooking:
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("tuning", [None, np.arange(0, N_IMAGES, 3)], ids=["chosen", "given"])
 def test_numbers_are_those_of_certify(preds: Predictions, tuning: Array | None, predict_from: Any) -> None:
-    study = build_study(preds, ["msr", "mean"], tuning=tuning, predict_from=predict_from)
+    study = build_study(preds, methods=["msr", "mean"], tuning=tuning, predict_from=predict_from)
     found = study_adaptive_looking(study, "mean", RISK, DELTA)
     assert isinstance(found, AdaptiveLooking), found
     rule = certify(preds, "mean", **TERMS, tuning=tuning, predict_from=predict_from, adaptive=True)
@@ -58,8 +65,8 @@ def test_numbers_are_those_of_certify(preds: Predictions, tuning: Array | None, 
     assert found.chosen.looks == rule.calibration.mean_looks
     assert found.chosen.coverage == rule.coverage > 0
     assert found.frontier.all_looks.coverage == full.coverage
-    assert found.frontier.rule.calibration is not None
-    assert found.frontier.rule.calibration.images == rule.calibration.images == N_IMAGES - len(apart)
+    assert found.frontier.policy.calibration is not None
+    assert found.frontier.policy.calibration.images == rule.calibration.images == N_IMAGES - len(apart)
     looked = rule.look(preds)
     judged = np.delete(np.arange(N_IMAGES), apart)
     shown = judged if tuning is None else np.arange(len(judged))
@@ -70,13 +77,13 @@ def test_numbers_are_those_of_certify(preds: Predictions, tuning: Array | None, 
 
 
 def test_images_are_ranked_by_looks_and_then_by_the_threshold(preds: Predictions, adaptive: AdaptiveLooking) -> None:
-    rule = adaptive.frontier.rule
+    rule = adaptive.frontier.policy
     distance = np.abs(rule.look(preds).confidence - rule.threshold)
     several = [index for index in range(N_IMAGES) if adaptive.looks[index] > 1]
     expected = sorted(several, key=lambda index: (-adaptive.looks[index], distance[index]))
     assert adaptive.ranked.tolist() == expected
     assert len(expected) > 20
-    study = build_study(preds, ["msr", "mean"])
+    study = build_study(preds, methods=["msr", "mean"])
     chosen = choose_images(study, "mean", adaptive.ranked).tolist()
     assert set(expected[: len(chosen) // 7]) <= set(chosen)
     assert len(set(chosen)) == len(chosen) == 200
@@ -90,14 +97,14 @@ def test_copies_of_images_count_once(preds: Predictions) -> None:
         labels=np.concatenate([preds.labels, preds.labels[:60]]),
         ids=[*preds.ids, *copies],
     )
-    study = build_study(copied, ["msr", "mean"], duplicates=copies)
+    study = build_study(copied, methods=["msr", "mean"], duplicates=copies)
     found, alone = (
-        study_adaptive_looking(one, "mean", RISK, DELTA) for one in (study, build_study(preds, ["msr", "mean"]))
+        study_adaptive_looking(one, "mean", RISK, DELTA) for one in (study, build_study(preds, methods=["msr", "mean"]))
     )
     assert isinstance(found, AdaptiveLooking)
     assert isinstance(alone, AdaptiveLooking)
     assert found.points == alone.points
-    assert found.frontier.rule.calibration == alone.frontier.rule.calibration
+    assert found.frontier.policy.calibration == alone.frontier.policy.calibration
 
 
 @pytest.mark.parametrize(
@@ -110,7 +117,7 @@ def test_copies_of_images_count_once(preds: Predictions) -> None:
     ],
 )
 def test_method_is_one_that_can_be_adaptive(preds: Predictions, methods: list[str], method: str, used: str) -> None:
-    found = study_adaptive_looking(build_study(preds, methods), method, RISK, DELTA)
+    found = study_adaptive_looking(build_study(preds, methods=methods), method, RISK, DELTA)
     assert isinstance(found, AdaptiveLooking), found
     assert found.method == used
     assert found.chosen.coverage == certify(preds, used, **TERMS, adaptive=True).coverage
@@ -131,7 +138,7 @@ def test_reason_is_told_where_nothing_can_be(
     preds: Predictions, images: int, views: int, methods: list[str], risk: float, told: str
 ) -> None:
     few = preds.select(images=np.arange(images), views=list(preds.views.texts[:views]))
-    reason = study_adaptive_looking(build_study(few, methods), methods[-1], risk, DELTA)
+    reason = study_adaptive_looking(build_study(few, methods=methods), methods[-1], risk, DELTA)
     assert isinstance(reason, str)
     assert told in reason
     assert "=" not in reason, "no arguments of Python"
@@ -249,8 +256,9 @@ def test_coverage_with_all_looks_is_that_of_the_same_calibration(
     preds: Predictions, tmp_path: Path, read_page_data: PageDataReader
 ) -> None:
     """With images set apart and one calibrated method, the section and the operating points certify the same."""
-    options: dict[str, Any] = {"tuning": np.arange(200), "calibrated": ["mean"], "artifacts": False}
-    path = write_report(preds, tmp_path / "r.html", **SHOWN, **options)
+    context = ReportContext(calibrated=("mean",), warnings=())
+    options: dict[str, Any] = {**SHOWN, "tuning": np.arange(200), "context": context, "artifacts": False}
+    path = write_report(preds, tmp_path / "r.html", **options)
     data = read_page_data(path)
     certified = data["methods"][1]["certified"]["accepted"][data["risks"].tolist().index(RISK)]
     assert data["adaptive"]["all_looks"]["coverage"] == certified / data["images"] > 0

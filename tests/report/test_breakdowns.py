@@ -14,7 +14,7 @@ from secondlook.views import ViewSet
 
 @pytest.fixture
 def study(preds: Predictions) -> Study:
-    return build_study(preds, ["msr", "mean"])
+    return build_study(preds, methods=["msr", "mean"])
 
 
 def test_class_counts_equal_counts_by_hand(study: Study) -> None:
@@ -37,7 +37,7 @@ def test_auroc_of_a_class_is_that_of_its_images() -> None:
     labels[labels == 2] = 3
     logits = rng.normal(size=(400, 2, 4)) + 2 * np.eye(4)[labels][:, None]
     preds = Predictions(logits=logits.astype(np.float32), views=ViewSet(["identity", "hflip"]), labels=labels)
-    study = build_study(preds, ["msr", "mean"])
+    study = build_study(preds, methods=["msr", "mean"])
     aurocs = class_aurocs(study, "msr")
     assert list(aurocs) == [0, 1, 3]
     for label, value in aurocs.items():
@@ -47,7 +47,7 @@ def test_auroc_of_a_class_is_that_of_its_images() -> None:
 
 
 def test_view_contributions_equal_those_of_selected_views(preds: Predictions, study: Study) -> None:
-    rows = view_contributions(study, 0.95)
+    rows = view_contributions(study)
     texts = preds.views.texts
     assert tuple(row.text for row in rows) == texts
     for row in rows:
@@ -64,6 +64,6 @@ def test_view_contributions_equal_those_of_selected_views(preds: Predictions, st
 
 
 def test_single_view_has_no_change(preds: Predictions) -> None:
-    (row,) = view_contributions(build_study(preds.select(views="identity")), 0.95)
+    (row,) = view_contributions(build_study(preds.select(views="identity")))
     assert row.auroc_alone is not None
     assert (row.auroc_without, row.change, row.change_interval) == (None, None, None)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from secondlook.predictions import Predictions
-from secondlook.report import confusions
-from secondlook.report.confusions import find_cells, rank_cells
+from secondlook.report import breakdowns
+from secondlook.report.breakdowns import find_cells, rank_cells
 from secondlook.report.study import Study, build_study
 from secondlook.views import ViewSet
 
@@ -18,7 +18,7 @@ def make_study(top_k: int = 1, n_classes: int = 5, gain: float = 1.5) -> Study:
     logits = rng.normal(size=(300, 2, n_classes)).round(1)  # rounded, so that confidences tie
     logits[np.arange(300), :, labels] += gain
     preds = Predictions(logits=logits.astype(np.float32), views=ViewSet(["identity", "hflip"]), labels=labels)
-    return build_study(preds, ["msr", "mean"], top_k=top_k)
+    return build_study(preds, methods=["msr", "mean"], top_k=top_k)
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
@@ -62,7 +62,7 @@ def test_more_than_256_cells_take_two_bytes() -> None:
 
 def test_page_has_room_for_the_first_method(monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study()
-    monkeypatch.setattr(confusions, "MAX_BYTES", 500)
+    monkeypatch.setattr(breakdowns, "MAX_CELL_BYTES", 500)
     assert set(rank_cells(study, find_cells(study), "mean")) == {"mean"}
-    monkeypatch.setattr(confusions, "MAX_BYTES", 299)
+    monkeypatch.setattr(breakdowns, "MAX_CELL_BYTES", 299)
     assert rank_cells(study, find_cells(study), "mean") == {}

@@ -5,17 +5,18 @@ import pytest
 
 from secondlook.metrics import risk_coverage
 from secondlook.predictions import Predictions
-from secondlook.report.curves import reliability_curve, risk_bands, spread_counts
+from secondlook.report.breakdowns import risk_bands, spread_counts
+from secondlook.report.findings import compute_findings
 from secondlook.report.study import Study, build_study
 
 
 @pytest.fixture
 def study(preds: Predictions) -> Study:
-    return build_study(preds, ["msr", "mean", "bootstrap"])
+    return build_study(preds, methods=["msr", "mean", "bootstrap"], resamples=5)
 
 
 def test_risk_curve_equals_that_of_the_metrics(study: Study) -> None:
-    for name, curve in risk_bands(study, 0.95).items():
+    for name, curve in risk_bands(study).items():
         expected = risk_coverage(study.correct, study.confidences[name])
         np.testing.assert_allclose(curve.risk, expected.risk[curve.accepted - 1], atol=1e-12)
         assert (curve.low <= curve.high).all()
@@ -33,7 +34,6 @@ def test_spread_counts_run_from_one_to_all_images(n_images: int, max_counts: int
 
 
 def test_only_probabilities_have_a_reliability_curve(study: Study) -> None:
-    curve = reliability_curve(study, "mean")
-    assert curve is not None
-    assert curve.images.sum() == study.n_images
-    assert reliability_curve(study, "bootstrap") is None
+    curves = compute_findings(study, delta=0.1).reliability
+    assert list(curves) == ["msr", "mean"]
+    assert curves["mean"].images.sum() == study.n_images

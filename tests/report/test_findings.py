@@ -23,11 +23,11 @@ RISK = 0.2
 
 def evaluate_study(study: Study, **options: Any) -> Evaluation:
     metrics = ["auroc", coverage_metric(RISK)]
-    return evaluate(study.preds, study.confidences, metrics, baseline=study.baseline, **options)
+    return evaluate(study.preds, study.confidences, metrics, **options)
 
 
 def headline_of(preds: Predictions, methods: tuple[str, ...] = ("msr", "mean")) -> tuple[Headline, Evaluation]:
-    study = build_study(preds, methods)
+    study = build_study(preds, methods=methods)
     evaluation = evaluate_study(study)
     return write_headline(study, evaluation, RISK), evaluation
 
@@ -81,7 +81,7 @@ def test_equal_views_change_nothing(make_predictions: PredictionFactory) -> None
 
 
 def test_opposite_directions_are_joined_by_but(make_predictions: PredictionFactory) -> None:
-    study = build_study(noisy_predictions(make_predictions, 0.1), ["msr", "mean"])
+    study = build_study(noisy_predictions(make_predictions, 0.1), methods=["msr", "mean"])
     evaluation = evaluate_study(study)
     errors_early = rank([True] * 64 + [False] * 250 + [True] * 486, -np.arange(800.0))
     study = replace(study, rankings={**study.rankings, "mean": errors_early})
@@ -92,14 +92,14 @@ def test_coverage_of_the_headline_is_reached_by_a_threshold(make_predictions: Pr
     # One half of the images has a higher confidence than the other; within each half all are equal.
     sure = np.where(np.arange(1000) < 500, 0.99, 0.9)
     wrong = np.isin(np.arange(1000), np.arange(500, 550))
-    study = build_study(make_predictions(sure, sure, wrong), ["msr", "mean"])
+    study = build_study(make_predictions(sure, sure, wrong), methods=["msr", "mean"])
     sentence = write_headline(study, evaluate_study(study, resamples=20), 0.01).sentence
     assert "both accept 50 % of the images" in sentence
     assert coverage_at(study.correct, study.confidences["mean"], 0.01) > 0.55, "the metric splits ties"
 
 
 def test_numbers_that_round_alike_get_more_decimals(make_predictions: PredictionFactory) -> None:
-    study = build_study(noisy_predictions(make_predictions, 0.1), ["msr", "mean"])
+    study = build_study(noisy_predictions(make_predictions, 0.1), methods=["msr", "mean"])
     evaluation = evaluate_study(study)
     values = {("mean", "auroc"): 0.99996, ("msr", "auroc"): 0.99991}
     rows = tuple(replace(row, value=values.get((row.method, row.metric), row.value)) for row in evaluation.rows)
@@ -131,32 +131,30 @@ def test_single_view_has_no_second_look(preds: Predictions) -> None:
 
 
 def test_headline_does_not_need_auroc_among_the_metrics(preds: Predictions) -> None:
-    study = build_study(preds, ["msr", "mean"])
-    findings = compute_findings(study, risk=0.1, delta=0.05, metrics=["aurc"], resamples=20)
+    study = build_study(preds, methods=["msr", "mean"], metrics=["aurc"], resamples=20)
+    findings = compute_findings(study, risk=0.1, delta=0.05)
     assert {row.metric for row in findings.evaluation.rows} == {"aurc", coverage_metric(0.1)}
     assert findings.headline.verdict == "better"
 
 
 def test_evaluation_is_that_of_evaluate(preds: Predictions) -> None:
-    study = build_study(preds, ["msr", "mean"], predict_from="views", top_k=2)
-    findings = compute_findings(study, risk=0.1, delta=0.05, metrics=["auroc"], level=0.9, resamples=20)
+    options: dict[str, Any] = {"predict_from": "views", "top_k": 2, "level": 0.9, "resamples": 20}
+    study = build_study(preds, methods=["msr", "mean"], metrics=["auroc"], **options)
+    findings = compute_findings(study, risk=0.1, delta=0.05)
     expected = evaluate(
         preds,
         ["msr", "mean"],
         ["auroc", coverage_metric(0.1)],
-        predict_from="views",
-        top_k=2,
         baseline="msr",
-        level=0.9,
-        resamples=20,
+        **options,
     )
     assert findings.evaluation == expected
 
 
 def test_tables_are_about_the_calibrated_operating_point(preds: Predictions) -> None:
     rule = certify(preds, "msr", risk=0.35, delta=0.1)
-    study = build_study(preds, ["msr", "mean"])
-    findings = compute_findings(study, risk=0.35, delta=0.1, calibrated=["msr"], resamples=10)
+    study = build_study(preds, methods=["msr", "mean"], calibrated=["msr"], resamples=10)
+    findings = compute_findings(study, risk=0.35, delta=0.1)
     assert rule.calibration is not None
     assert (findings.method, findings.point.threshold, findings.guaranteed) == ("msr", rule.threshold, True)
     assert sum(one.accepted for one in findings.classes) == rule.calibration.accepted
@@ -164,14 +162,14 @@ def test_tables_are_about_the_calibrated_operating_point(preds: Predictions) -> 
 
 
 def test_calibration_without_a_result_leaves_the_observed_operating_point(preds: Predictions) -> None:
-    study = build_study(preds, ["msr", "mean"])
+    study = build_study(preds, methods=["msr", "mean"], calibrated=["msr"], resamples=10)
     assert not certify(preds, "msr", risk=0.001, delta=0.001).certified
-    findings = compute_findings(study, risk=0.001, delta=0.001, calibrated=["msr"], resamples=10)
+    findings = compute_findings(study, risk=0.001, delta=0.001)
     assert (findings.method, findings.guaranteed) == ("msr", False)
     assert findings.point == point_at_risk(study.rankings["msr"], 0.001)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0])
 def test_invalid_delta_is_rejected(preds: Predictions, delta: float) -> None:
-    with pytest.raises(ReportError, match=re.escape(f"delta is {delta}")):
-        compute_findings(build_study(preds, ["msr"]), delta=delta)
+    with pytest.raises(ReportError, match=re.escape(f"delta={delta}")):
+        compute_findings(build_study(preds, methods=["msr"]), delta=delta)

@@ -20,7 +20,7 @@ from secondlook.views import apply_view
 
 @pytest.fixture
 def study(preds: Predictions) -> Study:
-    return build_study(preds, ["msr", "mean"])
+    return build_study(preds, methods=["msr", "mean"])
 
 
 def open_picture(uri: str) -> Image.Image:
@@ -42,7 +42,7 @@ def test_errors_of_both_ends_and_rejected_correct_predictions_are_chosen(study: 
 
 
 def test_few_images_are_all_chosen(preds: Predictions) -> None:
-    few = build_study(preds.select(images=np.arange(50)), ["msr"])
+    few = build_study(preds.select(images=np.arange(50)), methods=["msr"])
     assert sorted(choose_images(few, "msr").tolist()) == list(range(50))
 
 
@@ -63,13 +63,13 @@ def test_sheet_holds_every_view(study: Study, preds: Predictions) -> None:
     pixels = np.kron(np.arange(16, dtype=np.uint8).reshape(4, 4) * 16, np.ones((8, 8), dtype=np.uint8))[..., None]
     one = read_images(study, choose_images(study, "mean")[:1], lambda _: pixels)
     (index, drawn), *_ = one.items()
-    sheet = np.asarray(open_picture(drawn.sheet).convert("L"), dtype=np.int64)
+    sheet = np.asarray(open_picture(drawn["sheet"]).convert("L"), dtype=np.int64)
     assert sheet.shape == (32, 3 * 32)
     for place, view in enumerate(preds.views):
         expected = apply_view(pixels[None], view)[0, ..., 0].astype(np.int64)
         assert np.abs(sheet[:, 32 * place : 32 * place + 32] - expected).mean() < 12, "up to the loss of compression"
-    assert drawn.predicted == preds.probabilities[index].argmax(axis=1).tolist()
-    assert drawn.probabilities == pytest.approx(preds.probabilities[index].max(axis=1), abs=1e-4)
+    assert drawn["view_predicted"] == preds.probabilities[index].argmax(axis=1).tolist()
+    assert drawn["view_probabilities"] == pytest.approx(preds.probabilities[index].max(axis=1), abs=1e-4)
 
 
 def test_many_views_are_in_rows() -> None:
@@ -84,8 +84,8 @@ def test_large_pictures_are_fewer(study: Study, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(galleries, "MAX_BYTES", 200_000)
     images = read_images(study, choose_images(study, "mean"), lambda _: noise)
     assert 0 < len(images) < 20
-    assert sum(len(one.picture) + len(one.sheet) for one in images.values()) <= 200_000
-    assert max(open_picture(next(iter(images.values())).picture).size) == 160
+    assert sum(len(one["picture"]) + len(one["sheet"]) for one in images.values()) <= 200_000
+    assert max(open_picture(next(iter(images.values()))["picture"]).size) == 160
 
 
 def test_float32_images_give_the_same_pictures(study: Study) -> None:

@@ -14,14 +14,12 @@ from secondlook.metrics import rank
 from secondlook.policies import certify, threshold_for
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
-    CertifiedPoints,
     OperatingPoint,
     certify_methods,
     certify_points,
     choose_headline_risk,
     describe_decisions,
     format_percent,
-    format_threshold,
     point_at_coverage,
     point_at_risk,
     slider_risks,
@@ -56,19 +54,9 @@ def test_point_at_risk_has_the_highest_coverage(listed: list[tuple[bool, float]]
     assert (point.threshold, point.accepted, point.errors) == try_every_threshold(correct, sure, risk)
 
 
-@settings(deadline=None, max_examples=60)
-@given(images, st.floats(0.001, 1.0))
-def test_formatted_threshold_accepts_the_same_images(listed: list[tuple[bool, float]], coverage: float) -> None:
-    correct, sure = split_columns(listed)
-    ranking = rank(correct, sure / 3)
-    point = point_at_coverage(ranking, coverage)
-    text = format_threshold(ranking, point)
-    np.testing.assert_array_equal(sure / 3 >= float(text), sure / 3 >= point.threshold)
-
-
 @pytest.mark.parametrize("coverage", [0.001, 0.333, 0.5, 0.999, 1.0])
 def test_point_at_coverage_equals_threshold_for(preds: Predictions, coverage: float) -> None:
-    study = build_study(preds, ["mean"])
+    study = build_study(preds, methods=["mean"])
     rule = threshold_for(preds, "mean", coverage=coverage)
     point = point_at_coverage(study.rankings["mean"], coverage)
     assert rule.calibration is not None
@@ -80,29 +68,29 @@ def test_point_at_coverage_equals_threshold_for(preds: Predictions, coverage: fl
 
 
 def test_certified_points_equal_certify(preds: Predictions) -> None:
-    study = build_study(preds, ["mean"])
+    study = build_study(preds, methods=["mean"])
     risks = np.array([0.0, 0.02, 0.1, 0.15, 0.2, 1.0])
     points = certify_points(study, "mean", risks, 0.05)
-    assert points.accepted[0] == points.accepted[-1] == 0, "risks 0 and 1 cannot be certified"
+    assert points[0].accepted == points[-1].accepted == 0, "risks 0 and 1 cannot be certified"
     for index, risk in enumerate(risks[1:-1].tolist(), start=1):
         rule = certify(preds, "mean", risk=risk, delta=0.05)
         assert rule.calibration is not None
         assert rule.calibration.errors is not None
         assert points[index] == OperatingPoint(rule.threshold, rule.calibration.accepted, rule.calibration.errors)
-    assert points.accepted.max() > 0
+    assert max(point.accepted for point in points) > 0
 
 
 def test_rank_based_confidence_has_no_certified_points(preds: Predictions) -> None:
-    study = build_study(preds, ["bootstrap"])
+    study = build_study(preds, methods=["bootstrap"])
     reason = certify_methods(study, np.array([0.1]), 0.05)["bootstrap"]
     assert isinstance(reason, str)
     assert "'bootstrap'" in reason
 
 
 def test_methods_share_delta_as_in_certify(preds: Predictions) -> None:
-    study = build_study(preds, ["msr", "mean", "bootstrap", "bootstrap-lower"])
+    study = build_study(preds, methods=["msr", "mean", "bootstrap", "bootstrap-lower"])
     certified = certify_methods(study, np.array([0.15]), 0.1)
-    points = {name: one[0] for name, one in certified.items() if isinstance(one, CertifiedPoints)}
+    points = {name: one[0] for name, one in certified.items() if not isinstance(one, str)}
     assert set(points) == {"msr", "mean", "bootstrap-lower"}
     rule = certify(preds, list(points), risk=0.15, delta=0.1)
     assert rule.calibration is not None
@@ -113,12 +101,12 @@ def test_methods_share_delta_as_in_certify(preds: Predictions) -> None:
 
 
 def test_only_calibrated_methods_are_certified(preds: Predictions) -> None:
-    study = build_study(preds, ["msr", "mean"])
-    certified = certify_methods(study, np.array([0.15]), 0.1, ["mean"])
+    study = build_study(preds, methods=["msr", "mean"], calibrated=["mean"])
+    certified = certify_methods(study, np.array([0.15]), 0.1)
     assert isinstance(certified["msr"], str)
     assert "mean" in certified["msr"]
     points = certified["mean"]
-    assert isinstance(points, CertifiedPoints)
+    assert not isinstance(points, str)
     assert points[0].threshold == certify(preds, "mean", risk=0.15, delta=0.1).threshold
 
 
@@ -130,13 +118,13 @@ def test_copies_of_images_count_once(preds: Predictions) -> None:
         probabilities=few.probabilities[tripled], views=preds.views, labels=few.labels[tripled], ids=ids
     )
     risks = np.array([0.2])
-    study = build_study(copied, ["mean"], duplicates=[id_ for id_ in ids if not id_.endswith("-0")])
+    study = build_study(copied, methods=["mean"], duplicates=[id_ for id_ in ids if not id_.endswith("-0")])
     point = certify_points(study, "mean", risks, 0.1)[0]
     rule = certify(few, "mean", risk=0.2, delta=0.1)
     assert rule.calibration is not None
     assert point.threshold == rule.threshold
     assert point.accepted == 3 * rule.calibration.accepted, "all images are counted as accepted"
-    assert certify_points(build_study(copied, ["mean"]), "mean", risks, 0.1)[0].accepted > point.accepted
+    assert certify_points(build_study(copied, methods=["mean"]), "mean", risks, 0.1)[0].accepted > point.accepted
 
 
 @settings(deadline=None, max_examples=60)
@@ -182,7 +170,7 @@ def test_slider_risks_run_from_zero_to_the_error_rate(error_rate: float) -> None
 
 @pytest.mark.parametrize("risk", [0.0, 1.0, -0.1, math.nan])
 def test_invalid_risk_is_rejected(risk: float) -> None:
-    with pytest.raises(ReportError, match=re.escape(f"risk is {risk}")):
+    with pytest.raises(ReportError, match=re.escape(f"risk={risk}")):
         slider_risks(0.1, risk)
 
 

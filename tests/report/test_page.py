@@ -17,6 +17,7 @@ from secondlook.report import page, write_report
 from secondlook.report.galleries import choose_images
 from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_coverage, point_at_risk
 from secondlook.report.study import build_study
+from secondlook.report.writer import ReportContext
 from secondlook.views import ViewSet
 
 PageDataReader = Callable[[Path], dict[str, Any]]
@@ -144,8 +145,7 @@ def test_names_cannot_inject_markup(preds: Predictions, read_image: ImageReader,
         title=evil,
         image=read_image,
         facts={evil: evil},
-        notes=[evil],
-        command=evil,
+        context=ReportContext(notes=(evil,), command=evil),
         methods=["msr", "mean"],
         artifacts=False,
     )
@@ -201,7 +201,8 @@ def test_calibrated_operating_point_is_the_first_one(
 ) -> None:
     methods = ["mean", "entropy"]
     rule = certify(preds, methods, risk=0.15, delta=0.1)
-    options: dict[str, Any] = {"risk": 0.15, "delta": 0.1, "calibrated": methods, "artifacts": False, "resamples": 10}
+    options: dict[str, Any] = {"risk": 0.15, "delta": 0.1, "artifacts": False, "resamples": 10}
+    options["context"] = ReportContext(calibrated=tuple(methods))
     path = write_report(preds, tmp_path / "report.html", title="t", methods=["msr", "mean"], **options)
     data = read_page_data(path)
     assert rule.calibration is not None
@@ -240,8 +241,7 @@ def test_provenance_is_shown(preds: Predictions, tmp_path: Path) -> None:
         title="t",
         methods=["msr"],
         facts={"classifier": "onnx:m.onnx"},
-        notes=["the lamp was new"],
-        command="secondlook report run/",
+        context=ReportContext(notes=("the lamp was new",), command="secondlook report run/"),
     )
     text = path.read_text("utf-8")
     for expected in (

@@ -6,9 +6,9 @@ import io
 import numpy as np
 
 from secondlook.predictions import Predictions
+from secondlook.report.artifacts import render_tables
 from secondlook.report.findings import compute_findings
 from secondlook.report.study import build_study
-from secondlook.report.tables import render_tables
 from secondlook.tables import unescape_formula
 
 
@@ -21,8 +21,8 @@ def test_texts_of_the_data_are_not_formulas(preds: Predictions) -> None:
         class_names=names,
         ids=[f"=HYPERLINK({number})" for number in range(len(preds))],
     )
-    study = build_study(hostile, ["msr", "mean"])
-    findings = compute_findings(study, delta=0.1, resamples=20)
+    study = build_study(hostile, methods=["msr", "mean"], resamples=20)
+    findings = compute_findings(study, delta=0.1)
     files = dict(render_tables(findings, {"=fact": "@value"}))
     texts = 0
     for content in files.values():

@@ -18,6 +18,7 @@ from secondlook.predictions import Predictions
 from secondlook.report import write_report, writer
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import build_study
+from secondlook.report.writer import ReportContext
 
 PredictionFactory = Callable[..., Predictions]
 ImageReader = Callable[[int], Array]
@@ -45,7 +46,7 @@ def test_tables_hold_the_numbers(preds: Predictions, tmp_path: Path) -> None:
         assert parse_number(row["difference"]) == one.difference
         assert parse_number(row["difference_high"]) == (one.difference_interval and one.difference_interval.high)
         assert row["verdict"] == (one.verdict or "")
-    study = build_study(preds, ["msr", "mean"])
+    study = build_study(preds, methods=["msr", "mean"])
     for row in read_rows(tmp_path / "run-files" / "operating-points.csv"):
         point = point_at_risk(study.rankings[row["method"]], float(row["tolerated_risk"]))
         assert (int(row["accepted"]), int(row["errors_accepted"])) == (point.accepted, point.errors)
@@ -78,7 +79,12 @@ def test_report_is_about_judged_images(
     monkeypatch.setattr(writer, "render_plots", lambda findings: ())  # drawing takes most of the time
     reader = read_numbered_image
     judged, tuning = np.arange(200, 600), np.arange(200)
-    options: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 10, "warnings": []}
+    options: dict[str, Any] = {
+        "title": "t",
+        "methods": ["msr", "mean"],
+        "resamples": 10,
+        "context": ReportContext(warnings=()),
+    }
     path = write_report(preds, tmp_path / "a.html", tuning=tuning, image=reader, **options)
     alone = write_report(
         preds.select(images=judged), tmp_path / "b.html", image=lambda index: reader(index + 200), **options
@@ -111,7 +117,8 @@ def test_methods_are_fitted_on_images_set_apart(
 ) -> None:
     """The page has the thresholds that `certify` finds with the same images set apart."""
     options: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "tuning": np.arange(0, 600, 2)}
-    shown: dict[str, Any] = {"title": "t", "calibrated": ["learned"], "artifacts": False, "resamples": 5}
+    shown: dict[str, Any] = {"title": "t", "artifacts": False, "resamples": 5}
+    shown["context"] = ReportContext(calibrated=("learned",))
     path = write_report(preds, tmp_path / "r.html", **shown, **options)
     data = read_page_data(path)
     assert [method["name"] for method in data["methods"]] == ["msr", "mean", "bootstrap", "blend", "learned"]
@@ -127,9 +134,8 @@ def test_methods_are_fitted_on_images_set_apart(
 
 def test_recommendation_and_warnings_are_at_the_top(preds: Predictions, tmp_path: Path) -> None:
     options: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 20, "artifacts": False}
-    text = write_report(preds, tmp_path / "r.html", warnings=["view 'x' & more is harmful."], **options).read_text(
-        "utf-8"
-    )
+    context = ReportContext(warnings=("view 'x' & more is harmful.",))
+    text = write_report(preds, tmp_path / "r.html", context=context, **options).read_text("utf-8")
     assert text.index("view &#39;x&#39; &amp; more is harmful.") < text.index('id="operate"')
     sentence = evaluate(preds, ["mean"], ["auroc"], resamples=20).recommendation
     assert sentence is not None
@@ -149,7 +155,8 @@ def test_harmful_views_are_warned_of_by_default(tmp_path: Path) -> None:
     text = write_report(harmed, tmp_path / "r.html", **options).read_text("utf-8")
     (warning,) = re.findall(r'<p class="warning".*?</p>', text)
     assert "vflip" in warning
-    assert 'class="warning"' not in write_report(harmed, tmp_path / "r.html", warnings=[], **options).read_text("utf-8")
+    path = write_report(harmed, tmp_path / "r.html", context=ReportContext(warnings=()), **options)
+    assert 'class="warning"' not in path.read_text("utf-8")
 
 
 def test_methods_with_options_are_reported(
@@ -227,8 +234,8 @@ def test_unwritable_path_is_rejected(preds: Predictions, tmp_path: Path) -> None
     ("options", "message"),
     [
         ({"methods": []}, "methods="),
-        ({"delta": 0.0}, r"delta is 0\.0"),
-        ({"risk": 1.5}, r"risk is 1\.5"),
+        ({"delta": 0.0}, r"delta=0\.0"),
+        ({"risk": 1.5}, r"risk=1\.5"),
         ({"image": lambda index: None}, "NoneType"),
     ],
 )

@@ -22,6 +22,7 @@ from secondlook.cli.demo import digit_images, split_digits
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.server import bind_sockets, make_server
 from secondlook.serving.service import Service, open_service
+from tests.policy_maker import attach
 
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
 VIEWS = "identity shift:1,0 shift:-1,0 shift:0,1 shift:0,-1"
@@ -46,13 +47,13 @@ def make_digits(folder: Path) -> Digits:
     (folder / "digits.onnx").write_bytes(MODEL.read_bytes())
     classifier = sl.load_classifier(f"onnx:{folder / 'digits.onnx'}")
     source = sl.open_source(images[known], labels=labels[known], class_names=[str(digit) for digit in range(10)])
-    preds = sl.collect(classifier, source, VIEWS, progress=False)
+    preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
     for name, adaptive in (("policy.json", False), ("adaptive.json", True)):
         rule = sl.certify(preds, risk=0.05, delta=0.1, adaptive=adaptive)
-        sl.Policy.from_rule(
+        attach(
             rule,
             classifier=classifier,
-            views=rule.list_views(preds.views.texts),
+            views=(rule.schedule.views if rule.schedule else preds.views.texts),
             data=source.spec,
             data_digest=source.digest,
             class_names=preds.class_names,

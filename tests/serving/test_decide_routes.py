@@ -55,7 +55,7 @@ class TestBody:
         assert made["interval"] == pytest.approx(expected.interval, abs=1e-6)
         assert made["looks"] == expected.looks == 5
         assert made["guarantee"]["risk"] == 0.05
-        assert made["policy"] == sl.Policy.load(digits.policy).checksum
+        assert made["policy"] == sl.load_policy(digits.policy).checksum
         assert made["id"] == "a"
 
     @pytest.mark.parametrize("kind", ["image/jpeg", "application/octet-stream", "application/x-www-form-urlencoded"])
@@ -199,10 +199,10 @@ class TestRestart:
     def test_a_policy_that_was_replaced_stays_so(self, digits: Digits, tmp_path: Path) -> None:
         with serve(digits.policy, tmp_path / "service") as (url, service):
             made = send_image(url, digits.files[0], "a").json
-            service.deploy(sl.Policy.load(digits.adaptive_policy))
+            service.deploy(sl.load_policy(digits.adaptive_policy))
             assert send_image(url, digits.files[0], "b").json["looks"] == 1
         with serve(digits.policy, tmp_path / "service") as (url, service):
-            assert service.live.deployment.policy == sl.Policy.load(digits.adaptive_policy)
+            assert service.live.deployment.policy == sl.load_policy(digits.adaptive_policy)
             assert send_image(url, digits.files[0], "a").json == made
             assert send_image(url, digits.files[0], "c").json["looks"] == 1
 
@@ -231,7 +231,7 @@ class TestRestart:
             again = send_image(two, digits.files[0], "a")
             assert again.json == made
             assert again.headers["Idempotent-Replay"] == "true"
-            first.deploy(sl.Policy.load(digits.adaptive_policy))
+            first.deploy(sl.load_policy(digits.adaptive_policy))
             second.refresh()
             assert send_image(two, digits.files[0], "b").json["looks"] == 1
 

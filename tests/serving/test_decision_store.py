@@ -47,7 +47,7 @@ def make_decision(id_: str, *, accept: bool = False, audit: bool = False, digest
 @pytest.fixture
 def store(database: Database, digits: Digits) -> DecisionStore:
     store = DecisionStore(database)
-    store.deploy(sl.Policy.load(digits.policy), None)
+    store.deploy(sl.load_policy(digits.policy), None)
     return store
 
 
@@ -115,10 +115,10 @@ class TestAdd:
 
 class TestDeployments:
     def test_the_same_policy_is_deployed_once(self, store: DecisionStore, digits: Digits) -> None:
-        policy = sl.Policy.load(digits.policy)
+        policy = sl.load_policy(digits.policy)
         assert store.deploy(policy, None).number == 1
         assert store.deploy(policy, 0.1).number == 2
-        other = sl.Policy.load(digits.adaptive_policy)
+        other = sl.load_policy(digits.adaptive_policy)
         assert not store.has_deployed(other)
         assert store.deploy(other, 0.1).number == 3
         assert store.has_deployed(other)
@@ -129,7 +129,7 @@ class TestDeployments:
 
     def test_decisions_are_listed_by_deployment(self, store: DecisionStore, digits: Digits) -> None:
         store.add([make_decision("a")], 1)
-        number = store.deploy(sl.Policy.load(digits.adaptive_policy), None).number
+        number = store.deploy(sl.load_policy(digits.adaptive_policy), None).number
         store.add([make_decision("b")], number)
         store.add([make_decision("c")], 1)
 

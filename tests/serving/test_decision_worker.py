@@ -43,7 +43,7 @@ class Bench:
         deployment = self.store.deploy(loaded, audit)
         self.decider = loaded.decider
         self.live = LiveDeployment(
-            deployment, self.decider, RowOptions(self.decider.rule, audit=audit), self.database.audit_seed
+            deployment, self.decider, RowOptions(self.decider, audit=audit), self.database.audit_seed
         )
         self.batches: list[int] = []
         settings = ServiceOptions(folder, **options)
@@ -443,7 +443,7 @@ class TestLimits:
         loaded = load_policy(digits.adaptive_policy)
         deployment = bench.store.deploy(loaded, None)
         bench.live = dataclasses.replace(
-            bench.live, deployment=deployment, decider=loaded.decider, options=RowOptions(loaded.decider.rule)
+            bench.live, deployment=deployment, decider=loaded.decider, options=RowOptions(loaded.decider)
         )
         second = bench.decide_one(digits.files[0])
         assert (first.decision.deployment, second.decision.deployment) == (1, 2)

@@ -22,7 +22,7 @@ SECRET = b"the pixels of a patient " * 100
 def store(database: Database, digits: Digits) -> DecisionStore:
     """A store with seven images to review."""
     store = DecisionStore(database)
-    deployment = store.deploy(sl.Policy.load(digits.policy), None)
+    deployment = store.deploy(sl.load_policy(digits.policy), None)
     rows = [row for row in make_stream(200, audit=None) if not row["accept"]][:7]
     image = StoredImage("image/png", SECRET)
     store.add([NewDecision(make_decision(row), row["id"], None, image) for row in rows], deployment.number)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 import secondlook as sl
 from secondlook.monitoring import Monitor
-from secondlook.policies import Policy
+from secondlook.policies import Policy, read_policy
 from secondlook.serving import tokens
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database, parse_url
 from secondlook.serving.review_store import ReviewStore
@@ -52,9 +52,9 @@ def test_status_has_what_was_decided(server: Server, digits: Digits) -> None:
     waiting = sum(reply.json["review"] == "waiting" for reply in replies)
     assert status["reviews"] == {"waiting": waiting, "leased": 0, "done": 0, "expired": 0}
     assert status["throughput"]["minute"]["images"] == 60
-    assert status["policy"]["checksum"] == Policy.load(digits.policy).checksum
+    assert status["policy"]["checksum"] == read_policy(digits.policy).checksum
     assert status["monitor"]["in_burn_in"]
-    monitor = Monitor(Policy.load(digits.policy))
+    monitor = Monitor(read_policy(digits.policy))
     monitor.update([{**reply.json, "label": reply.json["label"]} for reply in replies])
     assert status["monitor"]["shift"] == json.loads(json.dumps(monitor.describe().to_dict()))["shift"]
     assert "timeline" in status["monitor"]
@@ -320,7 +320,7 @@ def test_killed_server_has_the_same_status_when_it_is_back(digits: Digits, tmp_p
         server.start()
         assert wait_for_images(server.url, 120)["monitor"] == before
     database = open_database(tmp_path / "service")
-    monitor = StreamMonitor(database, Policy.load(digits.policy), ReviewStore(database, 1.0), tmp_path)
+    monitor = StreamMonitor(database, read_policy(digits.policy), ReviewStore(database, 1.0), tmp_path)
     assert monitor.read_images(), "from the start, since there is no state in this folder"
     assert json.loads(json.dumps(monitor.monitor.describe().to_dict())).items() <= before.items()
     database.close()
@@ -395,4 +395,4 @@ def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_pa
         made = recertify(found.policy, found.tables, found.labels)
         assert put_in_force(url, made.policy).status == 200
         assert send_image(url, digits.files[-1]).json["policy"] == made.policy.checksum
-        assert sl.Policy.load(digits.policy).classifier.digest == made.policy.classifier.digest
+        assert sl.load_policy(digits.policy).classifier.digest == made.policy.classifier.digest

@@ -74,7 +74,7 @@ def run_monitor(database: Database, policy: Policy, parts: list[tuple[list[Row],
     with (folder / "labels.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "label"), *found])
     patterns, labels = str(folder / "*.parquet"), folder / "labels.csv"
-    result = monitor_scores(folder / "policy.json", patterns, folder / "out", reviewed=labels, progress=False)
+    result = monitor_scores(folder / "policy.json", patterns, folder / "out", reviewed=labels)
     return json.loads(json.dumps(result.to_dict()))
 
 

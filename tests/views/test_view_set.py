@@ -133,4 +133,4 @@ def test_auto_is_no_plain_set(views: str | list[str]) -> None:
     with pytest.raises(ViewError, match="'auto' chooses views for a classifier and its images") as caught:
         ViewSet(views)
     assert "preset" in str(caught.value)
-    assert "auto_views" in str(caught.value)
+    assert "choose_views" in str(caught.value)

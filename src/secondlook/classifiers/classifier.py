@@ -14,16 +14,13 @@ import numpy as np
 
 from secondlook.arrays import OUTPUTS, Array, Float32Array, Output, softmax
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import ClassifierError, SecondLookError
+from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.views import View
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from secondlook.classifiers.device import DeviceWorkers, PlacedImages
-
-LONGEST_REASON = 300
-"""Characters of a library's message that are kept in ours."""
 
 ROW_SUM_TOLERANCE = 1e-3
 """Largest deviation from 1 of a row of probabilities; half precision needs this much."""
@@ -42,6 +39,9 @@ IRREGULAR_FILES = (
     (stat.S_ISSOCK, "a socket"),
 )
 
+CHECK_SIZE = Repair(
+    "check the size and layout of the images ({resize}, {crop}, {layout})", resize=ANY, crop=ANY, layout=ANY
+)
 
 Fetch = Callable[[], Float32Array]
 """Waits for outputs and returns them. float32 [n, classes]"""
@@ -52,8 +52,10 @@ DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 def check_device(device: object) -> None:
     """Raise for a text that is not a device."""
     if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
-        hint = " Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
-        raise ClassifierError(f"unknown device={device!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:N'.{hint}")
+        hint = ". Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
+        raise ClassifierError(
+            f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}", argument="device", value=device
+        )
 
 
 class Classifier(ABC):
@@ -100,7 +102,9 @@ class Classifier(ABC):
     ) -> None:
         if output not in OUTPUTS:
             raise ClassifierError(
-                f"unknown output={output!r} for classifier {name!r}; pass output='logits' or output='probabilities'."
+                f"for classifier {name!r} is unknown; expected 'logits' or 'probabilities'",
+                argument="output",
+                value=output,
             )
         self.name = name
         self.digest = digest
@@ -124,7 +128,15 @@ class Classifier(ABC):
 
     def __call__(self, images: Array) -> Float32Array:
         """Return the validated output for images at input size. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
-        self._check_images(images)
+        if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype not in (np.uint8, np.float32):
+            raise ClassifierError(
+                f"classifier {self.name!r} got a {images.dtype} batch of shape {list(images.shape)}; "
+                "expected uint8 or float32 [N, H, W, C] with 1 or 3 channels."
+            )
+        if len(images) == 0:
+            raise ClassifierError(f"classifier {self.name!r} got an empty batch; pass at least one image.")
+        if self.preprocessing.input_size not in (None, images.shape[1:3]):
+            self.preprocessing.check_size(images.shape[1], images.shape[2])
         return self._validate(self.forward(images), len(images))
 
     def probabilities(self, images: Array) -> Float32Array:
@@ -140,8 +152,10 @@ class Classifier(ABC):
         if device not in ("auto", "cpu"):
             check_device(device)
             raise ClassifierError(
-                f"classifier {self.name!r} cannot be put on device={device!r}, only torch and ONNX models can; pass "
-                "device='auto' to use it where it is."
+                f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can",
+                argument="device",
+                value=device,
+                repair=Repair("pass {device} to use it where it is", device="auto"),
             )
         return self
 
@@ -192,8 +206,8 @@ class Classifier(ABC):
             yield
         except RuntimeError as error:
             raise ClassifierError(
-                f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}; check the "
-                "size and layout of the images (resize=, crop=, layout=)."
+                f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}",
+                repair=CHECK_SIZE,
             ) from error
 
     def _validate(self, values: Array, n_images: int) -> Float32Array:
@@ -202,16 +216,6 @@ class Classifier(ABC):
         )
         self.n_classes = outputs.shape[1]
         return outputs
-
-    def _check_images(self, images: Array) -> None:
-        if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype not in (np.uint8, np.float32):
-            raise ClassifierError(
-                f"classifier {self.name!r} got a {images.dtype} batch of shape {list(images.shape)}; "
-                "expected uint8 or float32 [N, H, W, C] with 1 or 3 channels."
-            )
-        if len(images) == 0:
-            raise ClassifierError(f"classifier {self.name!r} got an empty batch; pass at least one image.")
-        self.preprocessing.check_size(images.shape[1], images.shape[2])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, output={self.output!r}, preprocessing='{self.preprocessing}')"
@@ -228,9 +232,10 @@ class Ensemble(Classifier):
             raise ClassifierError("an ensemble needs at least one member; got an empty list.")
         for member in members:
             _check_member(member, members[0])
+        digests = [[each.digest, each.preprocessing.digest, each.output] for each in members]
         super().__init__(
             name=name or "ensemble of " + ", ".join(member.name for member in members),
-            digest=_digest_members(members),
+            digest=digest_values("ensemble", digests) if all(member.digest for member in members) else "",
             output="probabilities",
             preprocessing=members[0].preprocessing,
             n_classes=next((member.n_classes for member in members if member.n_classes is not None), None),
@@ -258,13 +263,6 @@ class Ensemble(Classifier):
         return (total / len(self.members)).astype(np.float32)
 
 
-def _digest_members(members: Sequence[Classifier]) -> str:
-    """Return the digest of an ensemble; empty if a member has none."""
-    if not all(member.digest for member in members):
-        return ""
-    return digest_values("ensemble", [[each.digest, each.preprocessing.digest, each.output] for each in members])
-
-
 def _check_member(member: Classifier, first: Classifier) -> None:
     if member.members:
         raise ClassifierError(
@@ -277,7 +275,7 @@ def _check_member(member: Classifier, first: Classifier) -> None:
         if value != theirs.geometry[setting]:
             raise ClassifierError(
                 f"ensemble members must see the same pixels, but {setting} is {value!r} for {member.name!r} and "
-                f"{theirs.geometry[setting]!r} for {first.name!r}; pass the same {setting}= for all members."
+                f"{theirs.geometry[setting]!r} for {first.name!r}; load all members with the same {setting}."
             )
     if None not in (mine.input_size, theirs.input_size) and mine.input_size != theirs.input_size:
         raise ClassifierError(
@@ -296,90 +294,90 @@ def _check_same_classes(member: Classifier, n_classes: int, first: Classifier) -
 
 def validate_output(values: object, *, n_images: int, output: Output, n_classes: int | None, name: str) -> Float32Array:
     """Return the output of a classifier as float32 [n_images, n_classes], or raise if it is not what was declared."""
-    array = _check_shape(values, n_images, n_classes, name)
-    with np.errstate(over="ignore"):
-        array = np.ascontiguousarray(array, dtype=np.float32)
-    _check_finite(array, name)
-    if output == "probabilities":
-        return _validate_probabilities(array, name)
-    _check_logits(array, name)
-    return array
-
-
-def _check_shape(values: object, n_images: int, n_classes: int | None, name: str) -> Array:
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
         raise ClassifierError(
             f"classifier {name!r} returned {type(values).__name__} with dtype {array.dtype}; "
             "expected a numeric array [images, classes]."
         )
-    if array.ndim != 2:
+    fault = _describe_shape_fault(array, n_images, n_classes)
+    if fault is not None:
+        raise ClassifierError(f"classifier {name!r} returned {fault}.")
+    if array.dtype != np.float32:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    array = np.ascontiguousarray(array)
+    finite = np.isfinite(array)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0]
         raise ClassifierError(
-            f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images; "
-            "expected one value per class, [images, classes], not labels or feature maps."
+            f"classifier {name!r} returned {array[row, column]} for image {row} of the batch, class {column}; "
+            "check its weights, its dtype (float16 overflows above 65504) and the preprocessing."
         )
-    if len(array) != n_images:
+    if output == "probabilities":
+        return _validate_probabilities(array, name)
+    if _are_probabilities(array):
         raise ClassifierError(
-            f"classifier {name!r} returned {len(array)} rows for {n_images} images; "
-            "expected one row per image, in the order of the images."
-        )
-    if array.shape[1] < 2:
-        raise ClassifierError(
-            f"classifier {name!r} returned {array.shape[1]} column(s) per image; expected one column per class: "
-            "for a binary classifier return [1 - p, p]."
-        )
-    if n_classes is not None and array.shape[1] != n_classes:
-        raise ClassifierError(
-            f"classifier {name!r} returned {array.shape[1]} classes, but it has {n_classes}; "
-            "the number of classes must be the same for every batch."
+            f"classifier {name!r} was declared to output logits, but all {len(array)} rows of the batch lie in [0, 1] "
+            "and sum to 1",
+            repair=Repair("pass {output}", output="probabilities"),
         )
     return array
 
 
-def _check_finite(values: Float32Array, name: str) -> None:
-    finite = np.isfinite(values)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0]
-        raise ClassifierError(
-            f"classifier {name!r} returned {values[row, column]} for image {row} of the batch, class {column}; "
-            "check its weights, its dtype (float16 overflows above 65504) and the preprocessing."
+def _describe_shape_fault(array: Array, n_images: int, n_classes: int | None) -> str | None:
+    """Return how an array fails to be [n_images, n_classes]; None where it does not."""
+    if array.ndim != 2:
+        return (
+            f"an array of shape {list(array.shape)} for {n_images} images; "
+            "expected one value per class, [images, classes], not labels or feature maps"
         )
+    if len(array) != n_images:
+        return f"{len(array)} rows for {n_images} images; expected one row per image, in the order of the images"
+    if array.shape[1] < 2:
+        return (
+            f"{array.shape[1]} column(s) per image; expected one column per class: "
+            "for a binary classifier return [1 - p, p]"
+        )
+    if n_classes is not None and array.shape[1] != n_classes:
+        return (
+            f"{array.shape[1]} classes, but it has {n_classes}; the number of classes must be the same for every batch"
+        )
+    return None
 
 
 def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
     """Return probabilities, with rounding errors below 0 set to 0. float32 [N, C] -> float32 [N, C]"""
-    lowest = float(values.min())
+    lowest, declared = float(values.min()), f"classifier {name!r} was declared to output probabilities"
     if lowest < -ROUNDING_ERROR:
         raise ClassifierError(
-            f"classifier {name!r} has output='probabilities', but returned {lowest:.6g}; "
-            "these look like logits: pass output='logits'."
+            f"{declared}, but returned {lowest:.6g}",
+            repair=Repair("these look like logits: pass {output}", output="logits"),
         )
     sums = values.sum(axis=1, dtype=np.float64)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > ROW_SUM_TOLERANCE:
         if values.max() <= 1 and len(values) > 1:
             raise ClassifierError(
-                f"classifier {name!r} has output='probabilities' and returned values in [0, 1], but row {worst} of the "
-                f"batch sums to {sums[worst]:.6g}; the sigmoid outputs of a multi-label model are not class "
-                "probabilities: if each image has exactly one class, export the model without the sigmoid and pass "
-                "output='logits', or else normalize each row."
+                f"{declared}, and returned values in [0, 1], but row {worst} of the batch sums to {sums[worst]:.6g}",
+                repair=Repair(
+                    "the sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly "
+                    "one class, export the model without the sigmoid and pass {output}, or else normalize each row",
+                    output="logits",
+                ),
             )
         raise ClassifierError(
-            f"classifier {name!r} has output='probabilities', but row {worst} of the batch sums to {sums[worst]:.6g} "
-            "instead of 1; pass output='logits' if these are logits, or normalize each row."
+            f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1",
+            repair=Repair("pass {output} if these are logits, or normalize each row", output="logits"),
         )
     return np.maximum(values, 0, out=values if values.flags.writeable else None) if lowest < 0 else values
 
 
-def _check_logits(values: Float32Array, name: str) -> None:
-    """Raise if the rows are probabilities. A single row may sum to 1 by chance, so at least two are needed."""
+def _are_probabilities(values: Float32Array) -> bool:
+    """Whether all rows are probabilities. A single row may sum to 1 by chance, so at least two are needed."""
     if len(values) < 2 or values.min() < 0 or values.max() > 1:
-        return
-    if (np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= SOFTMAX_ROW_SUM_TOLERANCE).all():
-        raise ClassifierError(
-            f"classifier {name!r} has output='logits', but all {len(values)} rows of the batch lie in [0, 1] and "
-            "sum to 1; pass output='probabilities'."
-        )
+        return False
+    return bool((np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= SOFTMAX_ROW_SUM_TOLERANCE).all())
 
 
 def find_model_file(location: str, spec: str) -> Path:
@@ -400,27 +398,6 @@ def check_regular_file(file: Path, what: str) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for check, name in IRREGULAR_FILES if check(mode)), "something else")
         raise ClassifierError(f"{what} is {kind}, not a regular file; pass the path of the model file itself.")
-
-
-@contextmanager
-def reject_failures(problem: str, repair: str) -> Iterator[None]:
-    """Raise whatever a library raises on a model from elsewhere as a `ClassifierError`: problem, reason, repair.
-
-    No list of exceptions is complete here: a damaged file makes the libraries fail in ways that they do not document.
-    """
-    try:
-        yield
-    except SecondLookError:
-        raise
-    except Exception as error:
-        raise ClassifierError(f"{problem}: {shorten_reason(error)}; {repair}") from error
-
-
-def shorten_reason(error: BaseException) -> str:
-    """Return the first line of an error's message, cut to a readable length; the type of an error without one."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0].strip().rstrip(".;:") if lines else ""
-    return (reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}...") or type(error).__name__
 
 
 def digest_files(files: Iterable[Path]) -> str:

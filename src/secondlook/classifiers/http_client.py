@@ -1,15 +1,25 @@
-"""HTTP requests that end: one deadline and one size limit for each, whatever the server sends."""
+"""HTTP client with a deadline and a size limit for each request, and credentials that are never stored or printed."""
 
+import base64
 import io
+import os
+import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage, HTTPSConnection, IncompleteRead
+from urllib.parse import unquote
 
-from secondlook.errors import ClassifierError
+from secondlook.errors import ANY, ClassifierError, Repair
 
+AUTHORIZATION = "Authorization"
+URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]*)", re.IGNORECASE)
+HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:[0-9]*)?")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+HIDDEN = "***"
 PIECE = 65536
 MAX_HEAD_BYTES = 2**20
 """Added to each size limit for the status line, the headers and what a chunked encoding adds."""
@@ -25,11 +35,17 @@ class HttpResponse:
 
 
 class HttpClient:
-    """Connections to one server, reused. Redirects are not followed, and proxies of the environment are not used."""
+    """Connections to one server, reused. Redirects are not followed, and proxies of the environment are not used.
 
-    def __init__(self, host: str, port: int, *, encrypted: bool, timeout: float) -> None:
+    `headers` are sent with every request; their values are secret.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, encrypted: bool, timeout: float, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._idle: list[_Connection] = []
         self._host, self._port, self._timeout = host, port, timeout
+        self._headers = dict(headers or {})
         self._context = ssl.create_default_context() if encrypted else None
 
     def send(
@@ -37,7 +53,7 @@ class HttpClient:
         method: str,
         path: str,
         *,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         max_bytes: int,
         timeout: float | None = None,
@@ -49,26 +65,33 @@ class HttpClient:
         """
         timeout = self._timeout if timeout is None else timeout
         budget = _Budget(time.monotonic() + timeout, max_bytes)
+        headers = {"User-Agent": "secondlook", **(headers or {}), **self._headers}
         try:
             while True:
                 connection, is_reused = self._take(budget)
+                is_reusable = False
                 try:
                     response, is_reusable = connection.exchange(method, path, headers, body, budget)
                 except (ConnectionError, ssl.SSLError):
-                    connection.close()
-                    if is_reused:  # The server has hung up since the last request.
-                        continue
-                    raise
-                except BaseException:
-                    connection.close()
-                    raise
-                if is_reusable:
-                    self._idle.append(connection)
+                    if not is_reused:  # otherwise, the server has hung up since the last request
+                        raise
                 else:
-                    connection.close()
-                return response
+                    return response
+                finally:
+                    if is_reusable:
+                        self._idle.append(connection)
+                    else:
+                        connection.close()
         except TimeoutError as error:
             raise TimeoutError(f"no complete response within {timeout:g} seconds") from error
+
+    def hide_secrets(self, text: str) -> str:
+        """Return a text without the values of the secret headers, which a server may repeat in its response."""
+        values = self._headers.values()
+        secrets = {part for value in values for part in (value, value.rpartition(" ")[2]) if part}
+        for secret in sorted(secrets, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return text
 
     def _take(self, budget: "_Budget") -> tuple["_Connection", bool]:
         """Return a connection, and whether it was used before."""
@@ -106,8 +129,8 @@ class _Budget:
         self._bytes_left -= n_bytes
         if self._bytes_left < 0:
             raise ClassifierError(
-                f"the server sent more than {self._max_bytes / 2**20:g} MB for one request; "
-                "check the address, or lower rows_per_request=."
+                f"the server sent more than {self._max_bytes / 2**20:g} MB for one request",
+                repair=Repair("check the address, or lower {rows_per_request}", rows_per_request=ANY),
             )
 
 
@@ -129,12 +152,12 @@ class _Connection:
         self._http.auto_open = 0  # It would connect without a deadline.
 
     def exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, budget: _Budget
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, budget: _Budget
     ) -> tuple[HttpResponse, bool]:
         """Return the response to a request, and whether the connection can be used again."""
         bounded = _BoundedSocket(self._socket, budget)
         self._http.sock = bounded
-        self._http.request(method, path, body=body, headers=dict(headers))
+        self._http.request(method, path, body=body, headers=headers)
         response = self._http.getresponse()
         pieces = []
         # The announced length is not read at once, since memory for it would be allocated at once.
@@ -158,12 +181,11 @@ def _connect(host: str, port: int, budget: _Budget) -> socket.socket:
             connection.settimeout(budget.seconds)
             connection.connect(address)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+        except BaseException as error:
             connection.close()
+            if not isinstance(error, OSError):
+                raise
             failure = error
-        except BaseException:
-            connection.close()
-            raise
         else:
             return connection
     raise failure
@@ -202,3 +224,59 @@ class _BoundedReader(io.RawIOBase):
         n_bytes = self._socket.recv_into(buffer)
         self._budget.spend(n_bytes)
         return n_bytes
+
+
+def split_credentials(text: str) -> tuple[str, str | None]:
+    """Return a spec without the user name and password of its URL, and the authorization that they stand for."""
+    found = URL.match(text)
+    if found is None:
+        return text, None
+    credentials, at, host = found["authority"].rpartition("@")
+    if not HOST_AND_PORT.fullmatch(host):
+        # The text is not repeated: what looks like a port may be the start of a password that contains a slash.
+        raise ClassifierError(
+            "the URL of a remote model has an invalid host or port (not shown, since it may contain a password); "
+            "expected http://HOST:PORT/..., with '/', '?', '#' and '@' percent-encoded in a user name or password."
+        )
+    if not at:
+        return text, None
+    user, _, password = credentials.partition(":")
+    token = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode("ascii")
+    return f"{text[: found.start('authority')]}{host}{text[found.end() :]}", f"Basic {token}"
+
+
+def read_header_from_env(variable: str, spec: str) -> tuple[str, str]:
+    """Return the name and the value of the HTTP header that an environment variable holds."""
+    line = os.environ.get(variable)
+    if not line:
+        raise ClassifierError(
+            f"of {spec!r} is not set",
+            argument="header_from_env",
+            value=variable,
+            repair="set this environment variable to a whole header, such as 'Authorization: Bearer TOKEN'",
+        )
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise ClassifierError(
+            f"the environment variable {variable!r} of {spec!r} does not hold a header; "
+            "expected a name and a value, such as 'Authorization: Bearer TOKEN'."
+        )
+    return name.strip(), value.strip()
+
+
+def merge_headers(groups: Iterable[Mapping[str, str]], spec: str) -> dict[str, str]:
+    """Return the headers of all groups; messages show their names only."""
+    merged: dict[str, str] = {}
+    for name, value in ((name, value) for group in groups for name, value in group.items()):
+        if not HEADER_NAME.fullmatch(str(name)) or not HEADER_VALUE.fullmatch(str(value)):
+            raise ClassifierError(
+                f"a header of {spec!r} is invalid (not shown, since it may be secret); expected a name of letters, "
+                "digits and hyphens, and a value of one line."
+            )
+        if str(name).lower() in (known.lower() for known in merged):
+            raise ClassifierError(
+                f"duplicate header {name!r} for {spec!r}",
+                repair=Repair("give it once, in the URL or in {headers}", headers=ANY),
+            )
+        merged[str(name)] = str(value)
+    return merged

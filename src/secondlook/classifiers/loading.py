@@ -1,9 +1,11 @@
 """Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
 
 import dataclasses
+import importlib
 import inspect
 import math
 import platform
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,9 +16,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from secondlook.arrays import OUTPUTS, Output
 from secondlook.classifiers.classifier import Classifier, Ensemble
-from secondlook.classifiers.credentials import split_credentials
+from secondlook.classifiers.http_client import split_credentials
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
-from secondlook.errors import ClassifierError
+from secondlook.errors import ANY, ClassifierError, Repair
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import Spec, parse_spec
 
@@ -30,6 +32,12 @@ SCHEMES_BY_SUFFIX = {
 }
 """The scheme to suggest for a file name without a scheme."""
 
+COMMON_OPTIONS = {
+    "output": str,
+    "default_output": str | None,
+    "name": str | None,
+    "preprocessing": Preprocessing | None,
+}
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 TYPE_NAMES: Mapping[object, str] = {
     bool: "true or false",
@@ -45,35 +53,24 @@ TYPE_NAMES: Mapping[object, str] = {
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The options that every model scheme takes, as given to `load_classifier`.
-
-    Attributes
-    ----------
-    spec
-        The spec, or a description of the object, for messages; also the default name.
-    scheme
-        Name of the model scheme.
-    output, default_output, name
-        As given to `load_classifier`, or None.
-    name_in_spec
-        Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone.
-    settings
-        Individual preprocessing settings that were given.
-    preprocessing
-        Complete preprocessing that was given, or None.
-    authorization
-        HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None.
-    """
+    """The options that every model scheme takes, as given to `load_classifier`."""
 
     spec: str
+    """The spec, or a description of the object, for messages; also the default name."""
     scheme: str = ""
+    """Name of the model scheme."""
     output: Output | None = None
     default_output: Output | None = None
     name: str | None = None
+    """As given to `load_classifier`, or None."""
     name_in_spec: bool = False
+    """Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone."""
     settings: Mapping[str, object] = field(default_factory=dict)
+    """Individual preprocessing settings that were given."""
     preprocessing: Preprocessing | None = None
+    """Complete preprocessing that was given, or None."""
     authorization: str | None = field(default=None, repr=False)
+    """HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None."""
 
     @property
     def display_name(self) -> str:
@@ -85,22 +82,26 @@ class LoadOptions:
         output = self.output or self.default_output
         if output is None:
             raise ClassifierError(
-                f"cannot tell whether {self.spec!r} outputs logits or probabilities; "
-                "pass output='logits' or output='probabilities' (in a spec: ?output=logits)."
+                f"cannot tell whether {self.spec!r} outputs logits or probabilities",
+                repair=Repair("pass {output} or 'probabilities'", output="logits"),
             )
         return output
 
     def expect_output(self, known: Output) -> Output:
         """Return the kind of output that a scheme always has; raise if the user declared the other one."""
         if self.output not in (None, known):
-            raise ClassifierError(f"{self.spec!r} outputs {known}, but got output={self.output!r}; remove output=.")
+            raise ClassifierError(
+                f"is wrong, since {self.spec!r} outputs {known}",
+                argument="output",
+                value=self.output,
+                repair=Repair("remove {output}", output=ANY),
+            )
         return known
 
     @property
     def changed_settings(self) -> tuple[str, ...]:
         """Names of all preprocessing settings that the user gave."""
-        default, given = Preprocessing(), self.preprocessing or Preprocessing()
-        return (*self.settings, *(name for name in SETTINGS if getattr(given, name) != getattr(default, name)))
+        return (*self.settings, *(self.preprocessing or Preprocessing()).list_changes())
 
     @property
     def layout(self) -> object:
@@ -125,49 +126,47 @@ Opener = Callable[..., Classifier]
 
 @dataclass(frozen=True)
 class ModelScheme:
-    """One kind of model that can be loaded.
-
-    Attributes
-    ----------
-    name
-        The text before the colon of a spec.
-    form
-        The form of a spec, with placeholders.
-    summary
-        One line for tables.
-    extra
-        The optional dependencies that it needs, or None.
-    open
-        `open(target, options, **scheme_options)`; `target` is the location of the spec, or the object.
-    recognizes
-        Tells whether an object is of this kind; None if there are only specs.
-    is_data_only
-        Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
-        machine, so that it may be loaded for a file from someone else, such as a policy.
-    describes_itself
-        Whether its models come with their preprocessing, or do it themselves, so that none is taken from another model.
-    """
+    """One kind of model that can be loaded."""
 
     name: str
+    """The text before the colon of a spec."""
     form: str
+    """The form of a spec, with placeholders."""
     summary: str
+    """One line for tables."""
     extra: str | None
+    """The optional dependencies that it needs, or None."""
     open: Opener
+    """`open(target, options, **scheme_options)`; `target` is the location of the spec, or the object."""
     recognizes: Callable[[object], bool] | None
+    """Tells whether an object is of this kind; None if there are only specs."""
     is_data_only: bool = False
+    """Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
+    machine, so that it may be loaded for a file from someone else, such as a policy."""
     describes_itself: bool = False
+    """Whether its models come with their preprocessing, or do it themselves, so that none is taken from another."""
 
     @property
     def options(self) -> Mapping[str, object]:
-        """The options of this scheme and their types: the keyword-only parameters of `open`."""
-        hints = get_type_hints(self.open)
-        parameters = inspect.signature(self.open).parameters.values()
-        return {each.name: hints.get(each.name) for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+        """The options of this scheme and their types: the keyword-only parameters of `open`, also unpacked ones."""
+        hints, found = get_type_hints(self.open), dict[str, object]()
+        for each in inspect.signature(self.open).parameters.values():
+            if each.kind is each.KEYWORD_ONLY:
+                found[each.name] = hints.get(each.name)
+            elif each.kind is each.VAR_KEYWORD:  # **name: Unpack[SomeTypedDict]
+                for group in get_args(hints.get(each.name)):
+                    found |= get_type_hints(group)
+        return found
+
+    @property
+    def option_types(self) -> dict[str, object]:
+        """The types of all options except the preprocessing settings, which `Preprocessing` checks."""
+        return {**COMMON_OPTIONS, **self.options}
 
     @property
     def known_options(self) -> tuple[str, ...]:
         """The names of all options that a model of this scheme can be loaded with."""
-        return (*_option_types(self), *SETTINGS)
+        return (*self.option_types, *SETTINGS)
 
 
 MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
@@ -230,34 +229,36 @@ def load_classifier(
         return Ensemble([load_classifier(member, **given) for member in spec], name=name)
     if name is not None:
         given["name"] = name
-    if isinstance(spec, Classifier):
-        return _check_unchanged(spec, given)
-    return _load_spec(spec, given) if isinstance(spec, str) else _load_object(spec, given)
-
-
-def _check_unchanged(classifier: Classifier, given: Mapping[str, object]) -> Classifier:
+    if not isinstance(spec, Classifier):
+        return _load_spec(spec, given) if isinstance(spec, str) else _load_object(spec, given)
     if given:
         raise ClassifierError(
-            f"classifier {classifier.name!r} is already loaded, so {next(iter(given))}= cannot be changed; "
-            "pass it when loading the classifier."
+            f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading the classifier",
+            argument=next(iter(given)),
         )
-    return classifier
+    return spec
 
 
 def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
     # First of all, so that no message, name or digest below can contain them.
     text, authorization = split_credentials(text)
-    _check_scheme(text)
+    if ":" not in text:
+        suggested = SCHEMES_BY_SUFFIX.get(Path(text.partition("?")[0]).suffix)
+        hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested else ""
+        forms = ", ".join(scheme.form for scheme in MODELS.values())
+        raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
     spec = parse_spec(text, ClassifierError)
     scheme = MODELS.find(spec.scheme, f" in {text!r}")
-    types = _option_types(scheme)
+    types = scheme.option_types
     in_spec = {name: _parse_value(value, types.get(name)) for name, value in spec.options.items()}
     for name in in_spec:
         if name in given:
             raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
     options = {**in_spec, **given}
     loaded = _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
-    loaded.reload = partial(_load_again, _make_absolute(spec), options, loaded.name, loaded.digest, authorization)
+    if spec.path.exists():  # other processes may work in other folders
+        spec = replace(spec, location=str(spec.path.absolute()))
+    loaded.reload = partial(_load_again, spec, options, loaded.name, loaded.digest, authorization)
     return loaded
 
 
@@ -271,7 +272,7 @@ def _load_again(
             MODELS.find(spec.scheme), spec.location, str(spec), options, name_in_spec=True, authorization=authorization
         )
     except ClassifierError as error:
-        raise ClassifierError(f"{where}: {error}") from error
+        raise ClassifierError.from_error(error, f"{where}: ") from error
     if loaded.digest != digest:
         raise ClassifierError(
             f"classifier {name!r} is another one {where} (digest {loaded.digest[:12]} instead of {digest[:12]}); copy "
@@ -280,21 +281,6 @@ def _load_again(
     loaded.name = name
     loaded.reload = partial(_load_again, spec, options, name, digest, authorization)
     return loaded
-
-
-def _make_absolute(spec: Spec) -> Spec:
-    """Return the spec with the absolute path of its file, if it is one: other processes may work in other folders."""
-    return replace(spec, location=str(spec.path.absolute())) if spec.path.exists() else spec
-
-
-def _check_scheme(text: str) -> None:
-    """Raise for a text without a scheme, such as a plain file name, and suggest the scheme of its suffix."""
-    if ":" in text:
-        return
-    forms = ", ".join(scheme.form for scheme in MODELS.values())
-    suggested = SCHEMES_BY_SUFFIX.get(Path(text.partition("?")[0]).suffix)
-    hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested else ""
-    raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
 
 
 def _load_object(target: object, given: Mapping[str, object]) -> Classifier:
@@ -323,7 +309,7 @@ def _open(
     name_in_spec: bool = False,
     authorization: str | None = None,
 ) -> Classifier:
-    types, known = _option_types(scheme), scheme.known_options
+    known = scheme.known_options
     for name in given:
         if name not in known:
             raise ClassifierError(
@@ -332,9 +318,9 @@ def _open(
     for name in ("output", "default_output"):
         if given.get(name) not in (None, *OUTPUTS):
             raise ClassifierError(
-                f"unknown {name}={given[name]!r} for {spec!r}; pass {name}='logits' or {name}='probabilities'."
+                f"for {spec!r} is unknown; expected 'logits' or 'probabilities'", argument=name, value=given[name]
             )
-    for name, hint in types.items():
+    for name, hint in scheme.option_types.items():
         _check_value(name, given.get(name), hint, spec)
     options = LoadOptions(
         spec=spec,
@@ -350,17 +336,6 @@ def _open(
     return scheme.open(target, options, **{name: value for name, value in given.items() if name in scheme.options})
 
 
-def _option_types(scheme: ModelScheme) -> dict[str, object]:
-    """Return the types of all options except the preprocessing settings, which `Preprocessing` checks."""
-    return {
-        "output": str,
-        "default_output": str | None,
-        "name": str | None,
-        "preprocessing": Preprocessing | None,
-        **scheme.options,
-    }
-
-
 def _parse_value(text: str, hint: object) -> object:
     """Return the value of an option in a spec; text that does not fit the type is left for `_check_value`."""
     types = _allowed_types(hint)
@@ -368,13 +343,8 @@ def _parse_value(text: str, hint: object) -> object:
         return text
     if types == {bool}:
         return BOOLEANS.get(text.lower(), text)
-    return _parse_literal(text)
-
-
-def _parse_literal(text: str) -> object:
-    """Return a number, a boolean, a tuple if there are commas, or the text itself."""
     if "," in text:
-        return tuple(_parse_literal(item) for item in text.split(","))
+        return tuple(_parse_value(item, None) for item in text.split(","))
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for convert in (int, float):
@@ -390,7 +360,7 @@ def _check_value(name: str, value: object, hint: object, spec: str) -> None:
     if value is None or not types <= TYPE_NAMES.keys() or any(_has_type(value, each) for each in types):
         return
     expected = " or ".join(text for each, text in TYPE_NAMES.items() if each in types)
-    raise ClassifierError(f"option {name}={value!r} of {spec!r} has the wrong type; expected {expected}.")
+    raise ClassifierError(f"of {spec!r} has the wrong type; expected {expected}", argument=name, value=value)
 
 
 def _allowed_types(hint: object) -> set[object]:
@@ -410,3 +380,27 @@ def _has_type(value: object, kind: object) -> bool:
         # A pathlib.Path or a torch.device can be used as a string.
         return isinstance(value, str) or not isinstance(value, Real | Collection)
     return isinstance(kind, type) and isinstance(value, kind)
+
+
+def import_object(location: str, spec: str) -> Any:
+    """Import `package.module:name`; modules in the current folder are found too."""
+    module_name, _, attribute = location.partition(":")
+    if not attribute:
+        raise ClassifierError(f"{spec!r} does not name an object in a module; expected package.module:name.")
+    folder = str(Path.cwd())
+    # A command-line tool does not have the current folder on its path, although models are often defined there.
+    is_missing = folder not in sys.path
+    try:
+        if is_missing:
+            sys.path.insert(0, folder)
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ClassifierError(
+            f"{spec!r} needs the module {error.name!r}, which was not found; install it, or run in its folder."
+        ) from error
+    finally:
+        if is_missing:
+            sys.path.remove(folder)
+    if not hasattr(module, attribute):
+        raise ClassifierError(f"module {module_name!r} of {spec!r} has no attribute {attribute!r}; check the name.")
+    return getattr(module, attribute)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from secondlook.arrays import Array
+from secondlook.classifiers.classifier import CHECK_SIZE
 from secondlook.classifiers.preprocessing import InputType, Layout, Preprocessing
-from secondlook.errors import ClassifierError
+from secondlook.errors import ANY, ClassifierError, Repair
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,21 +21,14 @@ MAX_PADDED_BYTES = 4 * 2**30
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An image input with four axes.
-
-    Attributes
-    ----------
-    name
-        Name of the input in the model.
-    shape
-        Sizes of the four axes; None for a dynamic axis.
-    dtype
-        Number type of the input.
-    """
+    """An image input with four axes."""
 
     name: str
+    """Name of the input in the model."""
     shape: tuple[int | None, ...]
+    """Sizes of the four axes; None for a dynamic axis."""
     dtype: InputType
+    """Number type of the input."""
 
     @classmethod
     def parse(
@@ -66,7 +60,8 @@ class ModelInput:
         if channels not in (None, *CHANNELS):
             raise ClassifierError(
                 f"input {self.name!r} of {spec!r} has shape {_format_shape(self.shape)}, which is {channels} channels "
-                f"with layout={layout!r}; expected 1 or 3: correct or remove layout=."
+                f"in the layout {layout!r}, expected 1 or 3",
+                repair=Repair("correct or remove {layout}", layout=ANY),
             )
         return Preprocessing(
             layout="NCHW" if layout == "NCHW" else "NHWC",
@@ -79,8 +74,8 @@ class ModelInput:
         first, last = self.shape[1] in CHANNELS, self.shape[3] in CHANNELS
         if first == last:
             raise ClassifierError(
-                f"cannot infer the layout of input {self.name!r} of {spec!r} from its shape "
-                f"{_format_shape(self.shape)}; pass layout='NCHW' or layout='NHWC'."
+                f"cannot infer the layout of input {self.name!r} of {spec!r} from shape {_format_shape(self.shape)}",
+                repair=Repair("pass {layout} or 'NHWC'", layout="NCHW"),
             )
         return "NCHW" if first else "NHWC"
 
@@ -103,8 +98,9 @@ def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> st
     if given in names or (given is None and len(names) == 1):
         return given or names[0]
     problem = f"has no output {given!r}" if given is not None else f"has {len(names)} outputs"
+    known = ", ".join(map(repr, names)) or "(none)"
     raise ClassifierError(
-        f"{spec!r} {problem}; pass output_name= with one of: {', '.join(map(repr, names)) or '(none)'}."
+        f"{spec!r} {problem}", repair=Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
     )
 
 
@@ -115,11 +111,11 @@ def run_in_batches(inputs: Array, batch_size: int | None, run: Callable[[Array],
     return np.concatenate([run(batch) for batch in split_padded(inputs, batch_size)])[: len(inputs)]
 
 
-def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> str:
-    """Return the message for a model that fails on its input."""
-    return (
-        f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {str(error).splitlines()[0]}; "
-        "check the size and layout of the images (resize=, crop=, layout=)."
+def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> ClassifierError:
+    """Return the error of a model that fails on its input."""
+    return ClassifierError(
+        f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {str(error).splitlines()[0]}",
+        repair=CHECK_SIZE,
     )
 
 

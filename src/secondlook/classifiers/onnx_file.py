@@ -1,41 +1,51 @@
-"""What the protobuf of an ONNX model tells without the onnx package: files of weights, metadata, and the opset."""
+"""ONNX files: metadata, opset, external data and checksum, and the sessions of ONNX Runtime that run them."""
 
 import hashlib
-import mmap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import importlib.util
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
-from secondlook.classifiers.classifier import check_regular_file, reject_failures
-from secondlook.errors import ClassifierError
+from secondlook.classifiers.classifier import check_regular_file, digest_files
+from secondlook.errors import ANY, ClassifierError, Repair, reject_failures, shorten_reason
+from secondlook.registry import did_you_mean
+from secondlook.threads import find_thread_limit
 
-Value = int | tuple[int, int]
-"""A number, or the (start, end) of bytes in the file."""
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that loading, or one batch, may take; a model can contain an endless loop."""
 
-VARINT, BYTES = 0, 2
-FIXED_SIZES = {1: 8, 5: 4}
-UINT32_MAX = 2**32 - 1
-MAX_FIELDS = 10_000_000
-"""A file of tiny fields would be read for minutes; the largest models have some hundred thousand."""
+CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+"""float32 is computed without TF32, and algorithms are not chosen by their speed, which may differ the next time."""
 
-MAX_DEPTH = 100
-"""Nested messages; protobuf itself reads no more."""
+MAX_FILE_BYTES = 2**31 - 1
+"""Protobuf reads no larger file; ONNX keeps more weights in external data."""
 
-MESSAGES: Mapping[str, Mapping[int, str]] = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
-    "training": {1: "graph", 2: "graph"},
-    "function": {7: "node", 11: "attribute"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
-    "sparse tensor": {1: "tensor", 2: "tensor"},
+MESSAGES = {
+    "Model": "graph:7 Graph, opset_import:8* Opset, metadata_props:14* Entry, training_info:20* Training, "
+    "functions:25* Function",
+    "Graph": "node:1* Node, initializer:5* Tensor, sparse_initializer:15* SparseTensor",
+    "Training": "initialization:1 Graph, algorithm:2 Graph",
+    "Function": "node:7* Node, attribute_proto:11* Attribute",
+    "Node": "attribute:5* Attribute",
+    "Attribute": "t:5 Tensor, g:6 Graph, tensors:10* Tensor, graphs:11* Graph, sparse_tensor:22 SparseTensor, "
+    "sparse_tensors:23* SparseTensor",
+    "SparseTensor": "values:1 Tensor, indices:2 Tensor",
+    "Tensor": "external_data:13* Entry, data_location:14* int32",
+    "Entry": "key:1 bytes, value:2 bytes",
+    "Opset": "domain:1 bytes, version:2 int64",
 }
-"""Fields of each kind of message through which a tensor can be reached, and the kind of message they contain."""
+"""The part of onnx.proto that is read: name and number of each field, a star if it is repeated, and its type.
 
-MODEL_OPSETS, MODEL_METADATA = 8, 14
-TENSOR_EXTERNAL_DATA, TENSOR_DATA_LOCATION = 13, 14
-ENTRY_KEY, ENTRY_VALUE = 1, 2
-OPSET_DOMAIN, OPSET_VERSION = 1, 2
+Text is read as bytes, and `data_location` as repeated, so that no value of a malicious file goes unseen.
+"""
 EXTERNAL = 1
 STANDARD_DOMAINS = (b"", b"ai.onnx")
 
@@ -43,85 +53,175 @@ SEAL_METADATA = "secondlook.checksum"
 """Key of the metadata of an exported file that has the hex sha256 of all bytes before it."""
 
 
-def find_external_data(model: Path, spec: str) -> list[Path]:
-    """Return the files beside an ONNX model that contain its weights, sorted by name.
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file, which may come from elsewhere; one that is damaged is a `ClassifierError`."""
 
-    Each must be a regular file in the folder of the model: a model from elsewhere must not read other files.
-    """
-    if model.stat().st_size == 0:
-        return []
-    with _open_model(model, spec) as reader:
-        locations: dict[str, bool] = {}
-        for location, is_used in reader.iterate_locations("model", *reader.whole):
-            locations[location] = locations.get(location, False) or is_used
-    files = []
-    for location, is_used in sorted(locations.items()):
-        file = model.parent / location
-        if is_used:
-            _check_location(model, location, spec)
-        if is_used or (_is_relative(location) and file.is_file()):
-            files.append(file)
-    return files
+    path: Path
+    """The file."""
+    spec: str
+    """What messages call it."""
+    threads: int | None = None
+    """Threads per operator on the CPU; None for all cores, or as many as the process is limited to."""
+    timeout: float = DEFAULT_TIMEOUT
+    """Seconds that loading may take."""
 
+    def read_metadata(self) -> dict[str, str]:
+        """Return the metadata: texts by key, of several with the same key the last one."""
+        with self._reject_damage():
+            return {entry.key.decode(): entry.value.decode() for entry in self._parse().metadata_props}
 
-def read_onnx_metadata(model: Path, spec: str) -> dict[str, str]:
-    """Return the metadata of an ONNX model: texts by key, of several with the same key the last one."""
-    check_regular_file(model, repr(spec))
-    with _open_model(model, spec) as reader:
-        return {key.decode(): value.decode() for key, value in reader.iterate_metadata()}
+    def read_opset(self) -> int | None:
+        """Return the version of ONNX's own operators that the model uses; None if it does not tell."""
+        with self._reject_damage():
+            opsets = self._parse().opset_import
+            return next((int(each.version) for each in opsets if each.domain in STANDARD_DOMAINS), None)
 
+    def find_external_data(self) -> list[Path]:
+        """Return the files beside the model that contain its weights, sorted by name.
 
-def read_onnx_opset(model: Path, spec: str) -> int | None:
-    """Return the version of ONNX's own operators that a model uses; None if it does not tell."""
-    check_regular_file(model, repr(spec))
-    with _open_model(model, spec) as reader:
-        return next((version for domain, version in reader.iterate_opsets() if domain in STANDARD_DOMAINS), None)
+        Each must be a regular file in the folder of the model: a model from elsewhere must not read other files.
+        """
+        with self._reject_damage():
+            used: dict[str, bool] = {}
+            for tensor in _iterate_tensors(self._parse()):
+                for entry in tensor.external_data:
+                    if entry.key == b"location":
+                        location = entry.value.decode()
+                        used[location] = used.get(location, False) or EXTERNAL in tensor.data_location
+        for location in sorted(used):
+            if used[location]:
+                self._check_location(location)
+        files = {location: self.path.parent / location for location in sorted(used)}
+        return [file for at, file in files.items() if used[at] or (_is_relative(at) and file.is_file())]
 
+    def digest(self) -> str:
+        """Return the digest of the file and its external data."""
+        return digest_files([self.path, *self.find_external_data()])
 
-def seal_model(content: bytes) -> bytes:
-    """Return a serialized ONNX model with a checksum of all its bytes as the last entry of its metadata."""
-    return content + _make_seal(hashlib.sha256(content))
+    def is_sealed(self) -> bool:
+        """Whether the file ends with the checksum of all bytes before it, as `seal` adds it."""
+        content = memoryview(self.path.read_bytes())
+        start = max(len(content) - len(_make_seal(b"")), 0)
+        return content[start:] == _make_seal(content[:start])
 
+    @staticmethod
+    def seal(content: bytes) -> bytes:
+        """Return a serialized model with a checksum of all its bytes as the last entry of its metadata."""
+        return content + _make_seal(content)
 
-def is_sealed(model: Path) -> bool:
-    """Whether a file ends with the checksum of all bytes before it, as `seal_model` adds it."""
-    length = len(_make_seal(hashlib.sha256()))
-    with model.open("rb") as file:
-        left = max(model.stat().st_size - length, 0)
-        digest = hashlib.sha256()
-        while left and (block := file.read(min(left, 2**20))):
-            digest.update(block)
-            left -= len(block)
-        return file.read(length + 1) == _make_seal(digest)
+    def _parse(self) -> Any:
+        check_regular_file(self.path, repr(self.spec))
+        if not 0 < self.path.stat().st_size <= MAX_FILE_BYTES:
+            raise ValueError(f"it is empty or has more than {MAX_FILE_BYTES:,} bytes")
+        return _load_message_classes()["Model"].FromString(self.path.read_bytes())
 
+    def _reject_damage(self) -> Any:
+        return reject_failures(f"{self.spec!r} is not an ONNX file", "check or re-export the file.")
 
-def _make_seal(digest: "hashlib._Hash") -> bytes:
-    """Return a field of `ModelProto` with an entry of metadata; fields may be appended to a serialized message."""
-    key, value = SEAL_METADATA.encode(), digest.hexdigest().encode()
-    entry = bytes((ENTRY_KEY << 3 | BYTES, len(key))) + key + bytes((ENTRY_VALUE << 3 | BYTES, len(value))) + value
-    return bytes((MODEL_METADATA << 3 | BYTES, len(entry))) + entry
+    def _check_location(self, location: str) -> None:
+        # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
+        folders = [self.path.parent.resolve(), self.path.resolve().parent]
+        file = self.path.parent / location
+        if not _is_relative(location) or not any(file.resolve().is_relative_to(folder) for folder in folders):
+            raise ClassifierError(
+                f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model; "
+                "save the model with its external data beside it."
+            )
+        check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
 
+    def open_session(self, device: str) -> Any:
+        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used."""
+        if device == "cpu":
+            return self.open_with([CPU_PROVIDER])
+        if device != "auto":
+            return self.open_on_gpu(list_session_gpus(device)[0], device)
+        try:
+            return self.open_session("cuda")
+        except ClassifierError:  # there is no GPU that ONNX Runtime can use
+            return self.open_session("cpu")
 
-@contextmanager
-def _open_model(model: Path, spec: str) -> Iterator["_ProtobufReader"]:
-    with (
-        reject_failures(f"{spec!r} is not an ONNX file", "check or re-export the file."),
-        model.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        yield _ProtobufReader(content)
+    def open_with(self, providers: Sequence[str]) -> Any:
+        """Return a session with providers in order of preference."""
+        import onnxruntime
 
+        available = onnxruntime.get_available_providers()
+        for name in providers:
+            if name not in available:
+                raise ClassifierError(
+                    f"provider {name!r} is not available in this ONNX Runtime; "
+                    f"available: {', '.join(available)}.{did_you_mean(name, available)}"
+                )
+        return self._create(list(providers), self._make_options())
 
-def _check_location(model: Path, location: str, spec: str) -> None:
-    # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
-    folders = [model.parent.resolve(), model.resolve().parent]
-    file = model.parent / location
-    if not _is_relative(location) or not any(file.resolve().is_relative_to(folder) for folder in folders):
-        raise ClassifierError(
-            f"{spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model; "
-            "save the model with its external data beside it."
-        )
-    check_regular_file(file, f"external data {location[:300]!r} of {spec!r}")
+    def open_on_gpu(self, gpu: str, device: str) -> Any:
+        """Return a session on the GPU 'cuda:N'; operators that the provider lacks run on the CPU.
+
+        `device` is what the user asked for.
+        """
+        options = self._make_options()
+        options.use_deterministic_compute = True
+        cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": gpu.partition(":")[2]})
+        try:
+            # By default, ONNX Runtime prints an error, and uses the CPU.
+            session = self._create([cuda, CPU_PROVIDER], options, enable_fallback=0)
+        except ClassifierError:
+            raise
+        except Exception as error:
+            raise ClassifierError(
+                f"cannot be used by ONNX Runtime: {shorten_reason(error)}",
+                argument="device",
+                value=device,
+                repair=Repair("pass another device, or {device}", device="cpu"),
+            ) from error
+        if CUDA_PROVIDER not in session.get_providers():
+            raise ClassifierError(
+                f"cannot be used: ONNX Runtime did not find the CUDA libraries that its {CUDA_PROVIDER} needs",
+                argument="device",
+                value=device,
+                repair=Repair(
+                    "install CUDA and cuDNN in the versions that it was built for, or pass {device}", device="cpu"
+                ),
+            )
+        return session
+
+    def _make_options(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        threads = find_thread_limit() if self.threads is None else self.threads
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        return options
+
+    def _create(self, providers: Sequence[Any], options: Any, **settings: Any) -> Any:
+        """Create a session within the time limit: ONNX Runtime computes what is constant while it loads.
+
+        It looks for the flag between two passes over the graph only, and older versions have none.
+        """
+        import onnxruntime
+
+        stopped = threading.Event()
+
+        def stop() -> None:
+            stopped.set()
+            if hasattr(options, "set_load_cancellation_flag"):
+                options.set_load_cancellation_flag(True)
+
+        limit = TIME_LIMITS.start(self.timeout, stop)
+        try:
+            return onnxruntime.InferenceSession(str(self.path), options, providers=providers, **settings)
+        except Exception as error:
+            if not stopped.is_set():
+                raise
+            raise ClassifierError(
+                f"loading {str(self.path)!r} was stopped after {self.timeout:g} seconds",
+                repair=Repair("if the model is only large, pass a larger {timeout}", timeout=ANY),
+            ) from error
+        finally:
+            TIME_LIMITS.end(limit)
 
 
 def _is_relative(location: str) -> bool:
@@ -130,85 +230,152 @@ def _is_relative(location: str) -> bool:
     return bool(location) and "\0" not in location and not any(path.anchor or ".." in path.parts for path in paths)
 
 
-class _ProtobufReader:
-    """Reads some messages of a model; raises ValueError for what protobuf would not read, too."""
+def _make_seal(content: bytes | memoryview) -> bytes:
+    """Return a serialized model with nothing but the checksum of a content; appended, it becomes a part of that."""
+    value = hashlib.sha256(content).hexdigest().encode()
+    entry = {"key": SEAL_METADATA.encode(), "value": value}
+    sealed: bytes = _load_message_classes()["Model"](metadata_props=[entry]).SerializeToString()
+    return sealed
 
-    def __init__(self, content: mmap.mmap) -> None:
-        self._content = content
-        self._n_fields = 0
-        self.whole = (0, len(content))
 
-    def iterate_metadata(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield key and value of each entry of the model's metadata."""
-        for field, value in self._iterate_fields(*self.whole):
-            if field == MODEL_METADATA and isinstance(value, tuple):
-                yield self._read_entry(*value)
+def _iterate_tensors(message: Any) -> Iterator[Any]:
+    """Yield all tensors in a message; protobuf limits how deep messages are nested."""
+    if message.DESCRIPTOR.name == "Tensor":
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from _iterate_tensors(inner)
 
-    def iterate_opsets(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the domain of each set of operators that the model uses, and its version."""
-        for field, value in self._iterate_fields(*self.whole):
-            if field == MODEL_OPSETS and isinstance(value, tuple):
-                opset = dict(self._iterate_fields(*value))
-                domain, version = opset.get(OPSET_DOMAIN, (0, 0)), opset.get(OPSET_VERSION)
-                if isinstance(domain, tuple) and isinstance(version, int):
-                    yield self._content[slice(*domain)], version
 
-    def iterate_locations(self, kind: str, start: int, end: int, depth: int = 0) -> Iterator[tuple[str, bool]]:
-        """Yield the location of each entry of external data in a message, and whether its tensor uses it."""
-        if depth > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_DEPTH} nested messages")
-        if kind == "tensor":
-            yield from self._read_tensor(start, end)
-            return
-        for field, value in self._iterate_fields(start, end):
-            inner = MESSAGES[kind].get(field)
-            if inner is not None and isinstance(value, tuple):
-                yield from self.iterate_locations(inner, *value, depth + 1)
+@cache
+def _load_message_classes() -> dict[str, Any]:
+    """Return the message classes of `MESSAGES` by name."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    def _read_tensor(self, start: int, end: int) -> Iterator[tuple[str, bool]]:
-        locations, is_external = [], False
-        for field, value in self._iterate_fields(start, end):
-            if field == TENSOR_EXTERNAL_DATA and isinstance(value, tuple):
-                key, text = self._read_entry(*value)
-                if key == b"location":
-                    locations.append(text.decode("utf-8"))
-            elif field == TENSOR_DATA_LOCATION and isinstance(value, int):
-                is_external |= value & UINT32_MAX == EXTERNAL
-        for location in locations:
-            yield location, is_external
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="onnx.proto", package="onnx", syntax="proto2")
+    for message, fields in MESSAGES.items():
+        described = file.message_type.add(name=message)
+        for field in fields.split(", "):
+            place, kind = field.split()
+            name, number = place.rstrip("*").split(":")
+            described.field.add(
+                name=name,
+                number=int(number),
+                label=kinds.LABEL_REPEATED if place.endswith("*") else kinds.LABEL_OPTIONAL,
+                type=kinds.TYPE_MESSAGE if kind in MESSAGES else getattr(kinds, f"TYPE_{kind.upper()}"),
+                type_name=f".onnx.{kind}" if kind in MESSAGES else None,
+            )
+    pool = descriptor_pool.DescriptorPool()  # of its own: the onnx package has messages of the same names
+    pool.AddSerializedFile(file.SerializeToString())
+    found = {name: pool.FindMessageTypeByName(f"onnx.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
 
-    def _read_entry(self, start: int, end: int) -> tuple[bytes, bytes]:
-        """Return key and value of an entry: they come in any order, and of several, the last one counts."""
-        texts = {field: value for field, value in self._iterate_fields(start, end) if isinstance(value, tuple)}
-        key, value = (self._content[slice(*texts.get(field, (0, 0)))] for field in (ENTRY_KEY, ENTRY_VALUE))
-        return key, value
 
-    def _iterate_fields(self, position: int, end: int) -> Iterator[tuple[int, Value]]:
-        """Yield number and value of each field of a message, in the order of the file."""
-        while position < end:
-            tag, position = self._read_varint(position, end)
-            start, value = position, 0
-            if tag & 7 == VARINT:
-                value, position = self._read_varint(position, end)
-            elif tag & 7 == BYTES:
-                length, start = self._read_varint(position, end)
-                position = start + length
-            elif tag & 7 in FIXED_SIZES:
-                position += FIXED_SIZES[tag & 7]
-            else:
-                raise ValueError(f"unknown wire type {tag & 7} at byte {position}")
-            self._n_fields += 1
-            if position > end or tag > UINT32_MAX or self._n_fields > MAX_FIELDS:
-                raise ValueError(f"an invalid field, or one too many, at byte {start}")
-            yield tag >> 3, value if tag & 7 == VARINT else (start, position)
+def list_session_gpus(device: str) -> list[str]:
+    """Return the GPUs of sessions for 'cuda' or 'cuda:N', or say why there are none.
 
-    def _read_varint(self, position: int, end: int) -> tuple[int, int]:
-        """Return a number of seven bits per byte, and the position after it."""
-        value = shift = 0
-        while position < end and shift < 70:
-            byte = self._content[position]
-            value |= (byte & 127) << shift
-            position, shift = position + 1, shift + 7
-            if byte < 128:
-                return value, position
-        raise ValueError(f"an unfinished number at byte {position}")
+    Only torch tells which GPUs there are. Without it 'cuda' is the first one.
+    """
+    import onnxruntime
+
+    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+        raise ClassifierError(
+            f"is not available: this ONNX Runtime has no {CUDA_PROVIDER}",
+            argument="device",
+            value=device,
+            repair=Repair("install onnxruntime-gpu, or pass {device}", device="cpu"),
+        )
+    if sees_gpus():
+        from secondlook.classifiers.device import list_gpus
+
+        return list_gpus(device)
+    return ["cuda:0" if device == "cuda" else device]
+
+
+def sees_gpus() -> bool:
+    """Whether torch is installed and sees a GPU, so that views can be made there."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def run_limited(call: Callable[..., Any], *arguments: Any, what: str, timeout: float, n_images: int) -> Any:
+    """Return `call(*arguments, run_options)` of a session; after `timeout` seconds it is stopped, which is an error."""
+    import onnxruntime
+
+    run_options = onnxruntime.RunOptions()
+    limit = TIME_LIMITS.start(timeout, partial(setattr, run_options, "terminate", True))
+    try:
+        return call(*arguments, run_options)
+    except Exception as error:
+        if run_options.terminate:
+            raise ClassifierError(
+                f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images",
+                repair=Repair(
+                    "if the model is not in an endless loop, pass a larger {timeout} or use a smaller batch",
+                    timeout=ANY,
+                ),
+            ) from error
+        raise
+    finally:
+        TIME_LIMITS.end(limit)
+
+
+class TimeLimits:
+    """Stops calls that take too long, and that can be stopped only from another thread.
+
+    One thread watches all calls: to start and join a thread for each takes longer than the call where all cores are
+    busy. It is a daemon that waits in Python only, and so may be cut off when the interpreter exits.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all calls, and the thread."""
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._calls: dict[object, tuple[float, Callable[[], object]]] = {}
+        self._wakes_at = math.inf
+        self._thread: threading.Thread | None = None
+
+    def start(self, seconds: float, stop: Callable[[], object]) -> object:
+        """Call `stop` unless `end` is called with the returned object within `seconds`."""
+        call, deadline = object(), time.monotonic() + seconds
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._watch, daemon=True, name="secondlook-time-limits")
+                thread.start()  # which can fail, and waits for the lock
+                self._thread = thread
+            elif deadline < self._wakes_at:
+                self._changed.notify()
+            self._calls[call] = (deadline, stop)
+        return call
+
+    def end(self, call: object) -> None:
+        """Forget a call, which has ended."""
+        with self._lock:
+            self._calls.pop(call, None)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for call, (deadline, stop) in list(self._calls.items()):
+                    if deadline <= now:
+                        del self._calls[call]
+                        stop()
+                self._wakes_at = min((deadline for deadline, _ in self._calls.values()), default=math.inf)
+                self._changed.wait(min(self._wakes_at - now, threading.TIMEOUT_MAX))
+
+
+TIME_LIMITS = TimeLimits()
+"""The time limits of all classifiers of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TIME_LIMITS.reset)  # threads do not survive a fork

@@ -1,37 +1,42 @@
-"""ONNX files, run by ONNX Runtime on the CPU or on GPUs."""
+"""ONNX models, run by ONNX Runtime on the CPU or on GPUs."""
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from secondlook.arrays import Array, Output
-from secondlook.classifiers.classifier import (
-    Classifier,
-    check_device,
-    digest_files,
-    digest_with_options,
-    find_model_file,
-    reject_failures,
-)
+from secondlook.classifiers.classifier import Classifier, check_device, digest_with_options, find_model_file
 from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import ModelInput, check_single_input, choose_output_name, run_in_batches
-from secondlook.classifiers.onnx_file import find_external_data
-from secondlook.classifiers.onnx_session import (
+from secondlook.classifiers.model_input import (
+    ModelInput,
+    check_single_input,
+    choose_output_name,
+    describe_failure,
+    run_in_batches,
+)
+from secondlook.classifiers.onnx_file import (
     CPU_PROVIDER,
     DEFAULT_TIMEOUT,
-    OnnxSessions,
-    SessionRun,
+    OnnxFile,
     list_session_gpus,
+    run_limited,
     sees_gpus,
 )
 from secondlook.classifiers.preprocessing import InputType
-from secondlook.classifiers.threads import count_threads
-from secondlook.errors import ClassifierError
+from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
+from secondlook.threads import count_threads
 
 if TYPE_CHECKING:
-    from secondlook.classifiers.device import DeviceWorkers
+    import torch
+    from torch import Tensor
+
+    from secondlook.classifiers.device import DeviceModel, DeviceWorkers
 
 INPUT_TYPES: dict[str, InputType] = {
     "tensor(float)": "float32",
@@ -40,6 +45,93 @@ INPUT_TYPES: dict[str, InputType] = {
 }
 OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
 """Names of model outputs that declare their kind."""
+
+MIN_PART = 8
+"""Number of images in the smallest part of a batch that a thread gets for itself."""
+
+
+@dataclass(frozen=True)
+class SessionRun:
+    """A call of a session with arrays or with tensors of torch; a model can contain an endless loop."""
+
+    session: Any
+    """The session of ONNX Runtime."""
+    model_input: ModelInput
+    output_name: str
+    """The input of the model and the output to use."""
+    name: str
+    """Name of the classifier, for messages."""
+    timeout: float
+    """Seconds that one batch may take."""
+
+    def __call__(self, inputs: Array) -> Array:
+        """Return the output of the model for an array. -> [n, classes]"""
+        outputs: list[Array] = self._run(inputs, self.session.run, [self.output_name], {self.model_input.name: inputs})
+        return outputs[0]
+
+    def run_tensor(self, inputs: "Tensor") -> "Tensor":
+        """Return the output of the model for a tensor, which is read where it is. -> [n, classes] on the host"""
+        import torch
+
+        inputs = inputs.contiguous()  # under a name, since the session gets no more than its address
+        if inputs.is_cuda:
+            # A session has a stream of its own. It waits for that itself at the end, but not for the views before.
+            torch.cuda.current_stream(inputs.device).synchronize()
+        binding = self.session.io_binding()
+        binding.bind_input(
+            self.model_input.name,
+            inputs.device.type,
+            inputs.device.index or 0,
+            np.dtype(self.model_input.dtype),
+            tuple(inputs.shape),
+            inputs.data_ptr(),
+        )
+        binding.bind_output(self.output_name)
+        self._run(inputs, self.session.run_with_iobinding, binding)
+        return torch.from_numpy(binding.copy_outputs_to_cpu()[0])
+
+    def _run(self, inputs: "Array | Tensor", *call: Any) -> Any:
+        try:
+            return run_limited(*call, what=f"classifier {self.name!r}", timeout=self.timeout, n_images=len(inputs))
+        except ClassifierError:
+            raise
+        except Exception as error:
+            raise describe_failure(self.name, inputs, error) from error
+
+    def to_device_model(self, device: "torch.device") -> "DeviceModel":
+        """Return the session as a model that gets its views on its device."""
+        import torch
+
+        from secondlook.classifiers.device import DeviceModel
+
+        dtype = getattr(torch, self.model_input.dtype)
+        return DeviceModel(device, self.run_tensor, dtype, batch_size=self.model_input.batch_size)
+
+
+@dataclass(frozen=True)
+class SplitRun(SessionRun):
+    """A call that gives the parts of a batch to several threads; a smaller batch has all threads together.
+
+    Threads that share the work of every operator wait for each other after each; the parts of a batch do not. But parts
+    of a few images take less time than it takes to hand them to the threads.
+    """
+
+    part: SessionRun
+    """The call for a part, whose session uses the thread that calls it."""
+    n_parts: int
+    """Number of parts, one for each core."""
+
+    def __call__(self, inputs: Array) -> Array:
+        """Return the output of the model for an array. -> [n, classes]"""
+        if len(inputs) < MIN_PART * self.n_parts:
+            return super().__call__(inputs)
+        first, *others = np.array_split(inputs, self.n_parts)
+        started = [self._threads.submit(self.part, other) for other in others]
+        return np.concatenate([self.part(first), *(one.result() for one in started)])
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.n_parts - 1, thread_name_prefix="secondlook-part")
 
 
 class PlacedSession(NamedTuple):
@@ -60,28 +152,22 @@ class OnnxClassifier(Classifier):
 
     def __init__(
         self,
-        sessions: OnnxSessions,
-        files: Sequence[Path],
+        onnx_file: OnnxFile,
         options: LoadOptions,
         output_name: str | None,
         providers: Sequence[str] | None,
-        timeout: float,
     ) -> None:
-        self._sessions = sessions
-        self._files_digest = digest_files(files)
-        session = sessions.open() if providers is None else sessions.open(providers)
+        self._onnx_file = onnx_file
+        self._files_digest = onnx_file.digest()  # first, since ONNX Runtime opens external data, whose paths it checks
+        session = onnx_file.open_with([CPU_PROVIDER] if providers is None else providers)
         self.model_input = _describe_input(session, options.spec)
         output = _select_output(session, output_name, options.spec)
         self.output_name = output.name
-        self._timeout = timeout
         has_several_outputs = len(session.get_outputs()) > 1
         n_classes = output.shape[-1] if len(output.shape) == 2 else None
         super().__init__(
             name=options.display_name,
-            digest=digest_with_options(
-                self._files_digest,
-                output_name=output.name if has_several_outputs else None,
-            ),
+            digest=digest_with_options(self._files_digest, output_name=output.name if has_several_outputs else None),
             output=options.output or OUTPUTS_BY_NAME.get(output.name) or options.require_output(),
             preprocessing=options.override(self.model_input.make_preprocessing(options.layout, options.spec)),
             n_classes=n_classes if isinstance(n_classes, int) else None,
@@ -94,12 +180,15 @@ class OnnxClassifier(Classifier):
     @property
     def file(self) -> Path:
         """The file that the model was loaded from."""
-        return self._sessions.file
+        return self._onnx_file.path
+
+    def list_files(self) -> list[Path]:
+        """Return the file that the model was loaded from, and those with its external data."""
+        return [self.file, *self._onnx_file.find_external_data()]
 
     def is_unchanged(self) -> bool:
         """Whether the file, and those with external data, are still those that the model was loaded from."""
-        files = [self.file, *find_external_data(self.file, self.name)]
-        return digest_files(files) == self._files_digest
+        return self._onnx_file.digest() == self._files_digest
 
     @property
     def session(self) -> Any:
@@ -130,11 +219,11 @@ class OnnxClassifier(Classifier):
         """Return the model with a second session on the CPU, of one thread per call; itself on GPUs."""
         n_parts = count_threads()
         is_divided = self.model_input.batch_size is not None  # by the model itself, into batches of a fixed size
-        if self.providers != [CPU_PROVIDER] or self._sessions.threads is not None or is_divided or n_parts == 1:
+        if self.providers != [CPU_PROVIDER] or self._onnx_file.threads is not None or is_divided or n_parts == 1:
             return self
-        part = self._make_run(replace(self._sessions, threads=1).open())
+        part = self._make_run(replace(self._onnx_file, threads=1).open_with([CPU_PROVIDER]))
         split = copy.copy(self)
-        split._known = {"cpu": PlacedSession(self._placed.run.split(part, n_parts))}
+        split._known = {"cpu": PlacedSession(SplitRun(**vars(self._placed.run), part=part, n_parts=n_parts))}
         split._device = "cpu"
         return split
 
@@ -144,7 +233,7 @@ class OnnxClassifier(Classifier):
 
     @property
     def _placed(self) -> PlacedSession:
-        return self._place(self._device)
+        return self._known.get(self._device) or self._place(self._device)
 
     def _place(self, device: str) -> PlacedSession:
         if device not in self._known:
@@ -153,18 +242,18 @@ class OnnxClassifier(Classifier):
 
     def _open(self, device: str) -> PlacedSession:
         if device == "cpu":
-            return PlacedSession(self._make_run(self._sessions.open()))
+            return PlacedSession(self._make_run(self._onnx_file.open_with([CPU_PROVIDER])))
         if device == "auto":
             try:
                 return self._place("cuda")
             except ClassifierError:  # there is no GPU that ONNX Runtime can use
                 return self._place("cpu")
         gpus = list_session_gpus(device)
-        runs = [self._make_run(self._sessions.open_on_gpu(gpu, device)) for gpu in gpus]
+        runs = [self._make_run(self._onnx_file.open_on_gpu(gpu, device)) for gpu in gpus]
         return PlacedSession(runs[0], _make_workers(runs, gpus) if sees_gpus() else None)
 
     def _make_run(self, session: Any) -> SessionRun:
-        return SessionRun(session, self.model_input, self.output_name, self.name, self._timeout)
+        return SessionRun(session, self.model_input, self.output_name, self.name, self._onnx_file.timeout)
 
 
 def _make_workers(runs: Sequence[SessionRun], gpus: Sequence[str]) -> "DeviceWorkers":
@@ -209,13 +298,11 @@ def open_onnx(
         Seconds that loading, or one batch, may take.
     """
     if not timeout > 0:  # nor is NaN
-        raise ClassifierError(f"timeout={timeout:g} of {options.spec!r} must be positive.")
-    file = find_model_file(location, options.spec)
-    # ONNX Runtime opens external data, so their paths are checked before.
-    files = [file, *find_external_data(file, options.spec)]
+        raise ClassifierError(f"of {options.spec!r} must be positive", argument="timeout", value=timeout)
+    onnx_file = OnnxFile(find_model_file(location, options.spec), options.spec, threads, timeout)
     names = [providers] if isinstance(providers, str) else providers
     with reject_failures(f"ONNX Runtime cannot open {options.spec!r}", "check or re-export the file."):
-        return OnnxClassifier(OnnxSessions(file, threads, timeout), files, options, output_name, names, timeout)
+        return OnnxClassifier(onnx_file, options, output_name, names)
 
 
 def _describe_input(session: Any, spec: str) -> ModelInput:
@@ -229,7 +316,7 @@ def _select_output(session: Any, given: str | None, spec: str) -> Any:
     output = outputs[choose_output_name(list(outputs), given, spec)]
     if not output.type.startswith("tensor("):
         raise ClassifierError(
-            f"output {output.name!r} of {spec!r} is {output.type}, not a tensor; "
-            "pass another output_name=, or export the model without the map (zipmap=False)."
+            f"output {output.name!r} of {spec!r} is {output.type}, not a tensor",
+            repair=Repair("pass another {output_name}, or export the model with zipmap=False", output_name=ANY),
         )
     return output

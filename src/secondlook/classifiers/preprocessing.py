@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from PIL import Image
 
-from secondlook.arrays import Array, Float32Array
-from secondlook.errors import ClassifierError
+from secondlook.arrays import Array, Float32Array, as_pixels
+from secondlook.errors import ANY, ClassifierError, Repair
 from secondlook.registry import did_you_mean
 
 Size = tuple[int, int]
@@ -38,12 +38,6 @@ CHOICES: dict[str, tuple[object, ...]] = {
 }
 GEOMETRY = ("resize", "crop", "interpolation", "crop_rounding", "channels", "gray")
 """Settings applied before the views."""
-
-MAX_RESIZED_PIXELS = 2**26
-"""Resizing the shorter side of an image of one pixel by thousands would otherwise exhaust the memory."""
-
-LUMINANCE_WEIGHTS = (19595, 38470, 7471)
-"""ITU-R 601 weights of red, green and blue in units of 1/65536, as Pillow rounds them."""
 
 _STORED_NAMES = {"color": "colour", "gray": "grey"}
 """Names in files: digests of stored predictions depend on them, so they keep their original spelling."""
@@ -92,6 +86,11 @@ class Preprocessing:
     layout: Layout = "NCHW"
     input_dtype: InputType = "float32"
 
+    MAX_RESIZED_PIXELS: ClassVar[int] = 2**26
+    """Resizing the shorter side of an image of one pixel by thousands would otherwise exhaust the memory."""
+    LUMINANCE_WEIGHTS: ClassVar[tuple[int, int, int]] = (19595, 38470, 7471)
+    """ITU-R 601 weights of red, green and blue in units of 1/65536, as Pillow rounds them."""
+
     def __post_init__(self) -> None:
         normalized: dict[str, Any] = {
             "resize": self.resize if _is_positive_integer(self.resize) else _parse_size("resize", self.resize),
@@ -104,24 +103,35 @@ class Preprocessing:
         for name, value in normalized.items():
             object.__setattr__(self, name, value)
         for name, allowed in CHOICES.items():
-            _check_choice(name, getattr(self, name), allowed)
+            value = getattr(self, name)
+            if value not in allowed:
+                hint = did_you_mean(str(value), [str(choice) for choice in allowed])
+                raise ClassifierError(
+                    f"is unknown; expected one of {', '.join(map(repr, allowed))}.{hint}", argument=name, value=value
+                )
         self._check_consistency()
 
     def _check_consistency(self) -> None:
-        if min(self.std) <= 0 or self.scale <= 0:
-            raise ClassifierError(f"std={self.std} and scale={self.scale:g} must be positive.")
+        for name, lowest in (("std", min(self.std)), ("scale", self.scale)):
+            if lowest <= 0:
+                raise ClassifierError("must be positive", argument=name, value=getattr(self, name))
         if self.input_dtype == "uint8" and (self.scale, self.mean, self.std) != (1 / 255, (0.0,), (1.0,)):
-            raise ClassifierError("the model takes raw uint8 pixels; remove scale=, mean= and std=.")
-        if self.channels == 1 and max(len(self.mean), len(self.std)) > 1:
             raise ClassifierError(
-                f"mean={self.mean} and std={self.std} are for color, but the model takes gray images; pass one number."
+                "the model takes raw uint8 pixels",
+                repair=Repair("remove {scale}, {mean} and {std}", scale=ANY, mean=ANY, std=ANY),
             )
+        for name, value in (("mean", self.mean), ("std", self.std)):
+            if self.channels == 1 and len(value) > 1:
+                raise ClassifierError(
+                    "is for color, but the model takes gray images; pass one number", argument=name, value=value
+                )
         self._check_mean()
         fitted, required = self.fitted_size, _parse_size("size", self.size)
         if fitted is not None and required is not None and fitted != required:
             raise ClassifierError(
-                f"the model requires images of {_format_size(required)} pixels, but resize= and crop= produce "
-                f"{_format_size(fitted)}; pass crop={required}."
+                f"the model requires images of {_format_size(required)} pixels, but resizing and cropping produce "
+                f"{_format_size(fitted)}",
+                repair=Repair("pass {crop}", crop=required),
             )
 
     def _check_mean(self) -> None:
@@ -129,22 +139,25 @@ class Preprocessing:
         largest = 255 * self.scale
         if max(self.mean) <= largest * (1 + 1e-6):
             return
-        repaired = f"mean={_format_numbers(self.mean, self.scale)}"
+        mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
+        repair = Repair("if it is that of pixels from 0 to 255, pass {mean}", mean=mean)
         if max(self.std) > largest:
-            repaired += f", std={_format_numbers(self.std, self.scale)}"
+            repair = Repair(f"{repair.text}, {{std}}", mean=mean, std=std)
         elif self.std == (1.0,):
-            repaired += " and std= in the same units"
+            repair = Repair(f"{repair.text} and {{std}} in the same units", mean=mean, std=ANY)
         raise ClassifierError(
-            f"mean={_format_numbers(self.mean)} is above {largest:g}, the largest value that pixels have here; if it "
-            f"is that of pixels from 0 to 255, pass {repaired}."
+            f"is above {largest:g}, the largest value that pixels have here",
+            argument="mean",
+            value=_round_numbers(self.mean),
+            repair=repair,
         )
 
-    @property
+    @cached_property
     def fitted_size(self) -> Size | None:
         """Height and width after resizing and cropping, or None if they depend on the image."""
         return _parse_size("crop", self.crop) or (self.resize if isinstance(self.resize, tuple) else None)
 
-    @property
+    @cached_property
     def input_size(self) -> Size | None:
         """Height and width of the input, or None if any size is accepted."""
         return self.fitted_size or _parse_size("size", self.size)
@@ -172,7 +185,7 @@ class Preprocessing:
     def _keeps_channels(self, channels: int) -> bool:
         return channels == self._n_channels or (self.channels is None and self._n_channels == 1)
 
-    @property
+    @cached_property
     def _n_channels(self) -> int:
         return self.channels or max(len(self.mean), len(self.std))
 
@@ -193,13 +206,16 @@ class Preprocessing:
         if self.input_size is not None and (height, width) != self.input_size:
             raise ClassifierError(
                 f"the images have {_format_size((height, width))} pixels, but the classifier takes "
-                f"{_format_size(self.input_size)}; pass resize={self.input_size}, or resize= the shorter side and "
-                f"crop={self.input_size}."
+                f"{_format_size(self.input_size)}",
+                repair=Repair(
+                    "pass {resize}, or the shorter side and {crop}", resize=self.input_size, crop=self.input_size
+                ),
             )
 
     def normalize(self, images: Array) -> Array:
         """Return the model's input. uint8|float32 [N, H, W, C] -> [N, C, H, W] or [N, H, W, C], see `layout`"""
-        images = self.convert_channels(images)
+        if images.shape[-1] != self._n_channels:
+            images = self.convert_channels(images)
         if self.color == "BGR":
             images = images[..., ::-1]
         if self.layout == "NCHW":
@@ -235,9 +251,9 @@ class Preprocessing:
         if (channels, required, self.gray) == (3, 1, "luminance"):
             return _compute_luminance(images)
         gray = {(1, 3): "repeat", (3, 1): "luminance"}.get((channels, required))
-        repair = f"{required}-channel images" if gray is None else f"gray={gray!r} (in a spec: ?gray={gray})"
         raise ClassifierError(
-            f"the images have {channels} channel(s), but the classifier takes {required}; pass {repair}."
+            f"the images have {channels} channel(s), but the classifier takes {required}",
+            repair=f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray),
         )
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
@@ -255,7 +271,7 @@ class Preprocessing:
         """Return the settings as JSON values, under the names used in stores and policies."""
         return {
             _STORED_NAMES.get(name, name): list(value) if isinstance(value, tuple) else value
-            for name, value in self._items()
+            for name, value in ((name, getattr(self, name)) for name in SETTINGS)
         }
 
     @classmethod
@@ -273,24 +289,17 @@ class Preprocessing:
         """Hex sha256 of all settings."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
-    def _items(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in SETTINGS]
-
     def __str__(self) -> str:
-        default = Preprocessing()
-        changed = [f"{name}={_format_value(value)}" for name, value in self._items() if value != getattr(default, name)]
+        changed = [f"{name}={_format_value(getattr(self, name))}" for name in self.list_changes()]
         return ", ".join(changed) or "pixels / 255, RGB, NCHW"
+
+    def list_changes(self) -> list[str]:
+        """Return the names of the settings that differ from the default."""
+        default = Preprocessing()
+        return [name for name in SETTINGS if getattr(self, name) != getattr(default, name)]
 
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Preprocessing))
-
-
-def as_pixels(images: Array) -> Array:
-    """Return images as contiguous uint8 pixels. uint8, or float32 in [0, 1] -> uint8 of the same shape"""
-    if images.dtype == np.uint8:
-        return np.ascontiguousarray(images)
-    pixels: Array = np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
-    return pixels
 
 
 def _compute_resized_size(height: int, width: int, resize: int | Size) -> Size:
@@ -306,10 +315,11 @@ def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Arr
     """Resize an image as the reference pipelines of pretrained models do (Pillow). uint8|float32 [H, W, C]"""
     if image.shape[:2] == size:
         return image
-    if size[0] * size[1] > MAX_RESIZED_PIXELS:
+    if size[0] * size[1] > Preprocessing.MAX_RESIZED_PIXELS:
         raise ClassifierError(
             f"an image of {_format_size(image.shape[:2])} pixels would have {_format_size(size)} after resizing its "
-            "shorter side; remove it, or pass height and width, such as resize=(224, 224)."
+            "shorter side",
+            repair=Repair("remove it, or pass height and width, such as {resize}", resize=(224, 224)),
         )
     method = Image.Resampling[interpolation.upper()]
     width_and_height = (size[1], size[0])
@@ -335,9 +345,9 @@ def _center_crop(image: Array, size: Size, rounding: CropRounding) -> Array:
 def _compute_luminance(images: Array) -> Array:
     """Convert color images to gray. uint8|float32 [..., 3] -> the same dtype [..., 1]"""
     if images.dtype == np.uint8:
-        weighted = images.astype(np.uint32) @ np.array(LUMINANCE_WEIGHTS, dtype=np.uint32)
+        weighted = images.astype(np.uint32) @ np.array(Preprocessing.LUMINANCE_WEIGHTS, dtype=np.uint32)
         return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]
-    return (images @ (np.array(LUMINANCE_WEIGHTS, dtype=np.float32) / 65536))[..., None]
+    return (images @ (np.array(Preprocessing.LUMINANCE_WEIGHTS, dtype=np.float32) / 65536))[..., None]
 
 
 def _stack_images(images: Sequence[Array]) -> Array:
@@ -349,8 +359,12 @@ def _stack_images(images: Sequence[Array]) -> Array:
         raise ClassifierError("there are no images to preprocess; pass at least one.")
     first, second = sorted(shapes)[:2]
     raise ClassifierError(
-        f"the images have different shapes ({list(first)} and {list(second)}), so they cannot be stacked; "
-        "pass resize=(height, width), or resize= the shorter side and crop= a side."
+        f"the images have different shapes ({list(first)} and {list(second)}), so they cannot be stacked",
+        repair=Repair(
+            "pass {resize} with height and width, or with the shorter side and {crop} with a side",
+            resize=ANY,
+            crop=ANY,
+        ),
     )
 
 
@@ -361,7 +375,9 @@ def _parse_size(name: str, size: object) -> Size | None:
     pair = (size, size) if isinstance(size, int) else size
     if isinstance(pair, Sequence) and len(pair) == 2 and all(_is_positive_integer(side) for side in pair):
         return int(pair[0]), int(pair[1])
-    raise ClassifierError(f"{name}={size!r} is not a size; expected a positive number of pixels or (height, width).")
+    raise ClassifierError(
+        "is not a size; expected a positive number of pixels or (height, width)", argument=name, value=size
+    )
 
 
 def _is_positive_integer(value: object) -> bool:
@@ -376,23 +392,20 @@ def _parse_numbers(name: str, value: object) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         numbers = ()
     if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
-        raise ClassifierError(f"{name}={value!r} is invalid; expected one finite number, or one per RGB channel.")
+        raise ClassifierError(
+            "is invalid; expected one finite number, or one per RGB channel", argument=name, value=value
+        )
     return numbers
-
-
-def _check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        hint = did_you_mean(str(value), [str(choice) for choice in allowed])
-        raise ClassifierError(f"unknown {name}={value!r}; expected one of {', '.join(map(repr, allowed))}.{hint}")
 
 
 def _format_size(size: tuple[int, ...]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _format_numbers(numbers: Sequence[float], factor: float = 1.0) -> str:
-    texts = [f"{number * factor:.4g}" for number in numbers]
-    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+def _round_numbers(numbers: Sequence[float], factor: float = 1.0) -> float | tuple[float, ...]:
+    """Return numbers for a message: four significant digits, and no tuple for a single one."""
+    rounded = tuple(float(f"{number * factor:.4g}") for number in numbers)
+    return rounded[0] if len(rounded) == 1 else rounded
 
 
 def _format_value(value: object) -> str:

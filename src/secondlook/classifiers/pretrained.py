@@ -1,25 +1,34 @@
-"""Pretrained models of timm and torchvision, with the preprocessing of their weights."""
+"""Pretrained models of timm, torchvision and Hugging Face transformers, with the preprocessing of their weights."""
 
 import importlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from secondlook.classifiers.classifier import Classifier, reject_failures
+import numpy as np
+
+from secondlook.classifiers.classifier import Classifier, check_regular_file
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, Size
 from secondlook.classifiers.torch_model import (
+    PlacementOptions,
     force_weights_only,
     load_weights,
     make_placement,
-    require_torch,
     wrap_module,
 )
-from secondlook.errors import ClassifierError
+from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
+from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 
 DEFAULT_WEIGHTS = "DEFAULT"
+
+MIN_SQUASHED_SIDE = 384
+"""From this side on, a ConvNeXT processor resizes the whole image to the square instead of cropping."""
+
+INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+"""Names of Pillow's resampling constants."""
 
 INPUT_TRANSFORMING_MODELS = ("googlenet", "inception_v3")
 """torchvision models that transform their input, depending on which weights are loaded."""
@@ -38,11 +47,7 @@ def open_timm(
     *,
     weights: str = DEFAULT_WEIGHTS,
     n_classes: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    channels_last: bool | None = None,
-    compile: bool = False,  # noqa: A002 - as in torch
-    cuda_graphs: bool = False,
+    **placement: Unpack[PlacementOptions],
 ) -> Classifier:
     """Open a timm model.
 
@@ -56,29 +61,27 @@ def open_timm(
         'DEFAULT' for the pretrained weights, or a safetensors file or state dict.
     n_classes
         Number of classes of the weights in the file, if it differs from the pretrained weights.
-    device, dtype, channels_last, compile, cuda_graphs
-        As for a torch model.
+    placement
+        How the module is run, as for a torch model.
     """
+    placed = make_placement(**placement)
     timm = _import_package("timm", "timm.data", options.spec)
     pretrained = weights == DEFAULT_WEIGHTS
-    model = _create_timm_model(timm, location, options.spec, pretrained=pretrained, n_classes=n_classes)
+    if ":" not in location and not timm.is_model(location):
+        hint = did_you_mean(location.partition(".")[0], timm.list_models())
+        raise ClassifierError(f"{options.spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
+    repair = "without a network, pass a file of weights."
+    with reject_failures(f"cannot create {options.spec!r}", repair), force_weights_only():
+        model = timm.create_model(location, pretrained=pretrained, **_head_options(n_classes))
     if not pretrained:
         load_weights(model, Path(weights), options.spec)
     return wrap_module(
         model,
         options,
         _parse_data_config(timm.data.resolve_model_data_config(model), options.spec),
-        make_placement(device, dtype, channels_last, compile, cuda_graphs),
+        placed,
         output=options.expect_output("logits"),
     )
-
-
-def _create_timm_model(timm: Any, name: str, spec: str, *, pretrained: bool, n_classes: int | None) -> Any:
-    if ":" not in name and not timm.is_model(name):
-        hint = did_you_mean(name.partition(".")[0], timm.list_models())
-        raise ClassifierError(f"{spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
-    with reject_failures(f"cannot create {spec!r}", "without a network pass weights=FILE."), force_weights_only():
-        return timm.create_model(name, pretrained=pretrained, **_head_options(n_classes))
 
 
 def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:
@@ -103,8 +106,12 @@ def _compute_resize(config: Mapping[str, Any], size: Size, spec: str) -> int | S
     if mode == "center" and height == width:
         return height
     raise ClassifierError(
-        f"the preprocessing of {spec!r} (crop_mode={mode!r}, input {size[0]} x {size[1]}) is not supported; "
-        "pass resize= and crop= with 'torch:timm:create_model', or export the model to ONNX."
+        f"the preprocessing of {spec!r} (crop_mode={mode!r}, input {size[0]} x {size[1]}) is not supported",
+        repair=Repair(
+            "pass {resize} and {crop} with 'torch:timm:create_model', or export the model to ONNX",
+            resize=ANY,
+            crop=ANY,
+        ),
     )
 
 
@@ -121,11 +128,7 @@ def open_torchvision(
     *,
     weights: str = DEFAULT_WEIGHTS,
     n_classes: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    channels_last: bool | None = None,
-    compile: bool = False,  # noqa: A002 - as in torch
-    cuda_graphs: bool = False,
+    **placement: Unpack[PlacementOptions],
 ) -> Classifier:
     """Open a torchvision model.
 
@@ -139,11 +142,18 @@ def open_torchvision(
         'DEFAULT' or the name of other pretrained weights (`IMAGENET1K_V1`), or a safetensors file or state dict.
     n_classes
         Number of classes of the weights in the file, if it differs from the pretrained weights.
-    device, dtype, channels_last, compile, cuda_graphs
-        As for a torch model.
+    placement
+        How the module is run, as for a torch model.
     """
+    placed = make_placement(**placement)
     models = _import_package("torchvision", "torchvision.models", options.spec).models
-    entries = _get_published_weights(models, location, options.spec)
+    names = models.list_models(module=models)
+    if location not in names:
+        raise ClassifierError(
+            f"{options.spec!r} is not an image classifier of torchvision; "
+            f"torchvision.models.list_models() lists all models.{did_you_mean(location, names)}"
+        )
+    entries = models.get_model_weights(location)
     pretrained = weights in entries.__members__
     entry = entries[weights if pretrained else DEFAULT_WEIGHTS]
     if pretrained:
@@ -156,30 +166,22 @@ def open_torchvision(
         model,
         options,
         _parse_transforms(entry.transforms(), options.spec),
-        make_placement(device, dtype, channels_last, compile, cuda_graphs),
+        placed,
         output=options.expect_output("logits"),
         class_names=tuple(entry.meta["categories"]) if pretrained else None,
     )
 
 
-def _get_published_weights(models: Any, name: str, spec: str) -> Any:
-    names = models.list_models(module=models)
-    if name not in names:
-        raise ClassifierError(
-            f"{spec!r} is not an image classifier of torchvision; "
-            f"torchvision.models.list_models() lists all models.{did_you_mean(name, names)}"
-        )
-    return models.get_model_weights(name)
-
-
 def _check_weights_file(name: str, file: str, published: list[str], spec: str) -> None:
     if not Path(file).is_file():
         raise ClassifierError(
-            f"weights={file!r} of {spec!r} is neither a file nor published; published: {', '.join(published)}."
+            f"of {spec!r} is neither a file nor published; published: {', '.join(published)}",
+            argument="weights",
+            value=file,
         )
     if name in INPUT_TRANSFORMING_MODELS:
         raise ClassifierError(
-            f"{spec!r} transforms its input depending on the weights, so weights=FILE is not supported; "
+            f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported; "
             "create it in a function and pass 'torch:package.module:factory'."
         )
 
@@ -214,7 +216,6 @@ def _head_options(n_classes: int | None) -> dict[str, int]:
 
 def _import_package(package: str, submodule: str, spec: str) -> Any:
     """Import a package that no extra installs, because its build has to match that of torch."""
-    require_torch()
     try:
         imported = importlib.import_module(package)
         importlib.import_module(submodule)
@@ -224,3 +225,173 @@ def _import_package(package: str, submodule: str, spec: str) -> Any:
             f"Install the version that matches your torch: pip install {package}"
         ) from error
     return imported
+
+
+@model_scheme(
+    "hf",
+    form="hf:NAME_OR_DIR",
+    summary="Hugging Face transformers image classifier, with its image processor",
+    extra="hf",
+    describes_itself=True,
+)
+def open_transformers(
+    location: str,
+    options: LoadOptions,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **placement: Unpack[PlacementOptions],
+) -> Classifier:
+    """Open a model by its name on the Hub or by the folder it was saved in.
+
+    Parameters
+    ----------
+    location
+        Name on the Hub, or path of a folder.
+    options
+        Options common to all model schemes.
+    revision
+        Branch, tag or commit on the Hub.
+    trust_remote_code
+        Run the Python code that the model comes with; by default such a model is rejected. Pickled weights are loaded
+        as data in either case.
+    placement
+        How the module is run, as for a torch model.
+    """
+    _check_folder(Path(location), options.spec)
+    with reject_failures(
+        f"cannot load {options.spec!r} as an image classifier with an image processor", "check the name or folder."
+    ):
+        model, processor = _load_pretrained(location, options.spec, revision, trust_remote_code)
+        preprocessing = parse_processor(processor.to_dict(), options.spec)
+        if not options.changed_settings:
+            _check_processor(processor, preprocessing, options.spec)
+        class_names = _parse_class_names(model.config.id2label)
+    return wrap_module(
+        model,
+        options,
+        preprocessing,
+        make_placement(**placement),
+        output=options.expect_output("logits"),
+        class_names=class_names,
+    )
+
+
+def _check_folder(folder: Path, spec: str) -> None:
+    """Raise for a folder with a pipe or a device in it, which transformers might read without end."""
+    if folder.is_dir():
+        for file in folder.iterdir():
+            if file.exists() and not file.is_dir():
+                check_regular_file(file, f"file {file.name!r} of {spec!r}")
+
+
+def _load_pretrained(location: str, spec: str, revision: str | None, trust_remote_code: bool) -> tuple[Any, Any]:
+    transformers = import_extra("transformers", feature=repr(spec), extra="hf")
+    # Without a value, transformers asks on stdin whether to run the code.
+    settings = {"trust_remote_code": trust_remote_code, **({} if revision is None else {"revision": revision})}
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(location, **settings)
+        model, loading_info = transformers.AutoModelForImageClassification.from_pretrained(
+            location, output_loading_info=True, weights_only=True, **settings
+        )
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ClassifierError(
+            f"{spec!r} comes with Python code, which is not run",
+            repair=Repair("pass {trust_remote_code} if you have read the code and trust it", trust_remote_code=True),
+        ) from error
+    if loading_info["missing_keys"]:
+        raise ClassifierError(
+            f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}, which would be random; "
+            "use a model that was trained for image classification."
+        )
+    return model, processor
+
+
+def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
+    """Return the preprocessing equal to the settings of an image processor."""
+    if settings.get("do_pad"):
+        raise ClassifierError(
+            f"the image processor of {spec!r} pads images (do_pad), which is not supported; export the model to ONNX."
+        )
+    resize, crop = _parse_resize_and_crop(settings, spec)
+    mean, std = _parse_mean_and_std(settings)
+    return Preprocessing(
+        resize=resize,
+        crop=crop,
+        crop_rounding="down",
+        interpolation=_parse_interpolation(settings.get("resample"), spec),
+        channels=3,
+        scale=float(settings.get("rescale_factor") or 1 / 255) if settings.get("do_rescale") else 1.0,
+        mean=mean,
+        std=std,
+        color="BGR" if settings.get("do_flip_channel_order") else "RGB",
+    )
+
+
+def _parse_resize_and_crop(settings: Mapping[str, Any], spec: str) -> tuple[int | Size | None, Size | None]:
+    resize = _parse_sides(settings.get("size"), "size", spec) if settings.get("do_resize") else None
+    crop = _parse_sides(settings.get("crop_size"), "crop_size", spec) if settings.get("do_center_crop") else None
+    if settings.get("crop_pct") and isinstance(resize, int):
+        square = (resize, resize)
+        return (square, None) if resize >= MIN_SQUASHED_SIDE else (int(resize / settings["crop_pct"]), square)
+    return resize, (crop, crop) if isinstance(crop, int) else crop
+
+
+def _parse_sides(size: Any, name: str, spec: str) -> int | Size:
+    """Return (height, width) or the shorter side, from the ways an image processor writes a size."""
+    if isinstance(size, int):
+        return size, size
+    known = {key: value for key, value in dict(size or {}).items() if value is not None}
+    if set(known) == {"height", "width"}:
+        return int(known["height"]), int(known["width"])
+    if set(known) == {"shortest_edge"}:
+        return int(known["shortest_edge"])
+    raise ClassifierError(
+        f"the image processor of {spec!r} has {name}={known}, which is not supported; "
+        "expected height and width, or shortest_edge: export the model to ONNX."
+    )
+
+
+def _parse_mean_and_std(settings: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std, including the offset and the second division of EfficientNet processors."""
+    normalizes = settings.get("do_normalize")
+    mean = np.atleast_1d(np.array(settings["image_mean"] if normalizes else 0.0))
+    std = np.atleast_1d(np.array(settings["image_std"] if normalizes else 1.0))
+    mean = mean + (1.0 if settings.get("rescale_offset") else 0.0)
+    std = std * np.array(settings["image_std"]) if settings.get("include_top") else std
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _parse_interpolation(resample: Any, spec: str) -> Any:
+    name = INTERPOLATIONS.get(int(resample)) if resample is not None else "bilinear"
+    if name is None:
+        raise ClassifierError(
+            f"the image processor of {spec!r} has an unknown interpolation, resample={resample!r}; "
+            f"expected one of {', '.join(map(str, INTERPOLATIONS))}."
+        )
+    return name
+
+
+def _check_processor(processor: Any, preprocessing: Preprocessing, spec: str) -> None:
+    """Compare with the image processor on one noise image: some do more than their settings describe."""
+    probe = np.random.default_rng(0).integers(0, 256, (281, 353, 3), dtype=np.uint8)
+    theirs = np.asarray(processor(images=[probe], return_tensors="pt")["pixel_values"])
+    ours = preprocessing.normalize(preprocessing.fit([probe]))
+    if theirs.shape == ours.shape:
+        gray_level = preprocessing.scale / max(preprocessing.std)
+        # Two implementations of the same interpolation differ by the rounding of a gray level.
+        if np.abs(theirs - ours).mean() <= gray_level:
+            return
+    raise ClassifierError(
+        f"the image processor of {spec!r} ({type(processor).__name__}) does more than its settings describe, so its "
+        "preprocessing cannot be reproduced",
+        repair=Repair("pass {resize}, {crop}, {mean} and {std}", resize=ANY, crop=ANY, mean=ANY, std=ANY),
+    )
+
+
+def _parse_class_names(id2label: Mapping[int, str]) -> tuple[str, ...] | None:
+    """Return the class names, or None for the placeholders LABEL_0, LABEL_1, ..."""
+    names = tuple(str(id2label[index]) for index in sorted(id2label))
+    return None if names == tuple(f"LABEL_{index}" for index in range(len(names))) else names

@@ -1,6 +1,7 @@
 """Remote models over the Open Inference Protocol (KServe V2: Triton, KServe, MLServer)."""
 
 import itertools
+import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -8,22 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier, digest_values, shorten_reason
-from secondlook.classifiers.credentials import AUTHORIZATION, hide_secrets, merge_headers, read_header_from_env
-from secondlook.classifiers.http_client import HttpClient, HttpResponse
-from secondlook.classifiers.inference_protocol import (
-    INPUT_TYPES,
-    describe_body,
-    describe_status,
-    format_request,
-    parse_binary_support,
-    parse_model,
-    parse_output,
+from secondlook.classifiers.classifier import Classifier, digest_values
+from secondlook.classifiers.http_client import (
+    AUTHORIZATION,
+    HttpClient,
+    HttpResponse,
+    merge_headers,
+    read_header_from_env,
 )
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import (
@@ -33,7 +30,8 @@ from secondlook.classifiers.model_input import (
     split_batches,
     split_padded,
 )
-from secondlook.errors import ClassifierError
+from secondlook.classifiers.preprocessing import InputType
+from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
 QUERY_RETRIES = 2
@@ -43,11 +41,30 @@ MAX_METADATA_BYTES = 2**20
 MAX_RESPONSE_BYTES = 32 * 2**20
 """Enough for 32 images x 21,843 classes as JSON."""
 
+MAX_JSON_VALUES = 2**20
+"""Enough for 32 images x 21,843 classes; a value takes up to 25 times the memory of its text."""
+
+LONGEST_NAME = 256
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""The header that holds the length of the JSON in front of binary tensors."""
+
 TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
 """HTTP statuses that may differ at the next attempt."""
 
 STARTUP_STATUSES = (400, 404)
 """HTTP statuses of a server that has just started and has not loaded its models yet."""
+
+INPUT_TYPES: dict[str, InputType] = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}
+DATATYPES: dict[str, str] = {dtype: datatype for datatype, dtype in INPUT_TYPES.items()}
+OUTPUT_TYPES = {
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+    "BF16": "<u2",
+    **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
+}
+"""NumPy types of the numbers that a server may send; NumPy has no bfloat16, which is the upper half of a float32."""
 
 MODEL_PATH = re.compile(r"(?P<base>.*?)/?v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?/?")
 Result = TypeVar("Result")
@@ -67,24 +84,30 @@ class Address:
         """Parse a URL that contains the path of the model, or a server's URL with the model's name given beside it."""
         parts = urlsplit(url)
         found = MODEL_PATH.fullmatch(parts.path)
-        if (found is None and model is None) or not _is_address(parts):
+        try:
+            is_address = bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port above 65535
+            is_address = False
+        if (found is None and model is None) or not is_address:
             raise ClassifierError(
-                f"{spec!r} does not name a model; "
-                f"expected {parts.scheme}://HOST:PORT/v2/models/NAME, or pass model=NAME (in a spec: ?model=NAME)."
+                f"{spec!r} does not name a model, expected {parts.scheme}://HOST:PORT/v2/models/NAME",
+                repair=Repair("complete the address, or pass {model}", model=ANY),
             )
-        base = found["base"] if found else parts.path
+        base, named, versioned = (
+            (found["base"], found["model"], found["version"]) if found else (parts.path, None, None)
+        )
         return cls(
             host=parts.netloc + base.rstrip("/"),
-            model=model or (found["model"] if found else ""),
-            version=version or (found["version"] if found else None) or "",
+            model=model or named or "",
+            version=version or versioned or "",
             encrypted=parts.scheme == "https",
         )
 
-    def connect(self, timeout: float) -> HttpClient:
+    def connect(self, timeout: float, headers: Mapping[str, str] | None = None) -> HttpClient:
         """Return a client for the server."""
         parts = urlsplit(f"//{self.host}")
         port = parts.port or (443 if self.encrypted else 80)
-        return HttpClient(parts.hostname or "", port, encrypted=self.encrypted, timeout=timeout)
+        return HttpClient(parts.hostname or "", port, encrypted=self.encrypted, timeout=timeout, headers=headers)
 
     @property
     def server_path(self) -> str:
@@ -101,26 +124,11 @@ class Address:
         return f"{self.model!r} at {'https' if self.encrypted else 'http'}://{self.host}"
 
 
-def _is_address(parts: SplitResult) -> bool:
-    try:
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port above 65535
-        return False
-
-
-@dataclass(frozen=True)
-class RetrySettings:
-    """How long to wait for a response, and how often to repeat a request."""
-
-    timeout: float
-    retries: int
-    seed: int
-
-    def compute_waits(self, request: int) -> list[float]:
-        """Return the seconds before each retry: doubling, and shortened by up to half at random to spread the load."""
-        longest = np.minimum(FIRST_WAIT * 2.0 ** np.arange(self.retries), LONGEST_WAIT)
-        factors = np.random.default_rng((self.seed, request)).uniform(0.5, 1, self.retries)
-        return [float(wait) for wait in longest * factors]
+def compute_waits(retries: int, seed: int, request: int) -> list[float]:
+    """Return the seconds before each retry: doubling, and shortened by up to half at random to spread the load."""
+    longest = np.minimum(FIRST_WAIT * 2.0 ** np.arange(retries), LONGEST_WAIT)
+    factors = np.random.default_rng((seed, request)).uniform(0.5, 1, retries)
+    return [float(wait) for wait in longest * factors]
 
 
 class _StatusError(Exception):
@@ -137,45 +145,46 @@ class InferenceClient:
     def __init__(
         self,
         address: Address,
-        retrying: RetrySettings,
+        http: HttpClient,
         *,
+        retries: int,
+        seed: int,
         in_flight: int,
         binary: bool | None,
-        headers: Mapping[str, str],
     ) -> None:
         self.address = address
-        self._retrying = retrying
+        self._http = http
+        self._retries, self._seed = retries, seed
         self._binary = binary
-        self._headers = dict(headers)
-        self._http = address.connect(retrying.timeout)
         self._threads = ThreadPoolExecutor(max_workers=in_flight, thread_name_prefix="inference-client")
         self._numbers = itertools.count(1)
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the server's description of the model: its inputs, outputs and versions."""
-        return self._query(self.address.model_path, parse_model)
-
-    def _supports_binary(self) -> bool:
-        """Return whether the server lists the binary tensor extension; every server supports JSON."""
-        return self._query(self.address.server_path, parse_binary_support)
+        return self._query(self.address.model_path, _parse_model)
 
     def _query(self, path: str, parse: Callable[[HttpResponse], Result]) -> Result:
-        def send() -> Result:
-            return self._exchange("GET", path, {}, None, MAX_METADATA_BYTES, parse)
-
-        waits = self._retrying.compute_waits(0)[:QUERY_RETRIES]
-        return self._send_with_retries(send, waits, TRANSIENT_STATUSES, threading.Event())
+        waits = compute_waits(self._retries, self._seed, 0)[:QUERY_RETRIES]
+        return self._send(
+            lambda: self._http.send("GET", path, max_bytes=MAX_METADATA_BYTES),
+            parse,
+            waits,
+            TRANSIENT_STATUSES,
+            threading.Event(),
+        )
 
     def infer(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array]:
         """Return the outputs in the order of the requests. Arrays [n, ...] -> arrays [n, n_classes]"""
-        if self._binary is None:
-            self._binary = self._supports_binary()
-        is_binary, stop = self._binary, threading.Event()
+        if self._binary is None:  # every server supports JSON
+            self._binary = self._query(self.address.server_path, _parse_binary_support)
+        is_binary, stop, path = self._binary, threading.Event(), f"{self.address.model_path}/infer"
 
         def send(inputs: Array, number: int) -> Array:
-            return self._send_with_retries(
-                lambda: self._infer_once(inputs, input_name, output_name, is_binary),
-                self._retrying.compute_waits(number),
+            headers, body = _format_request(inputs, input_name, output_name, is_binary)
+            return self._send(
+                lambda: self._http.send("POST", path, headers=headers, body=body, max_bytes=MAX_RESPONSE_BYTES),
+                lambda response: _parse_output(response, output_name, len(inputs)),
+                compute_waits(self._retries, self._seed, number),
                 TRANSIENT_STATUSES + STARTUP_STATUSES,
                 stop,
             )
@@ -186,68 +195,52 @@ class InferenceClient:
         finally:
             stop.set()  # After a failure, the other requests are not repeated.
 
-    def _infer_once(self, inputs: Array, input_name: str, output_name: str, is_binary: bool) -> Array:
-        headers, body = format_request(inputs, input_name, output_name, is_binary)
-        path = f"{self.address.model_path}/infer"
-
-        def parse(response: HttpResponse) -> Array:
-            return parse_output(response, output_name, len(inputs))
-
-        return self._exchange("POST", path, headers, body, MAX_RESPONSE_BYTES, parse)
-
-    def _exchange(
+    def _send(
         self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        max_bytes: int,
+        send: Callable[[], HttpResponse],
         parse: Callable[[HttpResponse], Result],
+        waits: Sequence[float],
+        statuses: Sequence[int],
+        stop: threading.Event,
     ) -> Result:
-        """Send one request and parse the response."""
-        all_headers = {"User-Agent": "secondlook", **headers, **self._headers}
-        response = self._http.send(method, path, headers=all_headers, body=body, max_bytes=max_bytes)
-        if response.status != 200:
-            raise _StatusError(response.status, describe_status(response))
+        """Send a request; repeat it after each wait if the connection fails or the response has one of `statuses`."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                response = send()
+                if response.status == 200:
+                    return self._parse(parse, response)
+                raise _StatusError(response.status, _describe_status(response))
+            except ClassifierError:
+                raise
+            except Exception as error:
+                is_transient = isinstance(error, OSError | HTTPException) or (
+                    isinstance(error, _StatusError) and error.status in statuses
+                )
+                if not is_transient or attempt > len(waits) or stop.wait(waits[attempt - 1]):
+                    raise self._fail(
+                        f"failed after {attempt} attempt(s): {shorten_reason(error)}",
+                        Repair(
+                            "check the address, the model's name and that the server is up, or raise {timeout} or "
+                            "{retries}",
+                            timeout=ANY,
+                            retries=ANY,
+                        ),
+                    ) from error
+
+    def _parse(self, parse: Callable[[HttpResponse], Result], response: HttpResponse) -> Result:
         try:
             return parse(response)
         except Exception as error:
-            raise ClassifierError(
-                self._hide(
-                    f"model {self.address} sent a response that does not follow the Open Inference Protocol "
-                    f"({describe_body(response)}): {shorten_reason(error)}; check the address, and whether a proxy "
-                    "answers instead of the server."
-                )
+            raise self._fail(
+                "sent a response that does not follow the Open Inference Protocol "
+                f"({_describe_body(response)}): {shorten_reason(error)}",
+                "check the address, and whether a proxy answers instead of the server",
             ) from error
 
-    def _send_with_retries(
-        self, send: Callable[[], Result], waits: Sequence[float], statuses: Sequence[int], stop: threading.Event
-    ) -> Result:
-        """Send a request; repeat it after each wait if the connection fails or the response has one of `statuses`."""
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                return send()
-            except ClassifierError as error:
-                raise ClassifierError(self._hide(str(error))) from error
-            except (OSError, HTTPException, _StatusError) as error:
-                is_final = isinstance(error, _StatusError) and error.status not in statuses
-                if is_final or attempts > len(waits) or stop.wait(waits[attempts - 1]):
-                    raise self._describe_failure(error, attempts) from error
-            except Exception as error:
-                raise self._describe_failure(error, attempts) from error
-
-    def _describe_failure(self, error: Exception, attempts: int) -> ClassifierError:
-        return ClassifierError(
-            self._hide(
-                f"model {self.address} failed after {attempts} attempt(s): {shorten_reason(error)}; "
-                "check the address, the model's name and that the server is up, or raise timeout= or retries=."
-            )
-        )
-
-    def _hide(self, text: str) -> str:
-        return hide_secrets(text, self._headers)
+    def _fail(self, problem: str, repair: str | Repair) -> ClassifierError:
+        return ClassifierError(self._http.hide_secrets(f"model {self.address} {problem}"), repair=repair)
 
     def close(self) -> None:
         """Wait for requests that were sent, and close the connections."""
@@ -262,10 +255,15 @@ class RemoteClassifier(Classifier):
         self, client: InferenceClient, options: LoadOptions, output_name: str | None, rows_per_request: int
     ) -> None:
         metadata = client.get_metadata()
-        self._client = client
-        self._input = _describe_input(metadata, options.spec)
-        outputs = {each["name"]: each for each in metadata.get("outputs") or []}
+        inputs = metadata["inputs"] or []
+        check_single_input([each["name"] for each in inputs], options.spec)
+        self._input = ModelInput.parse(
+            inputs[0]["name"], inputs[0]["shape"], inputs[0]["datatype"], INPUT_TYPES, options.spec
+        )
+        outputs = {each["name"]: each for each in metadata["outputs"]}
         self._output_name = choose_output_name(list(outputs), output_name, options.spec)
+        shape = outputs[self._output_name]["shape"]
+        self._client = client
         self._rows_per_request = rows_per_request
         address = client.address
         version = address.version or ",".join(metadata.get("versions") or [])
@@ -275,7 +273,7 @@ class RemoteClassifier(Classifier):
             digest=digest_values("remote", identity),
             output=options.require_output(),
             preprocessing=options.override(self._input.make_preprocessing(options.layout, options.spec)),
-            n_classes=_parse_n_classes(outputs[self._output_name]),
+            n_classes=shape[1] if len(shape) == 2 and shape[1] > 0 else None,
         )
 
     def forward(self, images: Array) -> Array:
@@ -342,17 +340,16 @@ def open_remote(
         part of the spec, the header is not.
     """
     options.require_output()
-    if min(rows_per_request, in_flight) < 1 or retries < 0 or timeout <= 0:
-        raise ClassifierError(
-            f"rows_per_request={rows_per_request}, in_flight={in_flight} and timeout={timeout:g} of {options.spec!r} "
-            f"must be positive, and retries={retries} must not be negative."
-        )
+    for name, value in (("rows_per_request", rows_per_request), ("in_flight", in_flight), ("timeout", timeout)):
+        if value <= 0:
+            raise ClassifierError(f"of {options.spec!r} must be positive", argument=name, value=value)
+    if retries < 0:
+        raise ClassifierError(f"of {options.spec!r} must not be negative", argument="retries", value=retries)
     address = Address.parse(f"{options.scheme}:{location}", model, version, options.spec)
-    retrying = RetrySettings(timeout=timeout, retries=retries, seed=seed)
     from_url = {} if options.authorization is None else {AUTHORIZATION: options.authorization}
     from_env = {} if header_from_env is None else dict([read_header_from_env(header_from_env, options.spec)])
-    all_headers = merge_headers([from_url, headers or {}, from_env], options.spec)
-    client = InferenceClient(address, retrying, in_flight=in_flight, binary=binary, headers=all_headers)
+    http = address.connect(timeout, merge_headers([from_url, headers or {}, from_env], options.spec))
+    client = InferenceClient(address, http, retries=retries, seed=seed, in_flight=in_flight, binary=binary)
     try:
         return RemoteClassifier(client, options, output_name, rows_per_request)
     except BaseException:
@@ -368,12 +365,129 @@ for _scheme in ("http", "https"):
     )(open_remote)
 
 
-def _describe_input(metadata: Mapping[str, Any], spec: str) -> ModelInput:
-    inputs = metadata.get("inputs") or []
-    check_single_input([each["name"] for each in inputs], spec)
-    return ModelInput.parse(inputs[0]["name"], inputs[0]["shape"], inputs[0]["datatype"], INPUT_TYPES, spec)
+# --- The protocol: any exception of the parsing functions means that the response is invalid. ---
 
 
-def _parse_n_classes(output: Mapping[str, Any]) -> int | None:
-    shape = output.get("shape") or []
-    return int(shape[1]) if len(shape) == 2 and shape[1] > 0 else None
+def _format_request(inputs: Array, input_name: str, output_name: str, is_binary: bool) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of an inference request, with the inputs as bytes or as JSON."""
+    tensor: dict[str, Any] = {
+        "name": input_name,
+        "shape": list(inputs.shape),
+        "datatype": DATATYPES[inputs.dtype.name],
+    }
+    content = b""
+    if is_binary:
+        content = np.ascontiguousarray(inputs, inputs.dtype.newbyteorder("<")).tobytes()
+        tensor["parameters"] = {"binary_data_size": len(content)}
+    else:
+        tensor["data"] = inputs.ravel().tolist()
+    outputs = [{"name": output_name, "parameters": {"binary_data": is_binary}}]
+    head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
+    if not is_binary:
+        return {"Content-Type": "application/json"}, head
+    return {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(head))}, head + content
+
+
+def _parse_output(response: HttpResponse, output_name: str, n_images: int) -> Array:
+    """Return the named output of an inference response, an array [n_images, ...]."""
+    body, length = response.body, response.headers.get(HEADER_LENGTH)
+    end = len(body) if length is None else int(length)
+    if not 0 <= end <= len(body):
+        raise ValueError(f"{HEADER_LENGTH} is {end}, but the body has {len(body)} bytes")
+    for output in _parse_object(response, end)["outputs"]:
+        size = (output.get("parameters") or {}).get("binary_data_size")
+        content = None if size is None else body[end : end + _check_count(size)]
+        if output["name"] == output_name:
+            if content is not None and len(content) != size:
+                raise ValueError(f"output {output_name!r} has binary_data_size {size}, but {len(content)} bytes follow")
+            return _parse_tensor(output, content, n_images)
+        end += size or 0
+    raise ValueError(f"it lacks the output {output_name!r}")
+
+
+def _parse_tensor(tensor: Mapping[str, Any], content: bytes | None, n_images: int) -> Array:
+    """Return the values of a tensor, which are in its description or, if not None, in `content`."""
+    datatype, shape = tensor["datatype"], [_check_count(size) for size in tensor["shape"]]
+    if datatype not in OUTPUT_TYPES or (datatype == "BF16" and content is None):
+        raise ValueError(f"its output has datatype {datatype!r}; expected one of {', '.join(OUTPUT_TYPES)}")
+    if not shape or shape[0] != n_images:
+        raise ValueError(f"its output has shape {shape} for {n_images} images")
+    if content is None:
+        values = np.asarray(tensor["data"])
+        if values.dtype.kind not in "fiu":
+            raise ValueError("its data are not numbers")
+        with np.errstate(over="ignore"):  # Infinity is rejected with all outputs.
+            values = values.astype(OUTPUT_TYPES[datatype], casting="same_kind")
+    else:
+        values = np.frombuffer(content, OUTPUT_TYPES[datatype])
+        if datatype == "BF16":
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values.reshape(shape)
+
+
+def _check_count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{shorten_reason(ValueError(repr(value)))} is not a size")
+    return value
+
+
+def _parse_model(response: HttpResponse) -> dict[str, Any]:
+    """Return the inputs, outputs and versions of a model."""
+    document = _parse_object(response)
+    tensors = {key: [_parse_description(each) for each in document.get(key) or []] for key in ("inputs", "outputs")}
+    return {**tensors, "versions": [_check_name(each) for each in document.get("versions") or []]}
+
+
+def _parse_description(tensor: Any) -> dict[str, Any]:
+    shape = [] if tensor.get("shape") is None else list(tensor["shape"])
+    if not all(type(size) is int for size in shape):
+        raise ValueError("the shape of a tensor does not consist of integers")
+    return {"name": _check_name(tensor["name"]), "datatype": _check_name(tensor["datatype"]), "shape": shape}
+
+
+def _check_name(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_NAME:
+        raise ValueError(f"a name, datatype or version is not a string of at most {LONGEST_NAME} characters")
+    return value
+
+
+def _parse_binary_support(response: HttpResponse) -> bool:
+    """Return whether a server lists the binary tensor extension."""
+    return "binary_tensor_data" in list(_parse_object(response).get("extensions") or [])
+
+
+def _parse_object(response: HttpResponse, end: int | None = None) -> dict[str, Any]:
+    """Return the JSON object in a response, up to the byte `end`."""
+    # None was requested, and a small compressed response can decompress to any size.
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise ValueError(f"it is compressed ({encoding})")
+    document = _load_json(response.body[:end])
+    if not isinstance(document, dict):
+        raise ValueError(f"it is a JSON {type(document).__name__}, not an object")
+    return document
+
+
+def _load_json(content: bytes) -> Any:
+    """Parse JSON of a limited number of values; each but the first of a list or an object follows a comma."""
+    if content.count(b",") >= MAX_JSON_VALUES:
+        raise ValueError(f"it has more than {MAX_JSON_VALUES:,} values as JSON; lower rows_per_request")
+    return json.loads(content)
+
+
+def _describe_status(response: HttpResponse) -> str:
+    """Return the server's message for a failed request, or what else it sent."""
+    if 300 <= response.status < 400:
+        target = response.headers.get("Location", "")[:LONGEST_NAME]
+        return f"redirects to {target!r}, which is not followed"
+    try:
+        reason = _load_json(response.body)["error"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        reason = None
+    return " ".join(reason.split()) if isinstance(reason, str) else _describe_body(response)
+
+
+def _describe_body(response: HttpResponse) -> str:
+    """Return status, content type, size and first bytes of a response."""
+    kind = response.headers.get("Content-Type", "no content type")[:LONGEST_NAME]
+    return f"status {response.status}, {kind}, {len(response.body)} bytes, starting with {response.body[:60]!r}"

@@ -10,11 +10,10 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
-    LONGEST_REASON,
     Classifier,
     Fetch,
     check_device,
@@ -22,21 +21,18 @@ from secondlook.classifiers.classifier import (
     digest_files,
     digest_with_options,
     find_model_file,
-    reject_failures,
 )
-from secondlook.classifiers.function import import_object
-from secondlook.classifiers.loading import LoadOptions, model_scheme
+from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
 from secondlook.classifiers.model_input import ModelInput, check_single_input, describe_failure, run_in_batches
 from secondlook.classifiers.preprocessing import InputType, Preprocessing
-from secondlook.errors import ClassifierError
+from secondlook.errors import ANY, LONGEST_REASON, ClassifierError, Repair, reject_failures
 from secondlook.imports import import_extra
 from secondlook.views import View
 
 if TYPE_CHECKING:
     import torch
 
-    from secondlook.classifiers.device import DeviceWorkers, PlacedImages
-    from secondlook.classifiers.torch_placement import PlacedModule, Placement
+    from secondlook.classifiers.device import DeviceWorkers, PlacedImages, PlacedModule, Placement
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
 DATA_PARALLEL_PREFIX = "module."
@@ -94,7 +90,7 @@ class TorchClassifier(Classifier):
 
     def copy_for_export(self) -> "torch.nn.Module":
         """Return a copy of the network on the CPU, in eval mode, that returns one tensor. [n, ...] -> [n, n_classes]"""
-        from secondlook.classifiers.torch_placement import make_exportable
+        from secondlook.classifiers.device import make_exportable
 
         return make_exportable(self._make_module("cpu"), self.name)
 
@@ -125,15 +121,14 @@ class TorchClassifier(Classifier):
 
     def _find_own(self, device: str) -> str | None:
         """Return None if a device is the one that the module has by itself, and otherwise the device."""
-        from secondlook.classifiers.device import list_gpus
-        from secondlook.classifiers.torch_placement import find_weight
+        from secondlook.classifiers.device import find_weight, list_gpus
 
         weight = find_weight(self._place(None).module)
         own = "cpu" if weight is None else str(weight.device)
         return None if (["cpu"] if device == "cpu" else list_gpus(device)) == [own] else device
 
     def _place(self, device: str | None) -> "PlacedModule":
-        from secondlook.classifiers.torch_placement import PlacedModule
+        from secondlook.classifiers.device import PlacedModule
 
         if device not in self._known:
             self._known[device] = PlacedModule(
@@ -167,7 +162,7 @@ class TorchClassifier(Classifier):
             return super().find_batch_size(image)
 
     def _use_exact_arithmetic(self) -> AbstractContextManager[None]:
-        from secondlook.classifiers.torch_placement import use_exact_arithmetic
+        from secondlook.classifiers.device import use_exact_arithmetic
 
         return use_exact_arithmetic(self._placement.dtype)
 
@@ -181,13 +176,13 @@ class TorchClassifier(Classifier):
                 outputs = self._placed.run(self._move_inputs(tensor))
                 values: Array = outputs.to("cpu", torch.float32).numpy()
         except RuntimeError as error:
-            raise ClassifierError(describe_failure(self.name, inputs, error)) from error
+            raise describe_failure(self.name, inputs, error) from error
         return values
 
     def _move_inputs(self, inputs: "torch.Tensor") -> "torch.Tensor":
         import torch
 
-        from secondlook.classifiers.torch_placement import find_weight
+        from secondlook.classifiers.device import find_weight
 
         weight, channels_last = find_weight(self.module), self._placed.run.channels_last
         memory_format = torch.channels_last if channels_last else torch.preserve_format
@@ -195,6 +190,23 @@ class TorchClassifier(Classifier):
             return inputs.contiguous(memory_format=torch.channels_last) if channels_last else inputs
         dtype = weight.dtype if inputs.is_floating_point() else inputs.dtype
         return inputs.to(weight.device, dtype, memory_format=memory_format)
+
+
+class PlacementOptions(TypedDict, total=False):
+    """The options of every model scheme of torch."""
+
+    device: str | None
+    """'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any; or
+    another device of torch. By default that of the module. A module of the user is copied to move it."""
+    dtype: str | None
+    """Number type to compute with: 'float32', 'tf32' (float32 with faster, rounded products on a GPU), 'bfloat16',
+    'float16' or 'float64'. By default that of the module."""
+    channels_last: bool | None
+    """Whether to use the channels-last memory format; by default on GPUs where it is faster."""
+    compile: bool
+    """Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU."""
+    cuda_graphs: bool
+    """Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches."""
 
 
 def _is_torch_module(target: object) -> bool:
@@ -214,11 +226,7 @@ def open_torch(
     options: LoadOptions,
     *,
     weights: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    channels_last: bool | None = None,
-    compile: bool = False,  # noqa: A002 - as in torch
-    cuda_graphs: bool = False,
+    **placement: Unpack[PlacementOptions],
 ) -> Classifier:
     """Open a torch model.
 
@@ -230,42 +238,34 @@ def open_torch(
         Options common to all model schemes.
     weights
         Safetensors file or state dict for the module; no code in it is run.
-    device
-        'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any;
-        or another device of torch. By default that of the module. A module of the user is copied to move it.
-    dtype
-        Number type to compute with: 'float32', 'tf32' (float32 with faster, rounded products on a GPU), 'bfloat16',
-        'float16' or 'float64'. By default that of the module.
-    channels_last
-        Whether to use the channels-last memory format; by default on GPUs where it is faster.
-    compile
-        Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU.
-    cuda_graphs
-        Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches.
+    placement
+        How the module is run, see `PlacementOptions`.
     """
     output = options.require_output()
-    require_torch()
-    placement = make_placement(device, dtype, channels_last, compile, cuda_graphs)
+    placed = make_placement(**placement)
     if isinstance(target, str) and ":" not in target:
         if weights is not None:
-            raise ClassifierError(f"{options.spec!r} is a file that contains its weights; remove weights=.")
-        return _open_file(find_model_file(target, options.spec), options, placement)
+            raise ClassifierError(
+                f"{options.spec!r} is a file that contains its weights",
+                repair=Repair("remove {weights}", weights=ANY),
+            )
+        return _open_file(find_model_file(target, options.spec), options, placed)
     module = _build_module(target, options.spec) if isinstance(target, str) else target
     if weights is not None:
         if not isinstance(target, str):
             module = copy.deepcopy(module)
         load_weights(module, Path(weights), options.spec)
-    return wrap_module(module, options, Preprocessing(), placement, output=output, is_shared=weights is None)
+    return wrap_module(module, options, Preprocessing(), placed, output=output, is_shared=weights is None)
 
 
-def make_placement(
-    device: str | None, dtype: str | None, channels_last: bool | None, compiles: bool, cuda_graphs: bool
-) -> "Placement":
-    """Return how a module is to run, from the options of a model scheme."""
-    require_torch()
-    from secondlook.classifiers.torch_placement import Placement
+def make_placement(**options: Unpack[PlacementOptions]) -> "Placement":
+    """Return how a module is to run; raise if torch is not installed."""
+    import_extra("torch", feature="a torch classifier", extra="torch")
+    from secondlook.classifiers.device import Placement
 
-    return Placement(None if device is None else str(device), dtype, channels_last, compiles, cuda_graphs)
+    if options.get("device") is not None:
+        options["device"] = str(options["device"])  # a torch.device is one too
+    return Placement(**options)
 
 
 def wrap_module(
@@ -296,11 +296,6 @@ def wrap_module(
     )
 
 
-def require_torch() -> None:
-    """Raise if torch is not installed, naming the extra that installs it."""
-    import_extra("torch", feature="a torch classifier", extra="torch")
-
-
 def _build_module(location: str, spec: str) -> Any:
     """Return the module that `package.module:factory` makes, or that it is."""
     import torch
@@ -320,36 +315,32 @@ def _digest_module(module: "torch.nn.Module") -> str:
 
     The printed layers are included because strides and activations have no weights.
     """
-    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
-    digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
-    for content in _iterate_state(module):
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def _iterate_state(module: "torch.nn.Module") -> Iterator[bytes | memoryview]:
     import torch
 
+    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, value in module.state_dict().items():
         if isinstance(value, torch.Tensor):
-            yield f"{name} {tuple(value.shape)} {value.dtype}".encode()
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
             # A view as bytes works for every dtype, including bfloat16, which NumPy lacks.
-            yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
-            yield f"{name} {value!r}".encode()
+            digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
 
 
 def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     """Load a safetensors file or a state dict into a module; the names of all weights must match."""
-    check_regular_file(file, f"weights={str(file)!r} of {spec!r}")
-    state = _load_safetensors(file) if file.suffix == ".safetensors" else _load_state_dict(file)
-    expected = module.state_dict()
-    state = _strip_prefix(state, expected)
+    check_regular_file(file, f"the weights file {str(file)!r} of {spec!r}")
+    state, expected = _read_weights(file), module.state_dict()
+    prefix = DATA_PARALLEL_PREFIX  # which torch.nn.DataParallel adds to all names
+    if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in expected):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     if missing or unexpected:
         raise ClassifierError(
-            f"weights={str(file)!r} do not match the module of {spec!r}: "
+            f"the weights {str(file)!r} do not match the module of {spec!r}: "
             f"missing {missing[:3]}, unexpected {unexpected[:3]}; use weights of the same architecture."
         )
     try:
@@ -357,41 +348,30 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise ClassifierError(
-            f"weights={str(file)!r} do not fit {spec!r}: {reason}; use weights of the same architecture."
+            f"the weights {str(file)!r} do not fit {spec!r}: {reason}; use weights of the same architecture."
         ) from error
 
 
-def _strip_prefix(state: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the state without the prefix that torch.nn.DataParallel adds to all names."""
-    prefix = DATA_PARALLEL_PREFIX
-    if any(name.startswith(prefix) for name in expected) or not all(name.startswith(prefix) for name in state):
-        return state
-    return {name.removeprefix(prefix): value for name, value in state.items()}
-
-
-def _load_safetensors(file: Path) -> dict[str, Any]:
-    load_file = import_extra("safetensors.torch", feature="a safetensors file", extra="torch").load_file
-    with reject_failures(f"weights={str(file)!r} is not a safetensors file", "check the file."):
-        state: dict[str, Any] = load_file(file)
-    return state
-
-
-def _load_state_dict(file: Path) -> dict[str, Any]:
+def _read_weights(file: Path) -> dict[str, Any]:
     import torch
 
+    if file.suffix == ".safetensors":
+        load_file = import_extra("safetensors.torch", feature="a safetensors file", extra="torch").load_file
+        with reject_failures(f"the weights file {str(file)!r} is not a safetensors file", "check the file."):
+            return dict(load_file(file))
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ClassifierError(
-            f"weights={str(file)!r} is not a plain state dict, and other pickles are not loaded because they can run "
-            "code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
+            f"the weights file {str(file)!r} is not a plain state dict, and other pickles are not loaded because they "
+            "can run code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
         ) from error
     for key in CHECKPOINT_KEYS:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise ClassifierError(
-            f"weights={str(file)!r} contains {type(state).__name__}, not a state dict; "
+            f"the weights file {str(file)!r} contains {type(state).__name__}, not a state dict; "
             "save it with torch.save(module.state_dict(), FILE)."
         )
     return state
@@ -406,7 +386,9 @@ def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Clas
     if model_input is not None:
         preprocessing = model_input.make_preprocessing(options.layout, spec)
         if placement.dtype not in (None, "tf32"):
-            raise ClassifierError(f"{spec!r} was exported with a fixed dtype; remove dtype={placement.dtype!r}.")
+            raise ClassifierError(
+                f"{spec!r} was exported with a fixed dtype", repair=Repair("remove {dtype}", dtype=placement.dtype)
+            )
 
     def make_module(device: str | None) -> "torch.nn.Module":
         # A program contains the device it was made for, so it is loaded again for another one.
@@ -425,37 +407,22 @@ def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Clas
 
 def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.Module", ModelInput | None]:
     """Return the module of a torch.export or TorchScript file, and its input if the file describes it."""
-    names = _list_archive(file)
+    import torch
+
+    names = []
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
     if any("/code/" in f"/{name}" for name in names) and not any(name.endswith(".json") for name in names):
-        return _load_torchscript(file), None
-    if file.suffix == ".pt2" and names:
-        return _load_exported(file, names, spec, device)
-    raise ClassifierError(
-        f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file; "
-        "for a state dict pass 'torch:package.module:factory' and weights=FILE."
-    )
-
-
-def _list_archive(file: Path) -> list[str]:
-    if not zipfile.is_zipfile(file):
-        return []
-    with zipfile.ZipFile(file) as archive:
-        return archive.namelist()
-
-
-def _load_torchscript(file: Path) -> "torch.nn.Module":
-    import torch
-
-    with warnings.catch_warnings():
-        # The deprecation of TorchScript concerns those who write such files, not those who read them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        module: torch.nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
-    return module
-
-
-def _load_exported(file: Path, names: list[str], spec: str, device: str | None) -> tuple["torch.nn.Module", ModelInput]:
-    import torch
-
+        with warnings.catch_warnings():
+            # The deprecation of TorchScript concerns those who write such files, not those who read them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(file, map_location="cpu"), None  # type: ignore[no-untyped-call]
+    if file.suffix != ".pt2" or not names:
+        raise ClassifierError(
+            f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file",
+            repair=Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY),
+        )
     if any("opaque_obj" in Path(name).name or "custom_obj" in Path(name).name for name in names):
         raise ClassifierError(f"{spec!r} contains pickled objects, which can run code; export it from tensors only.")
     with force_weights_only():
@@ -464,7 +431,11 @@ def _load_exported(file: Path, names: list[str], spec: str, device: str | None) 
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    return program.module(), _describe_input(program, spec)
+    inputs = list(program.graph_signature.user_inputs)
+    check_single_input(inputs, spec)
+    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == inputs[0])
+    model_input = ModelInput.parse(inputs[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)
+    return program.module(), model_input
 
 
 @contextmanager
@@ -480,10 +451,3 @@ def force_weights_only() -> Iterator[None]:
             del os.environ[key]
         else:
             os.environ[key] = before
-
-
-def _describe_input(program: Any, spec: str) -> ModelInput:
-    names = list(program.graph_signature.user_inputs)
-    check_single_input(names, spec)
-    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == names[0])
-    return ModelInput.parse(names[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)

@@ -1,6 +1,7 @@
-"""The entry point: collects the commands, and prints errors that users can repair as one sentence with exit code 2."""
+"""The commands, each imported when it is chosen; errors that users can repair are one sentence with exit code 2."""
 
 import codecs
+import importlib
 import io
 import json
 import signal
@@ -10,62 +11,64 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from typer import Option
+from typer.core import TyperGroup
 
 from secondlook import __version__
-from secondlook.cli import (
-    INTERRUPTED,
-    Interrupted,
-    calibrate,
-    check,
-    compare,
-    demo,
-    evaluate,
-    exit_at_once,
-    export,
-    info,
-    interrupt,
-    listing,
-    monitor,
-    report,
-    score,
-    search,
-    serve,
-    token,
-    verify,
-    views,
-)
-from secondlook.cli.messages import list_flags, name_options
+from secondlook.cli import INTERRUPTED, Interrupted, exit_at_once, interrupt
 from secondlook.errors import SecondLookError
+
+COMMANDS = {
+    "demo": "Run all steps on handwritten digits; no data and no model needed.",
+    "check": "Check preprocessing, order of channels and order of classes: try others on a few hundred images.",
+    "evaluate": "Evaluate confidence methods on labeled images and write a run folder.",
+    "calibrate": "Choose the threshold above which predictions are accepted, and write a policy file.",
+    "score": "Accept or reject the prediction for every new image. An interrupted job resumes when run again.",
+    "export": "Write classifier, views, confidence and threshold as one ONNX file: pixels in, decisions out.",
+    "verify": "Compare an exported file with the library, image by image.",
+    "monitor": "Tell whether new images still look like the calibration images, and whether the guarantee still holds.",
+    "serve": "Serve decisions over HTTP, with a page to review doubtful images and a dashboard.",
+    "report": "Write a self-contained HTML page that works offline and can be sent to a colleague.",
+    "compare": "Compare runs on the images they share; differences are to the first row.",
+    "search": "Choose views from the stored predictions of a run, judged on images they were not chosen on.",
+    "info": "Describe a run, a policy, an exported file or a model.",
+    "list": "List what is available, with a line on each.",
+    "views": "Draw views of an image, or propose candidate views.",
+    "token": "Add, list or remove the access tokens of a service.",
+}
+"""Every command with the first line of its help."""
+MODULES = {
+    **dict.fromkeys(("check", "compare", "report", "search"), "evaluate"),
+    "verify": "export",
+    "monitor": "score",
+    "list": "info",
+    "token": "serve",
+}
+"""Modules of the commands that have none of their own."""
+LONGEST_MESSAGE = 1000
+"""Characters of an error or warning that are printed at most; the beginning and the end are kept."""
+OMISSION = " ... "
+
+
+class LazyGroup(TyperGroup):
+    """Commands that are loaded when they are chosen; their names and first lines of help are at hand before."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the chosen command and the arguments left to it."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found if name is None else load_command(name), rest
+
 
 app = typer.Typer(
     name="secondlook",
+    cls=LazyGroup,
     help="Know when your image classifier is wrong: confidence from several views, decisions with a guarantee.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("demo")(demo.demo)
-app.command("check")(check.check)
-app.command("evaluate")(evaluate.evaluate)
-app.command("calibrate")(calibrate.calibrate)
-app.command("score")(score.score)
-app.command("export")(export.export)
-app.command("verify")(verify.verify)
-app.command("monitor")(monitor.monitor)
-app.command("serve")(serve.serve)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("search")(search.search)
-app.command("info")(info.info)
-app.command("list")(listing.list_kind)
-app.add_typer(views.app, name="views")
-app.add_typer(token.app, name="token")
-
-LONGEST_MESSAGE = 1000
-"""Characters of an error or warning that are printed at most; the beginning and the end are kept."""
-OMISSION = " ... "
+for _name, _summary in COMMANDS.items():
+    app.command(_name, help=_summary)(lambda: None)
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,10 +80,34 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def secondlook(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Know when your image classifier is wrong: confidence from several views, decisions with a guarantee."""
+
+
+def load_command(name: str) -> Any:
+    """Import a command, or a group of commands such as `views`."""
+    from secondlook.registry import load_plugins
+
+    load_plugins()  # before the options, whose help lists what is registered
+    from secondlook.cli.options import expand_groups
+
+    module = importlib.import_module(f"secondlook.cli.{MODULES.get(name, name)}")
+    found = getattr(module, "list_kind" if name == "list" else name)
+    if not isinstance(found, typer.Typer):
+        command, found = found, typer.Typer(add_completion=False, rich_markup_mode="rich")
+        found.command(name)(expand_groups(command))
+    return typer.main.get_command(found)
+
+
+def find_flags(words: Sequence[str]) -> dict[str, str]:
+    """Return the long options of the command that a command line begins with, by the names of their parameters."""
+    from secondlook.cli.wording import list_flags
+
+    command = load_command(words[0]) if words and words[0] in COMMANDS else typer.main.get_command(app)
+    command = getattr(command, "commands", {}).get("".join(words[1:2]), command)
+    return list_flags(command)
 
 
 def main() -> None:
@@ -91,7 +118,7 @@ def main() -> None:
     try:
         app()
     except SecondLookError as error:
-        _exit_with_error(name_options(str(error), find_flags(sys.argv[1:])))
+        _exit_with_error(_word(error))
     except OSError as error:
         # A full disk or missing permissions: the user can repair it, and the path says where.
         place = f" ({error.filename!r})" if error.filename else ""
@@ -105,14 +132,10 @@ def main() -> None:
         signal.signal(signal.SIGINT, exit_at_once)
 
 
-def find_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command that a command line names, by the names of its parameters."""
-    command: Any = typer.main.get_command(app)
-    for word in arguments:
-        if word not in getattr(command, "commands", {}):
-            break
-        command = command.commands[word]
-    return list_flags(command)
+def _word(message: object) -> str:
+    from secondlook.cli.wording import word
+
+    return word(message, find_flags(sys.argv[1:]))
 
 
 def shorten(message: str) -> str:
@@ -142,16 +165,12 @@ def _exit_with_error(message: str) -> None:
 
 
 def _print_message(heading: str, message: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(shorten(message))}")
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print the message of a warning without its place in the code."""
-    _print_message("[bold yellow]warning:[/]", name_options(str(message), find_flags(sys.argv[1:])))
+    _print_message("[bold yellow]warning:[/]", _word(message))

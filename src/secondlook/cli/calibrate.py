@@ -9,8 +9,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from secondlook.cli import options
+from secondlook.cli.options import PrintingLong
 from secondlook.errors import DecisionError
 from secondlook.policies import (
     DEFAULT_DELTA,
@@ -22,33 +24,35 @@ from secondlook.policies import (
 )
 from secondlook.specs import MEMBER_SEPARATOR
 
+if TYPE_CHECKING:
+    from secondlook.monitoring import Recertification
+    from secondlook.predictions import Execution
+    from secondlook.report import Run
+
 DATABASES = ("postgresql:", "postgresql+", "postgres:")
 """Starts of the URL of a service's database."""
 
-if TYPE_CHECKING:
-    from secondlook.monitoring import Recertification
-    from secondlook.report import Run
-
 
 def calibrate(
+    *,
     run: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")
+        Path | None, Option("--run", metavar="DIR", help="Run folder that secondlook evaluate wrote.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
-    risk: Annotated[float | None, typer.Option(help="Maximum error rate among accepted images, such as 0.01.")] = None,
+    out: Annotated[Path, Option("--out", metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
+    risk: Annotated[float | None, Option(help="Maximum error rate among accepted images, such as 0.01.")] = None,
     delta: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Failure probability of the guarantee (0.001 means 99.9 % confidence).",
             show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy",
         ),
     ] = None,
     coverage: Annotated[
-        float | None, typer.Option(help="Accept this share of the images instead, without a guarantee.")
+        float | None, Option(help="Accept this share of the images instead, without a guarantee.")
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME[,NAME]",
             help="Confidence method to decide by, or several to choose from, which share delta. "
             f"Methods: {options.METHODS_HELP}.",
@@ -57,27 +61,27 @@ def calibrate(
     ] = None,
     per_class: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--per-class",
             help="A threshold for each predicted class: --risk is guaranteed in every class, in all of them at once.",
         ),
     ] = False,
     class_risk: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--class-risk", metavar="NAME=RISK", help="With --per-class: another risk for a class; may be repeated."
         ),
     ] = None,
     adaptive: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--adaptive",
             help="Look at an image again only while its decision is open: most are decided after one or two looks.",
         ),
     ] = False,
     tolerance: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="T",
             help="With --adaptive: share of decisions that may differ from those with all looks.",
             show_default=f"{DEFAULT_TOLERANCE:g}",
@@ -85,13 +89,11 @@ def calibrate(
     ] = None,
     max_looks: Annotated[
         int | None,
-        typer.Option(
-            "--max-looks", metavar="N", help="With --adaptive: looks per image at most.", show_default="all views"
-        ),
+        Option("--max-looks", metavar="N", help="With --adaptive: looks per image at most.", show_default="all views"),
     ] = None,
     reviewed: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--reviewed",
             metavar="FILE|DIR|URL",
             help="Calibrate again from images that people reviewed instead of a run: the data folder or PostgreSQL URL "
@@ -100,13 +102,11 @@ def calibrate(
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(
-            "--policy", metavar="FILE", help="With --reviewed FILE: the policy that the images were scored with."
-        ),
+        Option("--policy", metavar="FILE", help="With --reviewed FILE: the policy that the images were scored with."),
     ] = None,
     scores: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--scores",
             metavar="PATTERN",
             help="With --reviewed FILE: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
@@ -114,7 +114,7 @@ def calibrate(
     ] = None,
     shifts: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--shifts",
             help="Also classify corrupted versions of labeled images, and learn to estimate accuracy without labels "
             "when images change.",
@@ -122,7 +122,7 @@ def calibrate(
     ] = False,
     images: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--shift-images",
             metavar="N",
             min=MIN_SHIFT_IMAGES,
@@ -132,7 +132,7 @@ def calibrate(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--model",
             metavar="SPEC",
             help="With --shifts: classifier of the run, if it is not an ONNX file or now somewhere else.",
@@ -143,43 +143,39 @@ def calibrate(
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
     overwrite: options.Overwrite = False,
-    config: options.Config = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    printing: PrintingLong,
 ) -> None:
     """Choose the threshold above which predictions are accepted, and write a policy file.
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
-    from secondlook.evaluation import describe_prediction
     from secondlook.report import open_run
+    from secondlook.tables import describe_prediction
 
     _check_origin(run, reviewed, policy, scores)
     learning = {"--shift-images": images, "--model": model or None, "--batch-size": batch_size}
     options.require_partner({**learning, "--device": device if device != "auto" else None}, "--shifts", shifts)
+    is_served = reviewed is not None and _is_service(reviewed)
     changes = []
     if reviewed is not None:
-        _refuse_options(
-            {
-                "--coverage": coverage,
-                "--method": method,
-                "--per-class": per_class,
-                "--class-risk": class_risk or None,
-                "--adaptive": adaptive,
-                "--predict-from": predict_from,
-                "--top-k": top_k,
-                "--shifts": shifts,
-            }
-        )
-        if _is_service(reviewed):
+        kept = {
+            "--coverage": coverage,
+            "--method": method,
+            "--per-class": per_class,
+            "--class-risk": class_risk or None,
+            "--adaptive": adaptive,
+            "--predict-from": predict_from,
+            "--top-k": top_k,
+            "--shifts": shifts,
+        }
+        _refuse(kept, "--reviewed, which keeps that of the policy")
+        if is_served:
             made, used = _calibrate_from_service(reviewed, risk, delta)
+            changes = [used]
         else:
-            made, used = (
-                _calibrate_again(policy, scores, reviewed, risk, delta, progress=not (quiet or no_progress)),
-                [],
-            )
-        calibrated, changes = made.policy, [*used, "", "What changed:", str(made)]
+            assert policy is not None and scores is not None, "checked before"  # noqa: PT018
+            made = _calibrate_again(reviewed, policy, scores, risk, delta, progress=printing.progress)
+        calibrated, changes = made.policy, [*changes, "", "What changed:", str(made)]
     else:
         settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
         settings |= _choose_target(risk, DEFAULT_DELTA if delta is None else delta, coverage, method)
@@ -187,10 +183,12 @@ def calibrate(
         settings |= _choose_groups(per_class, class_risk, risk, adaptive)
         assert run is not None, "it is given where reviewed images are not"
         opened = open_run(run)
-        calibrated = _calibrate_run(opened, settings, quiet=quiet, progress=not (quiet or no_progress))
+        calibrated = _calibrate_run(opened, settings, printing)
         if shifts:
-            how = {"batch_size": batch_size or "auto", "device": device, "progress": not (quiet or no_progress)}
-            calibrated = _learn_shifts(opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=quiet)
+            how = {"batch_size": batch_size or "auto", "device": device, "progress": printing.progress}
+            calibrated = _learn_shifts(
+                opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=printing.quiet
+            )
             changes = ["", str(calibrated.shifts)]
     try:
         calibrated.save(out, overwrite=overwrite)
@@ -198,12 +196,12 @@ def calibrate(
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
         ) from None
-    if as_json:
+    if printing.as_json:
         typer.echo(calibrated.model_dump_json())
-    elif not quiet:
+    elif not printing.quiet:
         about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-        is_served = reviewed is not None and _is_service(reviewed)
-        next_step = _describe_swap(out) if is_served else _describe_next_step(calibrated, out)
+        swap = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
+        next_step = swap if is_served else _describe_next_step(calibrated, out)
         typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {next_step}"]))
 
 
@@ -214,9 +212,7 @@ def _check_origin(run: Path | None, reviewed: str | None, policy: Path | None, s
     partners = {"--policy": policy, "--scores": scores or None}
     options.require_partner(partners, "--reviewed", reviewed)
     if reviewed is not None and _is_service(reviewed):
-        for option, value in partners.items():
-            if value is not None:
-                raise DecisionError(f"{option} has no effect with --reviewed of a service, which has it; omit it.")
+        _refuse(partners, "--reviewed of a service, which has it")
     elif reviewed is not None and (policy is None or not scores):
         missing = "--policy" if policy is None else "--scores"
         raise DecisionError(
@@ -225,10 +221,10 @@ def _check_origin(run: Path | None, reviewed: str | None, policy: Path | None, s
         )
 
 
-def _refuse_options(given: Mapping[str, object]) -> None:
+def _refuse(given: Mapping[str, object], reason: str) -> None:
     for option, value in given.items():
         if value is not None and value is not False:
-            raise DecisionError(f"{option} has no effect with --reviewed, which keeps that of the policy; omit it.")
+            raise DecisionError(f"{option} has no effect with {reason}; omit it.")
 
 
 def _is_service(reviewed: str) -> bool:
@@ -236,9 +232,17 @@ def _is_service(reviewed: str) -> bool:
     return reviewed.startswith(DATABASES) or reviewed.endswith("/") or Path(reviewed).is_dir()
 
 
-def _calibrate_from_service(
-    location: str, risk: float | None, delta: float | None
-) -> tuple["Recertification", list[str]]:
+def _calibrate_again(
+    reviewed: str, policy: Path, scores: list[str], risk: float | None, delta: float | None, *, progress: bool
+) -> "Recertification":
+    """Return a fresh policy from a file of reviewed images."""
+    from secondlook.monitoring import read_labels, read_score_tables, recertify
+
+    tables = read_score_tables(scores, progress=progress)
+    return recertify(Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores))
+
+
+def _calibrate_from_service(location: str, risk: float | None, delta: float | None) -> tuple["Recertification", str]:
     """Return a fresh policy from the reviews of a service, and what it was made from in words."""
     from secondlook.imports import import_extra
     from secondlook.monitoring import recertify
@@ -252,58 +256,38 @@ def _calibrate_from_service(
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
     made = recertify(found.policy, found.tables, found.labels, risk=risk, delta=delta, data=f"service {found.where}")
-    return made, [used]
+    return made, used
 
 
-def _calibrate_again(
-    policy: Path | None,
-    scores: list[str] | None,
-    reviewed: str,
-    risk: float | None,
-    delta: float | None,
-    *,
-    progress: bool,
-) -> "Recertification":
-    """Return a fresh policy from reviewed images."""
-    from secondlook.monitoring import read_labels, read_score_tables, recertify
-
-    assert policy is not None, "checked before"
-    tables = read_score_tables(scores or [], progress=progress)
-    return recertify(
-        Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores or [])
-    )
-
-
-def _calibrate_run(run: "Run", settings: dict[str, Any], *, quiet: bool, progress: bool) -> Policy:
+def _calibrate_run(run: "Run", settings: dict[str, Any], printing: PrintingLong) -> Policy:
     """Return the policy from the labeled images of a run."""
     from secondlook.diagnosis import SetupWarning
     from secondlook.report import CalibrationWarning
     from secondlook.views import ViewWarning
 
     with warnings.catch_warnings():
-        if quiet:  # the run and the policy have them, too
+        if printing.quiet:  # the run and the policy have them, too
             for category in (CalibrationWarning, SetupWarning, ViewWarning):
                 warnings.simplefilter("ignore", category)
         if "coverage" in settings:
-            return run.threshold_for(**settings, progress=progress)
-        return run.certify(**settings, progress=progress)
+            return run.threshold_for(**settings, progress=printing.progress)
+        return run.certify(**settings, progress=printing.progress)
 
 
 def _learn_shifts(
-    run: "Run", policy: Policy, model: list[str] | None, images: int, settings: dict[str, Any], *, quiet: bool
+    run: "Run", policy: Policy, model: list[str] | None, images: int, execution: "Execution", *, quiet: bool
 ) -> Policy:
     """Return a policy that has also learned from corrupted images; say before what it takes."""
     from secondlook.monitoring import count_looks
-    from secondlook.report import SHIFTS
 
     if not quiet:
         used = min(images, run.record.data.images)
         typer.echo(
             f"Classifying corrupted versions of {used:,} images to learn from: {count_looks(policy, used):,} looks, "
-            f"kept in {run.path / SHIFTS}.",
+            f"kept in {run.path / run.SHIFTS}.",
             err=True,
         )
-    return run.learn_shifts(policy, model or None, images=images, **settings)
+    return run.learn_shifts(policy, model or None, n_images=images, execution=execution)
 
 
 def _choose_target(risk: float | None, delta: float, coverage: float | None, method: str | None) -> dict[str, Any]:
@@ -348,11 +332,6 @@ def _describe_next_step(policy: Policy, path: Path) -> str:
         return f"Next, in Python: secondlook.score({str(path)!r}, 'folder:new/', 'scores.parquet', classifier=...)"
     models = "".join(f" --model {quote(spec)}" for spec in specs)
     return f"Next: secondlook score --policy {quote(str(path))}{models} --data folder:new/ --out scores.parquet"
-
-
-def _describe_swap(path: Path) -> str:
-    """Return the command that puts a policy in force."""
-    return f"Next: curl --data-binary @{quote(str(path))} http://127.0.0.1:8000/v1/policy"
 
 
 def parse_class_risks(texts: list[str]) -> dict[str, float]:

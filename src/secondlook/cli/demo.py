@@ -9,6 +9,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from typer import Option
 
 from secondlook.arrays import Array, IntArray
 from secondlook.cli import options
@@ -32,15 +33,11 @@ The same with your own model and images:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path(
-        "demo"
-    ),
+    out: Annotated[Path, Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path("demo"),
     serve: Annotated[
-        bool, typer.Option("--serve", help="Then serve decisions, with a page to review images, and open it.")
+        bool, Option("--serve", help="Then serve decisions, with a page to review images, and open it.")
     ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")
-    ] = 8000,
+    port: Annotated[int, Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")] = 8000,
     quiet: options.Quiet = False,
 ) -> None:
     """Run all steps on handwritten digits; no data and no model needed.

@@ -1,44 +1,38 @@
-"""`secondlook export`: a policy and its classifier as one ONNX file that decides."""
+"""`export` writes a policy and its classifier as one ONNX file; `verify` compares that file with the library."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from secondlook.cli import options
+from secondlook.cli.options import LocalExecution, Printing, PrintingLong
 from secondlook.errors import ExportError
+
+FAILED = 3
+"""Exit code for scripts: the file decides otherwise."""
 
 
 def export(
-    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.onnx", help="ONNX file to write.")],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
-        ),
-    ] = None,
+    *,
+    policy: options.PolicyFile,
+    out: Annotated[Path, Option("--out", metavar="FILE.onnx", help="ONNX file to write.")],
+    model: options.PolicyModel = None,
     image_shape: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--image-shape",
             metavar="H,W,C",
             help="Height, width and channels of the images, where classifier and preprocessing leave them open.",
         ),
     ] = None,
     pixels: Annotated[
-        Literal["uint8", "float32"],
-        typer.Option("--pixels", help="Pixels that the file takes: uint8, or float32 in [0, 1]."),
+        Literal["uint8", "float32"], Option("--pixels", help="Pixels that the file takes: uint8, or float32 in [0, 1].")
     ] = "uint8",
-    allow_mismatch: Annotated[
-        bool,
-        typer.Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost."),
-    ] = False,
+    allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
-    config: options.Config = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    printing: Printing,
 ) -> None:
     """Write classifier, views, confidence and threshold as one ONNX file: pixels in, decisions out.
 
@@ -55,10 +49,7 @@ def export(
         allow_mismatch=allow_mismatch,
         overwrite=overwrite,
     )
-    if as_json:
-        typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
-    elif not quiet:
-        typer.echo(str(summary))
+    printing.print(summary.to_dict(), summary)
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
@@ -67,3 +58,42 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if len(sizes) != 3 or not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise ExportError(f"--image-shape {text!r} is not H,W,C; expected three numbers, such as 224,224,3.")
     return tuple(int(size) for size in sizes)
+
+
+def verify(
+    *,
+    file: Annotated[Path, Argument(metavar="FILE.onnx", help="ONNX file that export wrote.")],
+    policy: Annotated[Path, Option("--policy", metavar="FILE", help="Policy file that was exported.")],
+    data: options.Data,
+    model: options.PolicyModel = None,
+    tolerance: Annotated[
+        float | None,
+        Option(min=0, help="Largest difference of a confidence that is taken for rounding.", show_default="0.001"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        Option(min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"),
+    ] = None,
+    execution: LocalExecution,
+    printing: PrintingLong,
+) -> None:
+    """Compare an exported file with the library, image by image.
+
+    The exit code is 0 if all decisions are the same but for rounding, and 3 if not.
+
+    Example: secondlook verify decide.onnx --policy policy.json --data folder:val/
+    """
+    from secondlook.onnx_export import DEFAULT_DIFFERENCE, verify_decider
+
+    result = verify_decider(
+        file,
+        policy,
+        data,
+        classifier=model or None,
+        tolerance=DEFAULT_DIFFERENCE if tolerance is None else tolerance,
+        limit=limit,
+        **execution.settings(progress=printing.progress),
+    )
+    printing.print(result.to_dict(), result)
+    if not result.passed:
+        raise typer.Exit(FAILED)

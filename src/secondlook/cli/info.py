@@ -1,29 +1,49 @@
-"""`secondlook info`: what a run, a policy, an exported file or a model is, and how it came about."""
+"""`info` describes a run, a policy, an exported file or a model; `list` lists everything that is registered."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from typer import Argument
 
+from secondlook.classifiers import MODELS, Preprocessing, load_classifier
 from secondlook.cli import options
+from secondlook.cli.wording import word
+from secondlook.decisions import EXPORTS, INPUT_NAME, SCORE_FORMATS, list_outputs, load_decider
 from secondlook.errors import SecondLookError
+from secondlook.estimators import METHODS
+from secondlook.metrics import METRICS
+from secondlook.policies import POLICY_METADATA, Policy
+from secondlook.registry import Registry
+from secondlook.sources import SOURCES
 from secondlook.tables import TextTable
+from secondlook.views import PRESETS, STEPS
 
 if TYPE_CHECKING:
-    from secondlook.policies import Policy
     from secondlook.report import Run
 
 Facts = Mapping[str, object]
+
+REGISTRIES: Mapping[str, Mapping[str, Registry[Any]]] = {
+    "methods": {"method": METHODS},
+    "metrics": {"metric": METRICS},
+    "views": {"preset": PRESETS, "step": STEPS},
+    "models": {"model": MODELS},
+    "sources": {"source": SOURCES},
+    "exports": {"export": EXPORTS, "score file": SCORE_FORMATS},
+}
+"""The registries of each kind, by the titles of their columns."""
 
 
 def info(
     what: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="RUN|POLICY|DECIDER|MODEL",
             help="Run folder, policy file, file that export wrote, or model such as onnx:FILE.",
         ),
@@ -56,7 +76,7 @@ def describe(what: str) -> Facts:
     if path.is_dir():
         return _describe_run(path)
     if path.is_file() and path.suffix == ".json":
-        return _describe_policy_file(path)
+        return _describe_policy(Policy.load(path), path)
     if path.is_file() and path.suffix == ".onnx":
         return _describe_onnx_file(path)
     if ":" in what:
@@ -91,39 +111,20 @@ def _describe_run(path: Path) -> Facts:
 
 
 def _describe_predictions(run: "Run") -> Facts:
-    if run.settings.get("no_predictions"):
-        accuracies = run.evaluation.accuracy_from_image or 0.0, run.evaluation.accuracy_from_views or 0.0
-        described = "not kept"
-    else:
-        preds = run.predictions
-        accuracies = float(preds.correct("image").mean()), float(preds.correct("views").mean())
-        described = f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes"
-    image, views = (round(accuracy, 4) for accuracy in accuracies)
+    preds = run.predictions
+    image, views = (round(float(preds.correct(origin).mean()), 4) for origin in ("image", "views"))
+    described = f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes"
     return {"predictions": described, "accuracy from image": image, "accuracy from views": views}
 
 
-INTACT: Mapping[bool | None, str] = {
-    True: "as it was written",
-    False: "changed after it was written",
-    None: "unknown, since policies of versions 1 and 2 have no checksum",
-}
-
-
-def _describe_policy_file(path: Path) -> Facts:
-    from secondlook.policies import Policy
-
-    return _describe_policy(Policy.load(path), path)
-
-
-def _describe_policy(policy: "Policy", path: Path) -> Facts:
-    from secondlook.classifiers import Preprocessing
+def _describe_policy(policy: Policy, path: Path) -> Facts:
     from secondlook.evaluation import describe_prediction
 
     calibration = policy.rule.calibration
     images = policy.calibration.data if policy.calibration else ""
     return {
         "what": "policy",
-        "file": INTACT[policy.is_intact(path)],
+        "file": "as it was written" if policy.is_intact(path) else "changed after it was written",
         "rule": policy.rule.describe_threshold(),
         **_describe_tables(policy),
         "options": [f"{name} = {value}" for name, value in policy.options.items()],
@@ -145,19 +146,14 @@ def _describe_policy(policy: "Policy", path: Path) -> Facts:
 
 
 def _describe_onnx_file(path: Path) -> Facts:
-    from secondlook.classifiers import read_onnx_metadata
-    from secondlook.policies import POLICY_METADATA
 
-    if POLICY_METADATA not in read_onnx_metadata(path, str(path)):
+    if POLICY_METADATA not in OnnxFile(path, str(path)).read_metadata():
         return _describe_model(f"onnx:{path}")
     return _describe_decider(path)
 
 
 def _describe_decider(path: Path) -> Facts:
     """Return all facts about the policy of an exported file, and how the file is used."""
-    from secondlook.classifiers import read_onnx_opset
-    from secondlook.decisions import INPUT_NAME, list_outputs, load_decider
-
     decider = load_decider(path, device="cpu")
     record = decider.record
     looks = "one look after another, until the decision is clear" if record.adaptive else "all views of every image"
@@ -169,14 +165,14 @@ def _describe_decider(path: Path) -> Facts:
         "pixels": "0 to 255" if record.pixels == "uint8" else "0 to 1",
         "classes of the output": record.classes,
         "computes": looks,
-        "opset": read_onnx_opset(path, str(path)),
+        "opset": OnnxFile(path, str(path)).read_opset(),
         "size": f"{path.stat().st_size:,} bytes",
         "exported by": f"secondlook {record.secondlook}",
     }
     return facts if record.mismatch is None else {**facts, "guarantee": f"none, since {record.mismatch}"}
 
 
-def _describe_tables(policy: "Policy") -> Facts:
+def _describe_tables(policy: Policy) -> Facts:
     """Return the thresholds of classes, and the methods that were compared, where there are several."""
     rule = policy.rule
     tables = {
@@ -186,7 +182,7 @@ def _describe_tables(policy: "Policy") -> Facts:
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def _describe_monitoring(policy: "Policy") -> str:
+def _describe_monitoring(policy: Policy) -> str:
     """Return what the scores of new images can be compared with."""
     if policy.reference is None:
         return "nothing to compare new images with; calibrate again"
@@ -194,7 +190,7 @@ def _describe_monitoring(policy: "Policy") -> str:
     return f"a reference of {policy.reference.images:,} images{shifts}"
 
 
-def _describe_looks(policy: "Policy") -> Facts:
+def _describe_looks(policy: Policy) -> Facts:
     """Return how often a policy looks at an image, and when it stops."""
     schedule, calibration = policy.schedule, policy.calibration
     if schedule is None:
@@ -215,8 +211,6 @@ def _describe_looks(policy: "Policy") -> Facts:
 
 
 def _describe_model(spec: str) -> Facts:
-    from secondlook.classifiers import load_classifier
-
     model = load_classifier(spec)
     return {
         "what": "classifier",
@@ -240,3 +234,30 @@ def _format_value(value: object) -> str:
     if isinstance(value, list):
         return "\n".join(str(item) for item in value) or "none"
     return str(value)
+
+
+def list_kind(
+    kind: Annotated[
+        Literal["methods", "metrics", "views", "models", "sources", "exports"], Argument(help="What to list.")
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """List what is available, with a line on each.
+
+    Example: secondlook list metrics
+    """
+    registries = REGISTRIES[kind]
+    if as_json:
+        rows = {title: registry.to_rows() for title, registry in registries.items()}
+        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    from secondlook.cli.app import find_flags
+
+    console, flags = Console(), find_flags(["evaluate"])
+    for title, registry in registries.items():
+        table = Table(title, "summary", box=None, pad_edge=False)
+        for record in registry.values():
+            table.add_row(escape(record.form), escape(word(record.summary, flags)))
+            if warning := getattr(record, "warning", None):
+                table.add_row("", f"[yellow]{escape(warning)}[/]")
+        console.print(table)

@@ -1,16 +1,20 @@
 """Options that several commands share, settings files, and models as the command line names them."""
 
+import inspect
+import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from typer import Option
 
 from secondlook.arrays import Output
-from secondlook.classifiers import MODELS, check_device
+from secondlook.classifiers import MODELS, check_device, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
@@ -23,51 +27,31 @@ from secondlook.views import PRESETS
 
 if TYPE_CHECKING:
     from secondlook.classifiers import Classifier
-    from secondlook.predictions import Engine
 
-Models = Annotated[
-    list[str],
-    typer.Option(
-        "--model",
-        metavar="SPEC",
-        help=f"Classifier, such as onnx:model.onnx; repeat for an ensemble. Schemes: {', '.join(MODELS)}.",
-    ),
-]
-OutputOption = Annotated[
-    Output | None, typer.Option("--output", help="What the model outputs, where its file does not tell.")
-]
-Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")]
-Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="Standard deviation to divide by.")]
-Resize = Annotated[
-    str | None, typer.Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
-]
-Crop = Annotated[str | None, typer.Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")]
-ModelOptions = Annotated[
-    list[str] | None,
-    typer.Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
-]
-HeaderFromEnv = Annotated[
-    str | None,
-    typer.Option(
-        "--header-from-env",
-        metavar="NAME",
-        help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
-    ),
-]
-Data = Annotated[
-    str,
-    typer.Option(
-        "--data", metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. Schemes: {', '.join(SOURCES)}."
-    ),
-]
 VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
-AUTO_HELP = f"'auto' chooses views that suit the classifier and the images. {VIEWS_HELP}"
 METHODS_HELP = ", ".join(method.form for method in METHODS.values())
-METRICS_HELP = ", ".join(metric.form for metric in METRICS.values())
-Views = Annotated[str, typer.Option("--views", metavar="SET", help=AUTO_HELP)]
+PREDICT_FROM_HELP = "Predict the class from the image itself or from the mean over views."
+TOP_K_HELP = "Count a prediction as correct if the label is among the top k classes."
+ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
+SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
+
+PolicyFile = Annotated[Path, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")]
+PolicyModel = Annotated[
+    list[str] | None,
+    Option(
+        "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
+    ),
+]
+Data = Annotated[str, Option("--data", metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
+Views = Annotated[
+    str,
+    Option(
+        "--views", metavar="SET", help=f"'auto' chooses views that suit the classifier and the images. {VIEWS_HELP}"
+    ),
+]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--method",
         metavar="NAME",
         help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
@@ -76,117 +60,41 @@ Methods = Annotated[
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", metavar="NAME", help=f"Metric; may be repeated. Metrics: {METRICS_HELP}."),
+    Option(
+        "--metric",
+        metavar="NAME",
+        help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
+    ),
 ]
-Level = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
-Resamples = Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
-PredictFromOption = Annotated[
-    PredictFrom,
-    typer.Option("--predict-from", help="Predict the class from the image itself or from the mean over views."),
-]
+Level = Annotated[float, Option(help="Confidence level of the intervals.")]
+Resamples = Annotated[int, Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
+PredictFromOption = Annotated[PredictFrom, Option("--predict-from", help=PREDICT_FROM_HELP)]
 PredictFromOfRun = Annotated[
-    PredictFrom | None,
-    typer.Option(
-        "--predict-from",
-        help="Predict the class from the image itself or from the mean over views.",
-        show_default="as in the run",
-    ),
+    PredictFrom | None, Option("--predict-from", help=PREDICT_FROM_HELP, show_default="as in the run")
 ]
-TopK = Annotated[
-    int, typer.Option("--top-k", min=1, help="Count a prediction as correct if the label is among the top k classes.")
+TopK = Annotated[int, Option("--top-k", min=1, help=TOP_K_HELP)]
+TopKOfRun = Annotated[int | None, Option("--top-k", min=1, help=TOP_K_HELP, show_default="as in the run")]
+Seed = Annotated[int, Option(min=0, help="Random seed.")]
+AllowMismatch = Annotated[
+    bool, Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost.")
 ]
-TopKOfRun = Annotated[
-    int | None,
-    typer.Option(
-        "--top-k",
-        min=1,
-        help="Count a prediction as correct if the label is among the top k classes.",
-        show_default="as in the run",
-    ),
-]
-Delta = Annotated[float, typer.Option(help="Failure probability of the guarantee (0.001 means 99.9 % confidence).")]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
-BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
-]
-OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="Fail on an unreadable image, or skip and list it.")]
-OnErrorOfEngine = Annotated[
-    OnError | None,
-    typer.Option(
-        "--on-error",
-        help="Fail on an unreadable image, or skip and list it.",
-        show_default="fail; skip with --engine ray",
-    ),
-]
-EngineName = Annotated[
-    Literal["local", "ray"], typer.Option("--engine", help="Compute in this process, or on a Ray cluster.")
-]
-Address = Annotated[
+HeaderFromEnv = Annotated[
     str | None,
-    typer.Option(
-        "--address",
-        metavar="HOST:PORT",
-        help="Head node of the Ray cluster, or 'auto' for the cluster of this machine.",
-        show_default="RAY_ADDRESS, or a Ray that is started on this machine",
+    Option(
+        "--header-from-env",
+        metavar="NAME",
+        help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option("--workers", min=1, help="Maximum number of workers.", show_default="as many as the cluster holds"),
-]
-CpusPerWorker = Annotated[
-    float | None, typer.Option("--cpus-per-worker", min=0, help="CPUs per worker.", show_default="1")
-]
-GpusPerWorker = Annotated[
-    float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs per worker.", show_default="0")
+BatchSize = Annotated[
+    int | None, Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
 ]
 PartSize = Annotated[
     int | None,
-    typer.Option("--part-size", min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray"),
+    Option("--part-size", min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray"),
 ]
-Overwrite = Annotated[bool, typer.Option("--force", help="Replace an existing file that has other content.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def choose_on_error(on_error: OnError) -> OnError | None:
-    """Return what to pass on: the spec of a source may set it as well, so only a choice other than the default."""
-    return None if on_error == "fail" else on_error
-
-
-def require_partner(given: Mapping[str, object], partner: str, partner_value: object) -> None:
-    """Raise an error for an option that was given (neither None nor False) without the one that it belongs to."""
-    for option, value in given.items():
-        if value is not None and value is not False and not partner_value:
-            raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
-
-
-@contextmanager
-def open_engine(
-    engine: str,
-    address: str | None,
-    workers: int | None,
-    cpus_per_worker: float | None,
-    gpus_per_worker: float | None,
-    part_size: int | None = None,
-) -> "Iterator[Engine | None]":
-    """Yield the engine of a command; None to compute in this process. Options of a cluster need one."""
-    of_cluster = {
-        "address": address,
-        "workers": workers,
-        "cpus_per_worker": cpus_per_worker,
-        "gpus_per_worker": gpus_per_worker,
-    }
-    if engine == "local":
-        require_partner(
-            {f"--{name.replace('_', '-')}": value for name, value in of_cluster.items()}, "--engine ray", None
-        )
-        yield None
-        return
-    from secondlook.cluster import RayEngine
-
-    settings: dict[str, Any] = {**of_cluster, "part_size": part_size}
-    with RayEngine(**{name: value for name, value in settings.items() if value is not None}) as opened:
-        yield opened
+Overwrite = Annotated[bool, Option("--force", help="Replace an existing file that has other content.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def _hide_bars(wanted: bool) -> bool:
@@ -195,8 +103,8 @@ def _hide_bars(wanted: bool) -> bool:
     return wanted
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
+NoProgress = Annotated[bool, Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
 
 
 def _check_device(device: str) -> str:
@@ -206,59 +114,12 @@ def _check_device(device: str) -> str:
 
 Device = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="auto|cpu|cuda[:N]",
         callback=_check_device,
         help="Where to run the model: auto uses GPUs if it can, cuda all GPUs, cuda:N one of them.",
     ),
 ]
-
-
-def load_models(
-    specs: list[str],
-    *,
-    output: str | None = None,
-    mean: str | None = None,
-    std: str | None = None,
-    resize: str | None = None,
-    crop: str | None = None,
-    model_options: list[str] | None = None,
-    header_from_env: str | None = None,
-) -> "Classifier":
-    """Load a classifier, or an ensemble; options become part of its spec, so that it can be loaded again from there."""
-    from secondlook.classifiers import load_classifier
-
-    preprocessing = {"mean": mean, "std": std, "resize": resize, "crop": crop}
-    named = {"output": output, **preprocessing, "header_from_env": header_from_env}
-    options = {**named, **_parse_pairs(model_options or [])}
-    texts = [add_options(spec, options) for spec in specs]
-    if len(texts) == 1:
-        return load_classifier(texts[0])
-    members = [load_classifier(text) for text in texts]
-    return load_classifier(members, name=MEMBER_SEPARATOR.join(member.name for member in members))
-
-
-def _parse_pairs(pairs: list[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as 'threads=2'.")
-        options[name] = value
-    return options
-
-
-def add_options(text: str, given: Mapping[str, str | None]) -> str:
-    """Return the spec of a model with options that were given beside it; those that are None were not."""
-    options = {name: value for name, value in given.items() if value is not None}
-    if not options or ":" not in text:  # a text without a scheme is rejected with a hint when it is loaded
-        return text
-    from secondlook.classifiers import split_credentials
-
-    spec, shown = parse_spec(text, ClassifierError), split_credentials(text)[0]
-    for name in options.keys() & spec.options.keys():
-        raise ClassifierError(f"option {name!r} is given twice, in {shown!r} and as an option; give it once.")
-    return str(spec.with_options(options))
 
 
 def use_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -308,7 +169,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 Config = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--config",
         callback=use_config,
         is_eager=True,
@@ -316,3 +177,181 @@ Config = Annotated[
         help="TOML file of options; options on the command line override it.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Printing:
+    """A settings file, and what a command prints."""
+
+    config: Config = None
+    as_json: Json = False
+    quiet: Quiet = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether to print for people: neither nothing nor JSON."""
+        return not (self.quiet or self.as_json)
+
+    def print(self, content: Any, text: object) -> None:
+        """Print the content as JSON, or the text, or nothing."""
+        if self.as_json:
+            typer.echo(json.dumps(content, ensure_ascii=False))
+        elif not self.quiet:
+            typer.echo(str(text))
+
+
+@dataclass(frozen=True)
+class PrintingLong(Printing):
+    """The same of a command that takes long and shows progress bars."""
+
+    no_progress: NoProgress = False
+
+    @property
+    def progress(self) -> bool:
+        """Whether to show progress bars."""
+        return not (self.quiet or self.no_progress)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A classifier and how it is loaded."""
+
+    model: Annotated[
+        list[str],
+        Option(
+            "--model",
+            metavar="SPEC",
+            help=f"Classifier, such as onnx:model.onnx; repeat for an ensemble. Schemes: {', '.join(MODELS)}.",
+        ),
+    ]
+    output: Annotated[
+        Output | None, Option("--output", help="What the model outputs, where its file does not tell.")
+    ] = None
+    mean: Annotated[str | None, Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
+    std: Annotated[str | None, Option(metavar="S[,S,S]", help="Standard deviation to divide by.")] = None
+    resize: Annotated[
+        str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
+    ] = None
+    crop: Annotated[str | None, Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")] = None
+    model_options: Annotated[
+        list[str] | None,
+        Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
+    ] = None
+    header_from_env: HeaderFromEnv = None
+
+    def load(self) -> "Classifier":
+        """Load the classifier, or ensemble; its options become part of its spec, from which it can be loaded again."""
+        named = {name: value for name, value in asdict(self).items() if name not in ("model", "model_options")}
+        texts = [add_options(spec, named | _parse_pairs(self.model_options or [])) for spec in self.model]
+        if len(texts) == 1:
+            return load_classifier(texts[0])
+        members = [load_classifier(text) for text in texts]
+        return load_classifier(members, name=MEMBER_SEPARATOR.join(member.name for member in members))
+
+
+def _parse_pairs(pairs: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as 'threads=2'.")
+        options[name] = value
+    return options
+
+
+def add_options(text: str, given: Mapping[str, str | None]) -> str:
+    """Return the spec of a model with options that were given beside it; those that are None were not."""
+    options = {name: value for name, value in given.items() if value is not None}
+    if not options or ":" not in text:  # a text without a scheme is rejected with a hint when it is loaded
+        return text
+    spec, shown = parse_spec(text, ClassifierError), split_credentials(text)[0]
+    for name in options.keys() & spec.options.keys():
+        raise ClassifierError(f"option {name!r} is given twice, in {shown!r} and as an option; give it once.")
+    return str(spec.with_options(options))
+
+
+@dataclass(frozen=True)
+class LocalExecution:
+    """How a command runs a model in this process."""
+
+    batch_size: BatchSize = None
+    device: Device = "auto"
+    on_error: Annotated[OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail")] = None
+
+    def settings(self, *, progress: bool) -> dict[str, Any]:
+        """Return the arguments of the library."""
+        batch_size = self.batch_size or "auto"
+        return {"batch_size": batch_size, "device": self.device, "on_error": self.on_error, "progress": progress}
+
+
+@dataclass(frozen=True)
+class ClusterExecution(LocalExecution):
+    """How a command runs a model, in this process or on a cluster."""
+
+    on_error: Annotated[
+        OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail; skip with --engine ray")
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"], Option("--engine", help="Compute in this process, or on a Ray cluster.")
+    ] = "local"
+    address: Annotated[
+        str | None,
+        Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="Head node of the Ray cluster, or 'auto' for the cluster of this machine.",
+            show_default="RAY_ADDRESS, or a Ray that is started on this machine",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Option("--workers", min=1, help="Maximum number of workers.", show_default="as many as the cluster holds"),
+    ] = None
+    cpus_per_worker: Annotated[
+        float | None, Option("--cpus-per-worker", min=0, help="CPUs per worker.", show_default="1")
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None, Option("--gpus-per-worker", min=0, help="GPUs per worker.", show_default="0")
+    ] = None
+
+    @contextmanager
+    def open(self, *, progress: bool, part_size: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the arguments of the library, with a connected engine. Options of a cluster need one."""
+        settings = self.settings(progress=progress)
+        names = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.engine == "local":
+            require_partner({f"--{name.replace('_', '-')}": True for name in given}, "--engine ray", None)
+            yield settings
+            return
+        from secondlook.cluster import RayEngine
+
+        if part_size is not None:
+            given["part_size"] = part_size
+        with RayEngine(**given) as engine:
+            yield {**settings, "engine": engine}
+
+
+def require_partner(given: Mapping[str, object], partner: str, partner_value: object) -> None:
+    """Raise an error for an option that was given (neither None nor False) without the one that it belongs to."""
+    for option, value in given.items():
+        if value is not None and value is not False and not partner_value:
+            raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with one parameter for each field of its parameters that are dataclasses, as typer needs it."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)}
+    fields = {name: inspect.signature(cast(Any, group)).parameters for name, group in groups.items()}
+    expanded = [each for name, one in signature.parameters.items() for each in fields.get(name, {name: one}).values()]
+
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = cast(Any, group)(**{field: values.pop(field) for field in fields[name]})
+        command(**values)
+
+    run.__doc__ = command.__doc__
+    # Keyword-only parameters may have defaults in any order.
+    run.__signature__ = signature.replace(parameters=[each.replace(kind=each.KEYWORD_ONLY) for each in expanded])  # type: ignore[attr-defined]
+    return run

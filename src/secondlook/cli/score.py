@@ -1,50 +1,50 @@
-"""`secondlook score`: apply a policy to new images, and hand the rejected ones to people."""
+"""Commands on new images: `score` applies a policy to them, `monitor` tells whether its guarantee still holds."""
 
-import json
 import warnings
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from secondlook.cli import options
+from secondlook.cli.options import ClusterExecution, PrintingLong
 from secondlook.errors import DecisionError
 
 if TYPE_CHECKING:
+    from secondlook.monitoring import MonitoredScores
     from secondlook.predictions import Predictions
+
+ALARM = 3
+"""Exit code for cron jobs: something is wrong with the images or the guarantee."""
+PAGE = "monitor.html"
 
 
 def score(
+    *,
     data: options.Data,
     out: Annotated[
         str,
-        typer.Option(
+        Option(
             "--out",
             metavar="FILE|DIR|URL",
             help="File to write (.parquet, .csv or .jsonl), or a folder or URL such as s3://bucket/scores for Parquet "
             "parts.",
         ),
     ],
-    policy: Annotated[
-        Path | None, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")
-    ] = None,
+    policy: Annotated[Path | None, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")] = None,
     decider: Annotated[
-        Path | None,
-        typer.Option("--decider", metavar="FILE.onnx", help="ONNX file that export wrote, instead of a policy."),
+        Path | None, Option("--decider", metavar="FILE.onnx", help="ONNX file that export wrote, instead of a policy.")
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
-        ),
-    ] = None,
+    model: options.PolicyModel = None,
     header_from_env: options.HeaderFromEnv = None,
     per_view: Annotated[
-        bool, typer.Option("--per-view", help="Also write the class predicted from each view and its probability.")
+        bool, Option("--per-view", help="Also write the class predicted from each view and its probability.")
     ] = False,
     audit: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--audit",
             metavar="FRACTION",
             help="Mark about this fraction of the accepted images for review, such as 0.01; secondlook monitor tells "
@@ -52,37 +52,24 @@ def score(
         ),
     ] = None,
     rejected: Annotated[
-        Path | None, typer.Option("--rejected", metavar="DIR", help="Folder for rejected images, by predicted class.")
+        Path | None, Option("--rejected", metavar="DIR", help="Folder for rejected images, by predicted class.")
     ] = None,
-    link: Annotated[bool, typer.Option("--link", help="Link rejected images instead of copying them.")] = False,
+    link: Annotated[bool, Option("--link", help="Link rejected images instead of copying them.")] = False,
     export: Annotated[
         list[str] | None,
-        typer.Option("--export", metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE."),
+        Option("--export", metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE."),
     ] = None,
-    export_all: Annotated[bool, typer.Option("--export-all", help="Export accepted images too.")] = False,
+    export_all: Annotated[bool, Option("--export-all", help="Export accepted images too.")] = False,
     image_prefix: Annotated[
-        str | None, typer.Option(metavar="URL", help="URL that, followed by an image's id, serves it to Label Studio.")
+        str | None, Option(metavar="URL", help="URL that, followed by an image's id, serves it to Label Studio.")
     ] = None,
     level: options.Level = 0.95,
     seed: options.Seed = 0,
-    batch_size: options.BatchSize = None,
-    device: options.Device = "auto",
-    engine: options.EngineName = "local",
-    address: options.Address = None,
-    workers: options.Workers = None,
-    cpus_per_worker: options.CpusPerWorker = None,
-    gpus_per_worker: options.GpusPerWorker = None,
+    execution: ClusterExecution,
     part_size: options.PartSize = None,
-    on_error: options.OnErrorOfEngine = None,
-    allow_mismatch: Annotated[
-        bool,
-        typer.Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost."),
-    ] = False,
+    allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
-    config: options.Config = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
+    printing: PrintingLong,
 ) -> None:
     """Accept or reject the prediction for every new image. An interrupted job resumes when run again.
 
@@ -91,14 +78,20 @@ def score(
     from secondlook.decisions import load_decider
     from secondlook.decisions import score as score_images
 
-    _check_decider(policy, decider, engine)
+    if (policy is None) == (decider is None):
+        given = "neither --policy nor --decider is" if policy is None else "both --policy and --decider are"
+        raise DecisionError(f"{given} given; pass one of them.")
+    if decider is not None and execution.engine != "local":
+        raise DecisionError("--engine ray does not go with --decider; score with --policy, or omit --engine.")
     options.require_partner({"--header-from-env": header_from_env}, "--model", model)
     options.require_partner({"--link": link}, "--rejected", rejected)
     options.require_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
     specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()]
-    with options.open_engine(engine, address, workers, cpus_per_worker, gpus_per_worker, part_size) as opened:
+    with execution.open(progress=printing.progress, part_size=part_size) as settings:
+        if decider is not None:
+            settings["device"] = "auto"
         summary = score_images(
-            load_decider(decider, device=device) if decider is not None else policy or "",
+            load_decider(decider, device=execution.device) if decider is not None else policy or "",
             data,
             out,
             classifier=specs or None,
@@ -111,28 +104,13 @@ def score(
             exports=export or [],
             export_all=export_all,
             image_prefix=image_prefix,
-            batch_size=batch_size or "auto",
-            device=device if decider is None else "auto",
-            progress=not (quiet or no_progress),
             allow_mismatch=allow_mismatch,
             overwrite=overwrite,
-            engine=opened,
             part_size=part_size,
-            on_error=on_error,
-            on_first_predictions=None if quiet else _warn_of_harmful_views,
+            on_first_predictions=None if printing.quiet else _warn_of_harmful_views,
+            **settings,
         )
-    if as_json:
-        typer.echo(json.dumps(summary.to_dict(), ensure_ascii=False))
-    elif not quiet:
-        typer.echo(str(summary))
-
-
-def _check_decider(policy: Path | None, decider: Path | None, engine: str) -> None:
-    if (policy is None) == (decider is None):
-        given = "neither --policy nor --decider is" if policy is None else "both --policy and --decider are"
-        raise DecisionError(f"{given} given; pass one of them.")
-    if decider is not None and engine != "local":
-        raise DecisionError("--engine ray does not go with --decider; score with --policy, or omit --engine.")
+    printing.print(summary.to_dict(), summary)
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:
@@ -142,3 +120,98 @@ def _warn_of_harmful_views(preds: "Predictions") -> None:
     message = describe_harmful_views(preds)
     if message is not None:
         warnings.warn(message, ViewWarning, stacklevel=1)
+
+
+def monitor(
+    *,
+    policy: options.PolicyFile,
+    scores: Annotated[
+        list[str],
+        Option(
+            "--scores",
+            metavar="PATTERN|DIR|URL",
+            help="Score files in Parquet, such as 'scores/*.parquet', or a folder or URL of parts; may be repeated.",
+        ),
+    ],
+    out: Annotated[Path, Option("--out", metavar="DIR", help="Folder for the page, the numbers and the state.")],
+    reviewed: Annotated[
+        Path | None,
+        Option("--reviewed", metavar="FILE.csv", help="Reviewed audits: a CSV file with the columns id,label."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        Option(
+            "--data",
+            metavar="SPEC",
+            help=f"The images that were scored, to show the worst of them. {options.SOURCES_HELP}",
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        Option(
+            help="Probability of a false alarm, over a stream of any length, of either test.",
+            show_default="0.05, or as before",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None, Option(min=1, help="Images per window of the timeline.", show_default="500, or as before")
+    ] = None,
+    burn_in: Annotated[
+        int | None,
+        Option("--burn-in", min=0, help="Images needed to say that all is well.", show_default="100, or as before"),
+    ] = None,
+    seed: Annotated[int | None, Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
+    shuffle: Annotated[
+        bool,
+        Option(
+            "--shuffle", help="Read the images of each file in random order: for folders sorted by class, not by time."
+        ),
+    ] = False,
+    printing: PrintingLong,
+) -> None:
+    """Tell whether new images still look like the calibration images, and whether the guarantee still holds.
+
+    Only files that were not read before are read. The exit code is 0 if all is well and 3 on an alarm.
+
+    Example: secondlook monitor --policy policy.json --scores 'scores/*.parquet' --out monitor/
+    """
+    from secondlook.monitoring import monitor_scores
+    from secondlook.report import write_monitor_page
+    from secondlook.sources import open_source
+
+    source = None if data is None else open_source(data)
+    result = monitor_scores(
+        policy,
+        scores,
+        out,
+        reviewed=reviewed,
+        alpha=alpha,
+        window=window,
+        burn_in=burn_in,
+        seed=seed,
+        shuffle=shuffle,
+        progress=printing.progress,
+    )
+    labels = "labels.csv" if reviewed is None else str(reviewed)
+    patterns = "".join(f" --scores {quote(pattern)}" for pattern in scores)
+    command = (
+        f"secondlook calibrate --reviewed {quote(labels)} --policy {quote(str(policy))}{patterns} --out fresh.json"
+    )
+    page = write_monitor_page(result.monitor, out / PAGE, source=source, command=command)
+    following = [f"Next: {command}"] if result.status.alarm else []
+    printing.print(
+        result.to_dict(), "\n".join([str(result.status), "", *_list_news(result), f"Page: {page}", *following])
+    )
+    if result.status.alarm:
+        raise typer.Exit(ALARM)
+
+
+def _list_news(result: "MonitoredScores") -> list[str]:
+    """Return what was read now, in a line each."""
+    lines = [f"New score files: {result.new_files:,}"]
+    if result.new_labels or result.ignored_labels:
+        ignored = f" ({result.ignored_labels:,} of images that were not audited are not used)"
+        lines.append(f"New labels: {result.new_labels:,}{ignored if result.ignored_labels else ''}")
+    if result.queue is not None:
+        lines.append(f"To review: {result.queue}")
+    return lines

@@ -1,14 +1,22 @@
-"""`secondlook serve`: decisions over HTTP, a review queue in the browser and a dashboard."""
+"""`serve` decides over HTTP, with a review queue and a dashboard; `token` manages who may use it, and what for."""
 
+import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from secondlook.cli import options
 from secondlook.errors import ServingError
+from secondlook.imports import import_extra
+from secondlook.tables import format_table
+
+if TYPE_CHECKING:
+    from secondlook.serving import TokenFile
 
 DATABASE_VARIABLE = "SECONDLOOK_DATABASE"
 PACKAGES = ("fastapi", "uvicorn", "httptools", "sqlalchemy", "prometheus_client", "argon2", "python_multipart")
@@ -16,23 +24,18 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def serve(
-    policy: Annotated[Path, typer.Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")],
+    policy: options.PolicyFile,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Folder for decisions, images to review and tokens.")
+        Path, Option("--data-dir", metavar="DIR", help="Folder for decisions, images to review and tokens.")
     ],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
-        ),
-    ] = None,
+    model: options.PolicyModel = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond this machine, tokens are needed (secondlook token).")
+        str, Option(help="Address to listen on; beyond this machine, tokens are needed (secondlook token).")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
     database: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             envvar=DATABASE_VARIABLE,
             help="PostgreSQL database for several instances: postgresql://USER:PASSWORD@HOST/NAME.",
@@ -41,43 +44,38 @@ def serve(
     ] = None,
     audit: Annotated[
         float | None,
-        typer.Option(
-            metavar="FRACTION", help="Also have about this fraction of the accepted images reviewed, such as 0.01."
-        ),
+        Option(metavar="FRACTION", help="Also have about this fraction of the accepted images reviewed, such as 0.01."),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="DURATION",
             help="Remove stored images after this time, reviewed or not, such as 30d, 12h or 45m.",
             show_default="never",
         ),
     ] = None,
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Store no images: reviewers see ids and file names only.")
+        bool, Option("--no-store", help="Store no images: reviewers see ids and file names only.")
     ] = False,
     lease: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
+        str, Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
     ] = "5m",
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images that are looked at together.")] = 32,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Images that are looked at together.")] = 32,
     max_wait: Annotated[
-        float,
-        typer.Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others."),
+        float, Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others.")
     ] = 2.0,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", min=1, help="Images that may wait; more get 429 and come back later.")
+        int, Option("--max-waiting", min=1, help="Images that may wait; more get 429 and come back later.")
     ] = 512,
-    max_body: Annotated[int, typer.Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
-    max_pixels: Annotated[int, typer.Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
+    max_body: Annotated[int, Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
+    max_pixels: Annotated[int, Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TLS certificate as a PEM file, to serve https.")
+        Path | None, Option(metavar="FILE", help="TLS certificate as a PEM file, to serve https.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")] = None,
+    key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate.")] = None,
     device: options.Device = "auto",
     config: options.Config = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Log warnings and errors only, not every request.")
-    ] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Log warnings and errors only, not every request.")] = False,
 ) -> None:
     """Serve decisions over HTTP, with a page to review doubtful images and a dashboard.
 
@@ -119,8 +117,6 @@ def start(
     **settings: Any,
 ) -> None:
     """Serve a policy with the settings of `ServiceOptions` until the process is asked to stop."""
-    from secondlook.imports import import_extra
-
     for package in PACKAGES:
         import_extra(package, feature="the service", extra="serve")
     from secondlook.serving import ServiceOptions, configure_logging, open_service, run_server
@@ -140,3 +136,71 @@ def parse_duration(text: str) -> float:
 
 def _announce(url: str) -> None:
     typer.echo(f"Serving at {url}: dashboard {url}/, review {url}/review, API {url}/docs. Stop with Ctrl-C.")
+
+
+token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
+
+DataDir = Annotated[Path, Option("--data-dir", metavar="DIR", help="Data folder of the service.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Whose token it is; stands on the labels of a reviewer.")]
+RoleOption = Annotated[
+    Literal["client", "reviewer", "admin"],
+    Option(
+        "--role", help="What it is for: client sends images, reviewer reviews them, admin does both and swaps policies."
+    ),
+]
+
+
+@token.command("add")
+def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.Json = False) -> None:
+    """Make an access token; it is shown only now, since only its hash is kept.
+
+    Example: secondlook token add Anna --role reviewer --data-dir service/
+    """
+    made = _open_tokens(data_dir).add(name, role)
+    if as_json:
+        typer.echo(json.dumps({"name": name, "role": role, "token": made}))
+        return
+    typer.echo(f"Token of {name} ({role}), shown only now:\n\n{made}\n")
+    if role == "client":
+        typer.echo("Programs send it as the header 'Authorization: Bearer TOKEN', or as Client(url, token=TOKEN).")
+    else:
+        typer.echo("Paste it into the login page of the service; programs send it as 'Authorization: Bearer TOKEN'.")
+
+
+@token.command("list")
+def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
+    """List whose tokens there are.
+
+    Example: secondlook token list --data-dir service/
+    """
+    rows = [
+        {
+            "name": record.name,
+            "role": record.role,
+            "created": datetime.fromtimestamp(record.created_at, UTC).isoformat(timespec="seconds"),
+        }
+        for record in _open_tokens(data_dir).list()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, ensure_ascii=False))
+    elif rows:
+        typer.echo(format_table([list(rows[0]), *(list(row.values()) for row in rows)]))
+    else:
+        typer.echo(f"No tokens in {data_dir}: a service with it serves only this machine, and everyone on it.")
+
+
+@token.command("remove")
+def remove_token(name: Name, data_dir: DataDir) -> None:
+    """Remove an access token: whoever uses it, or is logged in by it, is refused from then on.
+
+    Example: secondlook token remove Anna --data-dir service/
+    """
+    _open_tokens(data_dir).remove(name)
+    typer.echo(f"Removed the token of {name}: it is refused from now on, also by a service that is running.")
+
+
+def _open_tokens(data_dir: Path) -> "TokenFile":
+    import_extra("argon2", feature="the service", extra="serve")
+    from secondlook.serving import open_tokens
+
+    return open_tokens(data_dir)

@@ -1,27 +1,28 @@
-"""`secondlook views`: draw every view of an image, and propose candidate views to search in."""
+"""`views` draws every view of an image, and proposes candidate views to search in."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from secondlook.cli import options
 from secondlook.diagnosis import CANDIDATE_KINDS
 from secondlook.errors import ViewError
 
-app = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
+views = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
 
 
-@app.command("show")
+@views.command("show")
 def show_views(
-    views: Annotated[str, typer.Argument(metavar="SET", help=options.VIEWS_HELP)],
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="Image file: JPEG, PNG, WebP, BMP or TIFF.")],
+    views: Annotated[str, Argument(metavar="SET", help=options.VIEWS_HELP)],
+    image: Annotated[Path, Argument(metavar="IMAGE", help="Image file: JPEG, PNG, WebP, BMP or TIFF.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Image file to write.", show_default="IMAGE-views.png")
+        Path | None, Option("--output", "-o", help="Image file to write.", show_default="IMAGE-views.png")
     ] = None,
-    paper: Annotated[bool, typer.Option("--paper", help="Also print the views in the notation of the paper.")] = False,
+    paper: Annotated[bool, Option("--paper", help="Also print the views in the notation of the paper.")] = False,
     max_pixels: Annotated[
-        int, typer.Option(min=1, help="Maximum number of pixels of the image, checked before decoding.")
+        int, Option(min=1, help="Maximum number of pixels of the image, checked before decoding.")
     ] = 100_000_000,
 ) -> None:
     """Draw every view of an image, each with its text below.
@@ -36,7 +37,7 @@ def show_views(
     try:
         pixels = read_image(image, max_pixels=max_pixels, max_bytes=3 * max_pixels)
     except UnreadableImageError as error:
-        repair = "make it smaller, or raise --max-pixels" if "max_pixels" in error.reason else "repair it"
+        repair = "make it smaller, or raise --max-pixels" if error.limit is not None else "repair it"
         raise ViewError(f"image {image} cannot be read: {error.reason}; {repair}.") from None
     sheet = contact_sheet(pixels, view_set)
     try:
@@ -49,13 +50,13 @@ def show_views(
     typer.echo(f"{len(view_set)} views of {image} written to {target}")
 
 
-@app.command("candidates")
+@views.command("candidates")
 def propose_views(
-    kind: Annotated[str, typer.Argument(help=f"Kind of images: {', '.join(CANDIDATE_KINDS)}.")] = "natural",
-    image_size: Annotated[int, typer.Option(help="Side of the classifier's input in pixels.")] = 32,
-    number: Annotated[int, typer.Option("-n", "--number", help="Number of views, the gentlest first.")] = 100,
+    kind: Annotated[str, Argument(help=f"Kind of images: {', '.join(CANDIDATE_KINDS)}.")] = "natural",
+    image_size: Annotated[int, Option(help="Side of the classifier's input in pixels.")] = 32,
+    number: Annotated[int, Option("-n", "--number", help="Number of views, the gentlest first.")] = 100,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Text file to write.", show_default="standard output")
+        Path | None, Option("--output", "-o", help="Text file to write.", show_default="standard output")
     ] = None,
 ) -> None:
     """Propose candidate views for secondlook search.

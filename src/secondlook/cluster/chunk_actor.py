@@ -7,17 +7,18 @@ import time
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import secondlook
 from secondlook import errors
-from secondlook.classifiers import limit_threads
 from secondlook.cluster.connection import summarize_error
-from secondlook.errors import ClusterError, SecondLookError
+from secondlook.errors import ANY, ClusterError, Repair, SecondLookError
 from secondlook.predictions import Worker
 from secondlook.sources import Source, Subset
+from secondlook.threads import limit_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,18 +62,26 @@ class ChunkActor:
         # Nothing is loaded here: Ray would start a process again and again that dies in its constructor.
         self._settings = settings
         self._name = f"{socket.gethostname()}:{os.getpid()}"
-        self._worker: Worker | None = None
-        self._source: Source | None = None
 
     def __call__(self, tasks: "pa.Table") -> "pa.Table":
-        """Return a row for each chunk: number, content, worker, seconds; and an error with its message, or None."""
+        """Return a row for each chunk: number, content, worker, seconds; or one with an error."""
+        import pyarrow as pa
+
         chunks = tasks.to_pylist()
         try:
             self._begin(chunks)
-            return make_results([self._compute(chunk) for chunk in chunks])
+            rows = [self._compute(chunk) for chunk in chunks]
         except SecondLookError as error:
-            name, message = encode_error(error)
-        return make_results([{"number": chunks[0]["number"], "error": name, "message": message}])
+            rows = [{"number": chunks[0]["number"], "error": encode_error(error)}]
+        types = {
+            "number": pa.int64(),
+            "content": pa.large_binary(),
+            "worker": pa.large_string(),
+            "seconds": pa.float64(),
+            "error": pa.large_binary(),
+        }
+        # Without a schema, NumPy would cut zeros off the end of `content`.
+        return pa.Table.from_pylist(rows, schema=pa.schema(list(types.items())))
 
     def _begin(self, chunks: "list[dict[str, Any]]") -> None:
         import ray
@@ -85,13 +94,17 @@ class ChunkActor:
         tries = ray.get(self._settings.tries.begin.remote(chunks[0]["number"]))
         if tries > MAX_TRIES:
             raise ClusterError(
-                f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory; try these"
-                " images on one machine, pass a smaller part_size=, or remove the image that cannot be decoded."
+                f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory",
+                repair=Repair(
+                    "try these images on one machine, pass a smaller {part_size}, or remove the image that cannot be"
+                    " decoded",
+                    part_size=ANY,
+                ),
             )
 
     def _compute(self, chunk: dict[str, Any]) -> dict[str, Any]:
         try:
-            worker, source = self._load_worker(), self._load_source(chunk)
+            worker, source = self._worker, self._load_source(chunk)
             started = time.perf_counter()
             content = worker(chunk["number"], source)
         except SecondLookError:
@@ -104,54 +117,35 @@ class ChunkActor:
         seconds = time.perf_counter() - started
         return {"number": chunk["number"], "content": content, "worker": self._name, "seconds": seconds}
 
-    def _load_worker(self) -> Worker:
-        if self._worker is None:
-            import ray
+    @cached_property
+    def _worker(self) -> Worker:
+        import ray
 
-            limit_threads(self._settings.threads)
-            self._worker = pickle.loads(ray.get(self._settings.load_worker))()
-        return self._worker
+        limit_threads(self._settings.threads)
+        worker: Worker = pickle.loads(ray.get(self._settings.load_worker))()
+        return worker
+
+    @cached_property
+    def _whole_source(self) -> Source:
+        import ray
+
+        source: Source = ray.get(self._settings.whole_source)
+        return source
 
     def _load_source(self, chunk: dict[str, Any]) -> Source:
         if chunk["source"] is not None:
             source: Source = pickle.loads(zlib.decompress(chunk["source"]))
             return source
-        if self._source is None:
-            import ray
-
-            self._source = ray.get(self._settings.whole_source)
-        positions = np.arange(chunk["start"], chunk["stop"])
-        return Subset(self._source, positions, self._source.spec, self._source.on_error)
+        whole = self._whole_source
+        return Subset(whole, np.arange(chunk["start"], chunk["stop"]), whole.spec, whole.on_error)
 
 
-def make_results(rows: "list[dict[str, Any]]") -> "pa.Table":
-    """Return what the actor returns. Without a schema, NumPy would cut zeros off the end of `content`."""
-    import pyarrow as pa
-
-    return pa.Table.from_pylist(
-        rows,
-        schema=pa.schema(
-            [
-                ("number", pa.int64()),
-                ("content", pa.large_binary()),
-                ("worker", pa.large_string()),
-                ("seconds", pa.float64()),
-                ("error", pa.large_string()),
-                ("message", pa.large_string()),
-            ]
-        ),
-    )
-
-
-def encode_error(error: SecondLookError) -> tuple[str, str]:
-    """Return the name of the nearest class of an error that is in `secondlook.errors`, and the sentence."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__), str(error)
-
-
-def rebuild_error(name: str, message: str) -> SecondLookError:
-    """Return the error of a worker, from its description."""
-    kind: type[SecondLookError] = getattr(errors, name)
-    return kind.__new__(kind, message)  # not every __init__ takes a message
+def encode_error(error: SecondLookError) -> bytes:
+    """Pickle an error as the nearest of its classes that is in `secondlook.errors`, which every process knows."""
+    kind: Any = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    known = kind.__new__(kind)
+    known.__dict__.update(error.__dict__)
+    return pickle.dumps(known)
 
 
 def _describe(chunks: "list[dict[str, Any]]") -> str:

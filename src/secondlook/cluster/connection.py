@@ -32,71 +32,64 @@ def connect(address: str | None) -> Iterator[Any]:
     with ExitStack() as at_end:
         at_end.enter_context(_quiet())
         if ray.is_initialized():
-            _check_same_cluster(ray, address)
+            connected = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", "local", connected):
+                raise ClusterError(
+                    f"is another Ray cluster than {connected}, which this process is connected to",
+                    argument="address",
+                    value=address,
+                    repair="call ray.shutdown() first, or pass no address",
+                )
         else:
             _start(ray, address)
             at_end.callback(ray.shutdown)
         yield ray
 
 
-def _check_same_cluster(ray: Any, address: str | None) -> None:
-    connected = ray.get_runtime_context().gcs_address
-    if address in (None, "auto", "local", connected):
-        return
-    raise ClusterError(
-        f"this process is connected to the Ray cluster {connected} already, and address={address!r} is another; call"
-        " ray.shutdown() first, or pass no address."
-    )
-
-
 def _start(ray: Any, address: str | None) -> None:
     if address not in (None, "auto", "local"):
         check_address(str(address))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL, "include_dashboard": False}
     try:
-        with _environment(RAY_USAGE_STATS_ENABLED="0"):
-            ray.init(address=address or "local", **quiet)
+        ray.init(address=address or "local", **quiet)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ClusterError(
-            f"Ray cannot be used with address={address!r}: {reason}; run this on a machine of a running cluster, with"
-            " the same versions of Ray and Python, or pass address='host:port' of its head node."
+            f"cannot be used: {reason}; run this on a machine of a running cluster, with the same versions of Ray and"
+            " Python, or pass 'host:port' of its head node",
+            argument="address",
+            value=address,
         ) from error
 
 
 def check_address(address: str) -> None:
     """Raise `ClusterError` unless an address is 'host:port' and something like a Ray head answers there."""
+    fault = _find_fault(address)
+    if fault is not None:
+        raise ClusterError(fault, argument="address", value=address)
+
+
+def _find_fault(address: str) -> str | None:
     if address.startswith("ray://"):
-        raise ClusterError(
-            f"address={address!r} is a Ray Client, which cannot be used; run this on the cluster by 'ray job submit',"
-            " or on one of its machines with address='host:port' of the head node (port 6379 by default)."
+        return (
+            "is a Ray Client, which cannot be used; run this on the cluster by 'ray job submit', or on one of its"
+            " machines with 'host:port' of the head node (port 6379 by default)"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ClusterError(
-            f"address={address!r}; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'."
-        )
+        return "is invalid; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'"
     try:
-        answer = _greet(host.strip("[]"), int(port))
+        with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT) as connection:
+            connection.settimeout(SECONDS_TO_CONNECT)
+            connection.sendall(_HTTP_2_GREETING)
+            answer = connection.recv(9)
     except OSError as error:
         reason = error.strerror or summarize_error(error)
-        raise ClusterError(
-            f"no Ray cluster at address={address!r}: {reason}; start one with 'ray start', or pass the address of its"
-            " head node."
-        ) from error
+        return f"is no Ray cluster: {reason}; start one with 'ray start', or pass the address of its head node"
     if len(answer) < 4 or answer[3] != _SETTINGS_FRAME:
-        raise ClusterError(
-            f"what listens at address={address!r} is not the head of a Ray cluster; pass its address, whose port is"
-            " 6379 by default (8265 is that of the dashboard)."
-        )
-
-
-def _greet(host: str, port: int) -> bytes:
-    """Return the beginning of what a server answers to a client that speaks HTTP/2."""
-    with socket.create_connection((host, port), SECONDS_TO_CONNECT) as connection:
-        connection.settimeout(SECONDS_TO_CONNECT)
-        connection.sendall(_HTTP_2_GREETING)
-        return connection.recv(9)
+        return "is not the head of a Ray cluster; pass its address, with port 6379 by default (8265 is the dashboard)"
+    return None
 
 
 def summarize_error(error: BaseException) -> str:
@@ -107,21 +100,6 @@ def summarize_error(error: BaseException) -> str:
         cause = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", message, re.MULTILINE)
         return (cause.group(1) if cause else first_line).rstrip(".")
     return f"{type(error).__name__}: {first_line}".rstrip(".: ")
-
-
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Set environment variables, also for processes that are started in the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

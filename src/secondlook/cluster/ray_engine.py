@@ -1,16 +1,18 @@
 """The engine that computes chunks on a Ray cluster, by Ray Data."""
 
+import itertools
 import math
+import pickle
 import warnings
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import secondlook
-from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, WorkerSettings, rebuild_error
+from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, WorkerSettings
 from secondlook.cluster.connection import connect, silence_native_code, summarize_error
-from secondlook.errors import ClusterError
+from secondlook.errors import ANY, ClusterError, Repair
 from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker
 from secondlook.sources import Source
 
@@ -51,17 +53,16 @@ class RayEngine(Engine):
     ) -> None:
         for name, count in (("workers", workers), ("part_size", part_size)):
             if count is not None and (type(count) is not int or count < 1):
-                raise ClusterError(f"{name}={count!r}; expected a positive integer.")
+                raise ClusterError("is invalid; expected a positive integer", argument=name, value=count)
         for name, share in (("cpus_per_worker", cpus_per_worker), ("gpus_per_worker", gpus_per_worker)):
             if not 0 <= share < math.inf or (share > 1 and share != int(share)):
-                raise ClusterError(f"{name}={share!r}; expected a fraction up to 1, or an integer.")
+                fault = "is invalid; expected a fraction up to 1, or an integer"
+                raise ClusterError(fault, argument=name, value=share)
         if cpus_per_worker == gpus_per_worker == 0:
-            raise ClusterError("cpus_per_worker=0 and gpus_per_worker=0; expected at least one above 0.")
-        self.address = address
-        self.workers = workers
-        self.cpus_per_worker = cpus_per_worker
-        self.gpus_per_worker = gpus_per_worker
-        self.part_size = part_size
+            repair = Repair("pass {gpus_per_worker} above 0 as well", gpus_per_worker=ANY)
+            raise ClusterError("needs GPUs", argument="cpus_per_worker", value=0, repair=repair)
+        self.address, self.workers, self.part_size = address, workers, part_size
+        self.cpus_per_worker, self.gpus_per_worker = cpus_per_worker, gpus_per_worker
         self._connection: ExitStack | None = None
         """What stays open in a `with` statement."""
 
@@ -86,13 +87,16 @@ class RayEngine(Engine):
             initial = self._count_workers(ray)
             settings = self._send(ray, load_worker, source)
             at_end.callback(ray.kill, settings.tries)
-            tasks = (_make_task(ray, source, chunking.indices_of(number), number) for number in numbers)
-            with _ignore_warnings_of_ray():
-                batches = self._start(ray, list(tasks), settings, initial)
+            tasks = [_make_task(ray, source, chunking.indices_of(number), number) for number in numbers]
+            with warnings.catch_warnings():  # Ray Data uses its own deprecated settings
+                warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"ray\.")
+                batches = self._start(ray, tasks, settings, initial)
             at_end.callback(batches.close)
             try:
-                for batch in batches:
-                    yield from _read_results(batch.to_pylist())
+                for row in itertools.chain.from_iterable(batch.to_pylist() for batch in batches):
+                    if row["error"] is not None:
+                        raise pickle.loads(row["error"])
+                    yield ComputedChunk(row["number"], row["content"], row["worker"], row["seconds"])
             except ray.exceptions.RayError as error:
                 raise ClusterError(
                     f"the workers of the Ray cluster failed: {summarize_error(error)}; install the same versions of"
@@ -129,26 +133,27 @@ class RayEngine(Engine):
         if not fitting:
             largest = {kind: max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU")}
             raise ClusterError(
-                f"no machine of the Ray cluster has enough for cpus_per_worker={self.cpus_per_worker:g} and"
-                f" gpus_per_worker={self.gpus_per_worker:g}; the largest have {largest['CPU']:g} CPUs and"
-                f" {largest['GPU']:g} GPUs; pass smaller numbers, or add machines with more."
+                "no machine of the Ray cluster has enough for a worker; the largest have"
+                f" {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
+                repair=Repair(
+                    "pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines with more",
+                    cpus_per_worker=self.cpus_per_worker,
+                    gpus_per_worker=self.gpus_per_worker,
+                ),
             )
         free = ray.available_resources()
         return max(1, min(fitting, *(int(free.get(kind, 0) // share) for kind, share in wanted.items())))
 
     def _send(self, ray: Any, load_worker: LoadWorker, source: Source) -> WorkerSettings:
         """Put what all workers need where they find it."""
-        pickled = _pickle(ray, load_worker, "the classifier")
+        loader = ray.put(_serialize(ray.cloudpickle.dumps, load_worker, "the classifier"))
         whole = None
         if source.extract(range(1)) is None:
-            whole = source.without_labels()
-            _pickle(ray, whole, f"the source {source.spec!r}", buffer_callback=lambda _: None)
-            whole = ray.put(whole)
+            whole = _serialize(ray.put, source.without_labels(), f"the source {source.spec!r}")
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
         counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(TryCounter)
-        loader = ray.put(pickled)
         # Once in each process, native code of Ray warns that an actor with references for arguments, like those of Ray
         # Data, cannot be restarted when these are gone; this one, whose argument stays, makes it do so.
         with silence_native_code():
@@ -157,40 +162,21 @@ class RayEngine(Engine):
 
 
 def _make_task(ray: Any, source: Source, positions: range, number: int) -> dict[str, Any]:
-    part = source.extract(positions)
-    return {
-        "number": number,
-        "start": positions.start,
-        "stop": positions.stop,
-        "first": source.ids[positions[0]],
-        "last": source.ids[positions[-1]],
+    part: Any = source.extract(positions)
+    if part is not None:
         # Ids and paths resemble each other: what stays in memory until the end is a tenth.
-        "source": None if part is None else zlib.compress(_pickle(ray, part, f"the source {source.spec!r}"), 1),
-    }
+        part = zlib.compress(_serialize(ray.cloudpickle.dumps, part, f"the source {source.spec!r}"), 1)
+    first, last = source.ids[positions[0]], source.ids[positions[-1]]
+    bounds = {"start": positions.start, "stop": positions.stop, "first": first, "last": last}
+    return {"number": number, **bounds, "source": part}
 
 
-def _pickle(ray: Any, value: object, name: str, buffer_callback: Callable[[object], object] | None = None) -> bytes:
-    """Pickle something to be sent to workers; with `buffer_callback`, arrays are left out."""
+def _serialize(serialize: Callable[[object], Any], value: object, name: str) -> Any:
+    """Return something in a form that can be sent to workers."""
     try:
-        pickled: bytes = ray.cloudpickle.dumps(value, protocol=5, buffer_callback=buffer_callback)
+        return serialize(value)
     except Exception as error:
         raise ClusterError(
             f"{name} cannot be sent to the workers, because it cannot be pickled: {summarize_error(error)}; open"
             " files and connections when they are first used, not before."
         ) from error
-    return pickled
-
-
-@contextmanager
-def _ignore_warnings_of_ray() -> Iterator[None]:
-    """Ignore that Ray Data uses its own deprecated settings."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"ray\.")
-        yield
-
-
-def _read_results(rows: "list[dict[str, Any]]") -> Iterator[ComputedChunk]:
-    for row in rows:
-        if row["error"] is not None:
-            raise rebuild_error(row["error"], row["message"])
-        yield ComputedChunk(row["number"], row["content"], row["worker"], row["seconds"])

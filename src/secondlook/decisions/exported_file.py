@@ -14,23 +14,12 @@ from secondlook.arrays import (
     Float32Array,
     Float64Array,
     Output,
+    as_pixels,
     default_ids,
     describe_image_fault,
     round_down_to_power_of_two,
 )
-from secondlook.classifiers import (
-    DEFAULT_TIMEOUT,
-    MAX_RESIZED_PIXELS,
-    OnnxSessions,
-    Preprocessing,
-    as_pixels,
-    digest_files,
-    find_external_data,
-    limit_session,
-    read_onnx_metadata,
-    reject_failures,
-    shorten_reason,
-)
+from secondlook.classifiers import OnnxFile, Preprocessing, run_limited
 from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, make_decisions
 from secondlook.decisions.looking import LookedGroup
 from secondlook.decisions.plan import (
@@ -41,7 +30,7 @@ from secondlook.decisions.plan import (
     take_first_views,
 )
 from secondlook.decisions.policy_classifier import split_members
-from secondlook.errors import ClassifierError, DecisionError
+from secondlook.errors import ClassifierError, DecisionError, reject_failures, shorten_reason
 from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
 from secondlook.policies import Policy, check_threshold_transfers
 from secondlook.predictions import (
@@ -260,7 +249,7 @@ class ExportedFile:
                 f"{self.record.describe_input()}; convert them, or export the policy with image_shape= for them"
             )
         height, width = self._compute_resized_size(shape)
-        if (height, width) != shape[:2] and height * width > MAX_RESIZED_PIXELS:
+        if (height, width) != shape[:2] and height * width > Preprocessing.MAX_RESIZED_PIXELS:
             return (
                 f"have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x {width}; "
                 "remove them"
@@ -377,8 +366,9 @@ class ExportedFile:
         label = TOP_K_OUTPUT if self.policy.top_k > 1 else "label"
         pixels = as_pixels(images) if self.record.pixels == "uint8" else _as_floats(images)
         try:
-            with _as_decision_errors(), limit_session(name, self._timeout, len(images)) as run_options:
-                values = self._session.run([label, *_FIELDS], {INPUT_NAME: pixels}, run_options)
+            with _as_decision_errors():
+                call = self._session.run, [label, *_FIELDS], {INPUT_NAME: pixels}
+                values = run_limited(*call, what=name, timeout=self._timeout, n_images=len(images))
         except DecisionError:
             raise
         except Exception as error:
@@ -441,7 +431,7 @@ class ExportedFile:
         return DecisionError(f"the decider {str(self.path)!r} returned {found}; export the policy again.")
 
 
-def open_exported_file(policy: Policy, binding: Binding, timeout: float = DEFAULT_TIMEOUT) -> ExportedFile:
+def open_exported_file(policy: Policy, binding: Binding, timeout: float = OnnxFile.timeout) -> ExportedFile:
     """Open an ONNX file that `export_onnx` wrote, whose policy and checksum were read before.
 
     Loading it, and every batch, may take `timeout` seconds: a file from elsewhere can contain an endless loop.
@@ -449,16 +439,17 @@ def open_exported_file(policy: Policy, binding: Binding, timeout: float = DEFAUL
     file = binding.path
     assert file is not None, "it is the file that the policy is from"
     check_threshold_transfers(policy.method, policy.options)
+    onnx_file = OnnxFile(file, str(file), None, timeout)
     with _as_decision_errors():
-        record = read_record(read_onnx_metadata(file, str(file)), policy, str(file))
+        record = read_record(onnx_file.read_metadata(), policy, str(file))
         # ONNX Runtime would open external data, which the checksum does not cover.
-        if find_external_data(file, str(file)):
+        if onnx_file.find_external_data():
             raise invalid_file(str(file), "it keeps external data in other files")
         with reject_failures(f"ONNX Runtime cannot open the exported file {str(file)!r}", "export the policy again."):
-            session = OnnxSessions(file, None, timeout).open_on_device(binding.execution.device)
+            session = onnx_file.open_session(binding.execution.device)
         check_session(session, record, policy, str(file))
         with reject_failures(f"the preprocessing in {str(file)!r} is not valid", "export the policy again."):
-            return ExportedFile(file, digest_files([file]), policy, record, session, timeout)
+            return ExportedFile(file, onnx_file.digest(), policy, record, session, timeout)
 
 
 @contextmanager
@@ -467,7 +458,7 @@ def _as_decision_errors() -> Iterator[None]:
     try:
         yield
     except ClassifierError as error:
-        raise DecisionError(str(error)) from error
+        raise DecisionError.from_error(error) from error
 
 
 def _name_image(source: Source, ids: Sequence[str], place: int) -> str:

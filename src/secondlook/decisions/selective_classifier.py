@@ -193,7 +193,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings |= {"groups": "class", "risk": {group.value: group.risk for group in policy.groups}}
         classifier = classifier.on_device(self.execution.device)
         source = open_labeled(images, labels, classifier.class_names)
-        collected = collect_views(classifier, source, views, top_k=settings["top_k"], progress=self.execution.progress)
+        collected = collect_views(classifier, source, views, top_k=settings["top_k"], execution=self.execution)
         preds, choice = collected.preds, collected.choice
         certified = certify(
             preds,

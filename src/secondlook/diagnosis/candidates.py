@@ -1,39 +1,31 @@
-"""Candidate views to collect predictions for: a registry of kinds, each ordered from mild to strong."""
+"""Candidate views to choose from: a pool in an order of usefulness, and kinds of views from mild to strong."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import chain, count, islice, takewhile
 
 from secondlook.errors import DiagnosisError
-from secondlook.registry import NamedRecord, Registry
+from secondlook.registry import did_you_mean
 from secondlook.views import View, ViewSet
-
-ViewsOfLevel = Callable[[int, int], list[str]]
-"""(level from 1 up, pixels of the smallest shift) -> texts of the views of that strength; empty after the last level"""
 
 LAST_LEVEL = 4
 """Shifts by a quarter of the image, rotations by 8 degrees, zooms by a sixth."""
 
+_DIAGONAL = ("shift:3.125%,3.125%", "shift:-3.125%,-3.125%", "shift:3.125%,-3.125%", "shift:-3.125%,3.125%")
+_STRAIGHT = ("shift:3.125%,0", "shift:-3.125%,0", "shift:0,3.125%", "shift:0,-3.125%")
 
-@dataclass(frozen=True)
-class CandidateKind(NamedRecord):
-    """A kind of candidate views, and the function that lists those of each level of strength."""
-
-    views_of_level: ViewsOfLevel
-
-
-CANDIDATE_KINDS: Registry[CandidateKind] = Registry("kind of candidates", DiagnosisError)
-"""All kinds of candidate views by name."""
-
-
-def candidate_kind(name: str, summary: str) -> Callable[[ViewsOfLevel], ViewsOfLevel]:
-    """Register the decorated function as a kind of candidates."""
-
-    def register(views_of_level: ViewsOfLevel) -> ViewsOfLevel:
-        CANDIDATE_KINDS.add(CandidateKind(name, summary, views_of_level))
-        return views_of_level
-
-    return register
+AUTO_POOL: tuple[str, ...] = (
+    # A mixture first: strong shifts gain most for classifiers trained with shifts, mild ones and tones for others.
+    "hflip",
+    *(text for shift in _DIAGONAL[:2] for text in (shift, f"hflip+{shift}")),
+    *_STRAIGHT[:2],
+    *(f"hflip+{shift}" for shift in _STRAIGHT[2:]),
+    *("gamma:0.85", "gamma:1.15", "hflip+gamma:1.15"),
+    *(text for shift in _DIAGONAL[2:] for text in (shift, f"hflip+{shift}")),
+    *_STRAIGHT[2:],
+    *(f"hflip+{shift}" for shift in _STRAIGHT[:2]),
+    *("rotate:3", "rotate:-3", "zoom:0.94", "zoom:1.06", "contrast:0.85", "contrast:1.15"),
+)
+"""What `choose_views` chooses from besides the image itself, for photographs, digits and signs."""
 
 
 def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None = 100) -> ViewSet:
@@ -44,42 +36,39 @@ def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None =
     Parameters
     ----------
     kind
-        One of `CANDIDATE_KINDS`: 'natural' for photographs, 'digits' for anything that must not be flipped, or
-        'harmful' for views that break most classifiers.
+        'natural' for photographs, 'digits' for anything that must not be flipped, 'harmful' for views that break most
+        classifiers, or 'auto' for those that `choose_views` chooses from, the most useful first.
     image_size
         Side of the classifier's input in pixels. Shifts are whole pixels that grow with it: 1 at 32, 7 at 224.
     n
         Number of views, including the identity; None for all.
     """
-    record = CANDIDATE_KINDS.find(kind)
+    if kind not in CANDIDATE_KINDS:
+        known = ", ".join(CANDIDATE_KINDS)
+        raise DiagnosisError(
+            f"unknown kind of candidates {kind!r}; expected one of: {known}.{did_you_mean(kind, CANDIDATE_KINDS)}"
+        )
     if image_size < 1:
-        raise DiagnosisError(f"image_size is {image_size}; expected the side of the images in pixels, at least 1.")
+        expected = "is out of range; expected the side of the images in pixels, at least 1"
+        raise DiagnosisError(expected, argument="image_size", value=image_size)
     unit = max(1, round(image_size / 32))
-    views = list(dict.fromkeys([View(), *(View.parse(text) for text in _all_levels(record.views_of_level, unit))]))
+    levels = takewhile(bool, (CANDIDATE_KINDS[kind](level, unit) for level in count(1)))
+    views = list(dict.fromkeys([View(), *map(View.parse, chain.from_iterable(levels))]))
     if n is not None and not 2 <= n <= len(views):
         raise DiagnosisError(
-            f"n is {n}; expected 2 to {len(views)} candidates of kind {kind!r} (including the identity), or None for "
-            "all."
+            f"is out of range; expected 2 to {len(views)} candidates of kind {kind!r} (including the identity), or "
+            "None for all",
+            argument="n",
+            value=n,
         )
     return ViewSet(islice(views, n))
 
 
-def _all_levels(views_of_level: ViewsOfLevel, unit: int) -> Iterator[str]:
-    levels = (views_of_level(level, unit) for level in count(1))
-    return chain.from_iterable(takewhile(bool, levels))
-
-
-@candidate_kind("natural", "photographs: flips, shifts, small rotations, zooms, gamma, contrast, and pairs of them")
 def _natural_views(level: int, unit: int) -> list[str]:
-    unflipped = _unflipped_views(level, unit)
-    flipped = [f"hflip+{text}" for text in unflipped]
-    return [
-        *(["hflip"] if level == 1 else []),
-        *(text for pair in zip(unflipped, flipped, strict=True) for text in pair),
-    ]
+    pairs = [text for unflipped in _unflipped_views(level, unit) for text in (unflipped, f"hflip+{unflipped}")]
+    return ["hflip", *pairs] if level == 1 else pairs
 
 
-@candidate_kind("digits", "digits, letters and signs: like 'natural', without flips")
 def _unflipped_views(level: int, unit: int) -> list[str]:
     if level > LAST_LEVEL:
         return []
@@ -99,13 +88,11 @@ def _unflipped_views(level: int, unit: int) -> list[str]:
     return [*near, *far, *rotations, zoom_in, zoom_out, brighter, darker, less_contrast, more_contrast, *pairs]
 
 
-@candidate_kind("harmful", "views that break most classifiers, to check that the diagnosis detects them")
 def _harmful_views(level: int, unit: int) -> list[str]:
-    if level > 1:
-        return []
     rotations = ["rotate:90", "rotate:45", "rotate:-135"]
     shifts = [f"shift:{14 * unit},{-14 * unit}", f"shift:{-16 * unit},0"]
-    return ["vflip", "hflip+vflip", "channels:bgr", "channels:gbr", "channels:brg", *rotations, *shifts]
+    views = ["vflip", "hflip+vflip", "channels:bgr", "channels:gbr", "channels:brg", *rotations, *shifts]
+    return views if level == 1 else []
 
 
 def _shifts(distance: int) -> list[str]:
@@ -113,3 +100,12 @@ def _shifts(distance: int) -> list[str]:
     straight = [(distance, 0), (-distance, 0), (0, distance), (0, -distance)]
     diagonal = [(x, y) for x in (distance, -distance) for y in (distance, -distance)]
     return [f"shift:{x},{y}" for x, y in straight + diagonal]
+
+
+CANDIDATE_KINDS: dict[str, Callable[[int, int], list[str]]] = {
+    "natural": _natural_views,
+    "digits": _unflipped_views,
+    "harmful": _harmful_views,
+    "auto": lambda level, _: list(AUTO_POOL) if level == 1 else [],
+}
+"""(level from 1 up, pixels of the smallest shift) -> views of that strength, none after the last level; by kind"""

@@ -1,16 +1,16 @@
 """What each view does to a classifier: agreement with the image itself, accuracy, and whether the view is harmful."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.diagnosis.pool import Pool, read_pool
-from secondlook.errors import DiagnosisError
+from secondlook.errors import ANY, DiagnosisError, Repair
+from secondlook.estimators import class_mass, predicted_classes, top_class_mass
 from secondlook.metrics import auroc
-from secondlook.predictions import Predictions
+from secondlook.predictions import Predictions, top_classes
 from secondlook.tables import TextTable, format_html
 from secondlook.views import View, ViewSet, as_view_set_with_names
 
@@ -32,6 +32,73 @@ MAX_IMAGES_FOR_WARNINGS = 10_000
 """More images would not make a warning more certain; this bounds the memory."""
 
 Status = Literal["usable", "weak", "harmful"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Views x images; the first view is the identity."""
+
+    views: ViewSet
+    class_mass: Float64Array
+    """Probability mass of the classes predicted from the image itself. float64 [V, N]"""
+    top_mass: Float64Array
+    """Largest probability of each view, for k > 1 the sum of the k largest. float64 [V, N]"""
+    agrees: BoolArray
+    """Whether the view and the image itself have the same predicted class. bool [V, N]"""
+    view_correct: BoolArray | None
+    """Whether the label is among the top k classes of the view; None without labels. bool [V, N]"""
+    label_mass: Float64Array | None
+    """Probability of the label; None without labels. float64 [V, N]"""
+
+    @property
+    def correct(self) -> BoolArray:
+        """Whether the prediction from the image itself is correct. bool [N]"""
+        if self.view_correct is None:
+            raise DiagnosisError(
+                "choosing views needs labels, and these predictions have none",
+                repair=Repair("pass {labels} to them", labels=ANY),
+            )
+        correct: BoolArray = self.view_correct[0]
+        return correct
+
+    def select(self, images: Array) -> "Pool":
+        """Return the pool of some of the images. bool [N] or int64 [n]"""
+        arrays = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "views"}
+        selected: dict[str, Any] = {name: one[:, images] for name, one in arrays.items() if one is not None}
+        return replace(self, **selected)
+
+    def mean_confidence(self, views: Sequence[str]) -> Float64Array:
+        """Return the confidence 'mean' of some of the views. -> float64 [N]"""
+        positions = [self.views.texts.index(view) for view in views]
+        mean: Float64Array = self.class_mass[positions].mean(axis=0)
+        return mean
+
+
+def read_pool(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> Pool:
+    """Read predictions once; for an ensemble, the mean over its members."""
+    if not isinstance(preds, Predictions):
+        raise DiagnosisError(
+            f"expected Predictions of the views to diagnose or choose from, got {type(preds).__name__}; collect() "
+            "returns them."
+        )
+    shape = preds.n_views, preds.n_images
+    mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
+    agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
+    with preds.show_progress("reading the views", 2, enabled=progress) as watched:
+        classes = predicted_classes(watched, "image", top_k)
+        for rows, block in watched.blocks():
+            mass[:, rows] = class_mass(block, classes[rows]).T
+            for view in range(preds.n_views):
+                outputs = block[:, view]
+                top = top_classes(outputs, top_k)
+                top_mass[view, rows] = top_class_mass(outputs, top_k)
+                agrees[view, rows] = top[:, 0] == classes[rows, 0]
+                if preds.has_labels:
+                    labels = preds.labels[rows, None]
+                    view_correct[view, rows] = (top == labels).any(axis=1)
+                    label_mass[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
+    labeled = (view_correct, label_mass) if preds.has_labels else (None, None)
+    return Pool(preds.views, mass, top_mass, agrees, *labeled)
 
 
 @dataclass(frozen=True)
@@ -103,12 +170,11 @@ class Diagnosis:
 
     def __getitem__(self, view: View | str) -> ViewDiagnosis:
         """Return the diagnosis of one view."""
-        text = str(as_view_set_with_names([row.view for row in self.rows]).resolve(view))
-        for row in self.rows:
-            if row.view == text:
-                return row
-        known = ", ".join(row.view for row in self.rows)
-        raise DiagnosisError(f"view {text!r} is not in the diagnosis; expected one of: {known}.")
+        by_view = {row.view: row for row in self.rows}
+        text = str(as_view_set_with_names(list(by_view)).resolve(view))
+        if text not in by_view:
+            raise DiagnosisError(f"view {text!r} is not in the diagnosis; expected one of: {', '.join(by_view)}.")
+        return by_view[text]
 
     def to_dict(self) -> dict[str, object]:
         """Return the diagnosis as plain values for JSON."""
@@ -209,15 +275,17 @@ def find_choosable(pool: Pool, n_views: int) -> IntArray:
 
 def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
     """Return the status of a view, the reason, and the drop of the label's probability in standard errors."""
-    reason = _describe_disagreement(pool, position) or _describe_doubt(pool, position)
+    reason = _describe_disagreement(pool, position)
+    if reason is None and (doubt := _describe_doubt(pool, position, MAX_GROWTH)):
+        reason = f"{doubt}, by more than {100 * MAX_GROWTH:g} %"
     if pool.view_correct is None or pool.label_mass is None:
         return "harmful" if reason else "usable", reason, 0.0
     before, after = pool.label_mass[0], pool.label_mass[position]
     drop = _drop_in_standard_errors(before, after)
-    growth = _measure_error_growth(pool.view_correct[0], pool.view_correct[position])
-    if growth.exceeds:  # whatever the label-free rule says
-        reason = f"the errors grow {_format_change(~pool.view_correct[0], ~pool.view_correct[position])} of the images"
-    elif growth.is_below:
+    growth = _compare_errors(pool, position)
+    if growth > 0:  # whatever the label-free rule says
+        reason = f"the errors grow {_format_change(~pool.correct, ~pool.view_correct[position])} of the images"
+    elif growth < 0:
         reason = None
     if reason:
         return "harmful", reason, drop
@@ -230,19 +298,11 @@ def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
 def find_strain(pool: Pool, position: int, limit: float) -> str | None:
     """Return why a view that is not shown to be harmful is likely to be, or None: a growth of the doubt.
 
-    `limit` is a fraction of the doubt on the image itself.
-    One standard error is enough, since a view that is not chosen costs little where others take its place. Labels that
-    show the view to be harmless overrule it.
+    `limit` is a fraction of the doubt on the image itself. One standard error is enough, since a view that is not
+    chosen costs little where others take its place. Labels that show the view to be harmless overrule it.
     """
-    before, after = 1 - pool.top_mass[0], 1 - pool.top_mass[position]
-    margin = float((after - before).std()) / len(before) ** 0.5
-    largest = limit * max(before.mean(), 1 / len(before))
-    if len(before) < MIN_IMAGES or float((after - before).mean()) - margin <= largest:
-        return None
-    correct = pool.view_correct
-    if correct is not None and _measure_error_growth(correct[0], correct[position]).is_below:
-        return None
-    return f"the doubt grows {_format_change(before, after)}"
+    reason = _describe_doubt(pool, position, limit, standard_errors=1)
+    return None if reason and _compare_errors(pool, position) < 0 else reason
 
 
 def compute_agreement(pool: Pool, position: int) -> Agreement:
@@ -260,58 +320,46 @@ def compute_agreement(pool: Pool, position: int) -> Agreement:
 
 def _describe_disagreement(pool: Pool, position: int) -> str | None:
     """Return how a view changes confident predictions, or None where it changes no more than is usual."""
+    from scipy.special import betainc
+
     agreement = compute_agreement(pool, position)
     n_changed = round((1 - agreement.confident) * agreement.n_confident)
-    if _binomial_tail(n_changed, agreement.n_confident, MAX_CHANGED) >= FALSE_ALARM:
-        return None
+    if not n_changed or betainc(n_changed, agreement.n_confident - n_changed + 1, MAX_CHANGED) >= FALSE_ALARM:
+        return None  # the binomial probability of at least that many changes
     return (
         f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions, more than "
         f"{100 * MAX_CHANGED:g} %"
     )
 
 
-class _Growth(NamedTuple):
-    """Growth of a mean over the same images, compared with a limit."""
-
-    exceeds: bool
-    """Whether it is above the limit by more than `CLEAR` standard errors."""
-    is_below: bool
-    """Whether it is below the limit by more than `CLEAR` standard errors."""
-
-
-def _measure_growth(difference: Float64Array, limit: float) -> _Growth:
-    """Compare the mean of paired differences with a limit. float64 [N]"""
-    if len(difference) < MIN_IMAGES:
-        return _Growth(exceeds=False, is_below=False)
-    growth, margin = difference.mean(), CLEAR * difference.std() / len(difference) ** 0.5
-    return _Growth(exceeds=bool(growth - margin > limit), is_below=bool(growth + margin < limit))
-
-
-def _describe_doubt(pool: Pool, position: int) -> str | None:
-    """Return how much the doubt grows, or None where it grows no more than is usual."""
+def _describe_doubt(pool: Pool, position: int, limit: float, standard_errors: float = CLEAR) -> str | None:
+    """Return how much the doubt grows, or None where it does not exceed a fraction of that on the image itself."""
     before, after = 1 - pool.top_mass[0], 1 - pool.top_mass[position]
-    limit = MAX_GROWTH * max(before.mean(), 1 / len(before))
-    if not _measure_growth(after - before, limit).exceeds:
+    largest = limit * max(before.mean(), 1 / len(before))
+    if _compare_mean(after - before, largest, standard_errors) <= 0:
         return None
-    return f"the doubt grows {_format_change(before, after)}, by more than {100 * MAX_GROWTH:g} %"
+    return f"the doubt grows {_format_change(before, after)}"
 
 
-def _measure_error_growth(image_correct: BoolArray, view_correct: BoolArray) -> _Growth:
-    """Compare the errors from a view with those from the image itself. bool [N], bool [N]"""
-    errors, images = int((~image_correct).sum()), len(image_correct)
+def _compare_errors(pool: Pool, position: int) -> int:
+    """Compare the growth of the errors with its limit, see `_compare_mean`; 0 without labels."""
+    if pool.view_correct is None:
+        return 0
+    errors, images = int((~pool.correct).sum()), len(pool.correct)
     limit = min(MAX_GROWTH * max(errors, 1), MAX_ACCURACY_DROP * (images - errors)) / images
-    return _measure_growth(image_correct.astype(np.float64) - view_correct, limit)
+    return _compare_mean(pool.correct.astype(np.float64) - pool.view_correct[position], limit)
+
+
+def _compare_mean(differences: Float64Array, limit: float, standard_errors: float = CLEAR) -> int:
+    """Return 1 if the mean of paired differences is clearly above a limit, -1 if below, else 0. float64 [N]"""
+    if len(differences) < MIN_IMAGES:
+        return 0
+    mean, margin = differences.mean(), standard_errors * differences.std() / len(differences) ** 0.5
+    return int(mean - margin > limit) - int(mean + margin < limit)
 
 
 def _format_change(before: Array, after: Array) -> str:
     return f"from {100 * before.mean():.1f} % to {100 * after.mean():.1f} %"
-
-
-def _binomial_tail(successes: int, trials: int, probability: float) -> float:
-    """Return the probability of at least that many successes."""
-    from scipy.special import betainc
-
-    return 1.0 if successes == 0 else float(betainc(successes, trials - successes + 1, probability))
 
 
 def _drop_in_standard_errors(before: Float64Array, after: Float64Array) -> float:
@@ -324,13 +372,9 @@ def _drop_in_standard_errors(before: Float64Array, after: Float64Array) -> float
 def _format_row(row: ViewDiagnosis) -> list[str]:
     agreement = row.agreement
     cells = [f"{100 * value:.1f} %" for value in (agreement.overall, agreement.confident)]
-    cells.append(_format_growth(agreement.doubt_growth))
+    growth = f"{100 * agreement.doubt_growth:+.0f} %"
+    cells.append("same" if growth[1:] == "0 %" else growth)
     if row.accuracy is not None:
         aurocs = ("-" if value is None else f"{100 * value:.2f}" for value in (row.auroc_alone, row.auroc_with_image))
         cells += [f"{100 * row.accuracy:.1f} %", *aurocs]
     return [row.view, *cells, row.status]
-
-
-def _format_growth(growth: float) -> str:
-    rounded = f"{100 * growth:+.0f} %"
-    return "same" if rounded[1:] == "0 %" else rounded

@@ -1,16 +1,22 @@
-"""Other readings of a classifier: the preprocessing that people usually mean, and a classifier that uses it."""
+"""Other readings of a classifier: the preprocessing that people usually mean, tried on a sample of the images."""
 
 import copy
 import dataclasses
+import math
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, FunctionClassifier, Preprocessing, load_classifier
+from secondlook.predictions import Execution, collect, read_first_image
+from secondlook.sources import ArraySource, Source
 
 Settings = Mapping[str, Any]
 """Preprocessing settings by name."""
 
-NORMALIZATION = ("scale", "mean", "std")
 PIXELS = {"scale": 1 / 255, "mean": (0.0,), "std": (1.0,)}
 NORMALIZATIONS: Mapping[str, Settings] = {
     "pixels in [0, 1]": PIXELS,
@@ -29,6 +35,21 @@ GRAY_NORMALIZATIONS: Mapping[str, Settings] = {
 }
 CROP_FRACTION = 0.875
 """The side of the crop as a part of the shorter side: 224 of 256 pixels."""
+IMAGES_AT_ONCE = 16
+"""Number of images held at their original size."""
+MAX_BYTES = 2**27
+"""Size of the resized images that are held at once; of very large images, fewer are taken."""
+
+MIN_GAIN = 0.05
+"""Smallest gain in accuracy, and in accuracy corrected for chance, that is worth a word."""
+MIN_KAPPA, MIN_REORDERED_KAPPA = 0.2, 0.4
+"""Smallest accuracy, corrected for chance, of a better reading, and of one in another class order.
+
+The outputs of a network that was never trained still depend on the image, and so on its class: there is a class order
+and a preprocessing with which they are a little better.
+"""
+ALPHA = 0.01
+"""Largest probability of a false alarm, if all readings are equally good."""
 
 
 def describe_input(classifier: Classifier) -> Preprocessing:
@@ -62,28 +83,18 @@ def propose_readings(given: Preprocessing, channels: int, sizes: Iterable[tuple[
     if given.channels is None:  # otherwise the model says which layout it takes
         layout = "NHWC" if given.layout == "NCHW" else "NCHW"
         proposed[f"{layout} layout"] = {"layout": layout}
-    if given.input_size is not None and any(size != given.input_size for size in sizes):
-        proposed |= _propose_geometries(given)
-    readings = {name: dataclasses.replace(given, **_order_channels(given, each)) for name, each in proposed.items()}
+    size = given.input_size
+    if size is not None and any(each != size for each in sizes):
+        # A crop that was given is repeated, so that the settings can be added to those that were given.
+        proposed["resized to the input"] = {"resize": size, "crop": given.crop and size}
+        proposed["resized and cropped"] = {"resize": min(size), "crop": size}
+        proposed[f"{CROP_FRACTION:.1%} crop"] = {"resize": round(min(size) / CROP_FRACTION), "crop": size}
+    readings = {}
+    for name, settings in proposed.items():
+        if "mean" in settings and "color" not in settings and given.color != "RGB":  # written in the order of RGB
+            settings = {**settings, "mean": settings["mean"][::-1], "std": settings["std"][::-1]}
+        readings[name] = dataclasses.replace(given, **settings)
     return {name: reading for name, reading in readings.items() if reading != given}
-
-
-def _order_channels(given: Preprocessing, settings: Settings) -> Settings:
-    """Return settings with mean and std, which are written in the order of RGB, in the color order of the model."""
-    if "color" in settings or given.color == "RGB" or "mean" not in settings:
-        return settings
-    return {**settings, "mean": settings["mean"][::-1], "std": settings["std"][::-1]}
-
-
-def _propose_geometries(given: Preprocessing) -> dict[str, Settings]:
-    size = given.input_size or (0, 0)
-    side = min(size)
-    # A crop that was given is repeated, so that the settings can be added to those that were given.
-    return {
-        "resized to the input": {"resize": size, "crop": given.crop and size},
-        "resized and cropped": {"resize": side, "crop": size},
-        f"{CROP_FRACTION:.1%} crop": {"resize": round(side / CROP_FRACTION), "crop": size},
-    }
 
 
 def find_changes(reading: Preprocessing, given: Preprocessing) -> dict[str, Any]:
@@ -109,3 +120,169 @@ def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return "(" + ", ".join(f"{number:.6g}" for number in value) + ")"
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+class Sample:
+    """At most `count` images of a source, the same ones each time, in random order.
+
+    `given` is the preprocessing as the model meets it, `predictions` are those of the classifier as given, for the
+    image itself, and `labels` are int64 [N] or None. `classified` counts the images that were classified so far.
+    """
+
+    def __init__(self, classifier: Classifier, source: Source, count: int, execution: Execution) -> None:
+        largest = MAX_BYTES // read_first_image(classifier, source).nbytes
+        self._classifier = classifier
+        self._execution = execution
+        self._source = source.spread(min(count, max(IMAGES_AT_ONCE, largest)))
+        self._sizes: set[tuple[int, ...]] = set()
+        self._fitted: dict[tuple[object, ...], Array] = {}
+        self.given = describe_input(classifier)
+        self.predictions = collect(
+            classifier,
+            self._source,
+            "identity",
+            execution=Execution(batch_size=execution.batch_size, progress=execution.progress),
+        )
+        self.labels: IntArray | None = self.predictions.labels if self.predictions.has_labels else None
+        self.classified = len(self.predictions)
+
+    def propose_readings(self, given: Preprocessing) -> dict[str, Preprocessing]:
+        """Return preprocessings that differ from a given one in one respect, by name."""
+        self._fit([given])
+        proposed = propose_readings(given, self._fitted[_geometry_of(given)].shape[3], self._sizes)
+        self._fit(proposed.values())
+        return proposed
+
+    def classify(self, preprocessing: Preprocessing, count: int) -> Float64Array | None:
+        """Return the probabilities of the first images under a proposed preprocessing, or None if the model fails.
+
+        float64 [count, C]
+        """
+        images = ArraySource(self._fitted[_geometry_of(preprocessing)][:count])
+        self.classified += len(images)
+        try:
+            # A model may do anything with an input that it was not made for.
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                classifier = read_as(self._classifier, preprocessing)
+                preds = collect(
+                    classifier,
+                    images,
+                    "identity",
+                    execution=Execution(batch_size=self._execution.batch_size, progress=False),
+                )
+        except Exception:  # noqa: BLE001
+            return None
+        probabilities = preds.probabilities[:, 0].astype(np.float64)
+        return probabilities if probabilities.shape[1] == self.predictions.n_classes else None
+
+    def _fit(self, preprocessings: Iterable[Preprocessing]) -> None:
+        """Read, resize and crop the images for each geometry that is new, in one pass over the source."""
+        new = {_geometry_of(each): each for each in preprocessings if _geometry_of(each) not in self._fitted}
+        if not new:
+            return
+        parts: dict[tuple[object, ...], list[Array]] = {geometry: [] for geometry in new}
+        for batch in self._source.batches(IMAGES_AT_ONCE):
+            self._sizes |= {image.shape[:2] for image in batch.images}
+            for geometry, preprocessing in new.items():
+                parts[geometry].append(preprocessing.fit(batch.images))
+        self._fitted |= {geometry: np.concatenate(arrays) for geometry, arrays in parts.items()}
+
+
+def _geometry_of(preprocessing: Preprocessing) -> tuple[object, ...]:
+    return tuple(preprocessing.geometry.values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trial:
+    """A reading that was tried on N images, all or the first ones of a sample."""
+
+    name: str
+    preprocessing: Preprocessing
+    probabilities: Float64Array
+    """float64 [N, C], in the order of the outputs."""
+    labels: IntArray | None
+    """int64 [N] as the data have them, or None."""
+    order: IntArray | None
+    """The output for each class of the data, int64 [C]; None if it is the order of the data."""
+    correct: BoolArray
+    """bool [N]; under a class order that was fitted, that of the other half of the images; empty without labels."""
+    complexity: int = 0
+    """Of equally good readings, that with the simpler class order is taken."""
+    equally_good: tuple[str, ...] = ()
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        preprocessing: Preprocessing,
+        probabilities: Array,
+        labels: IntArray | None,
+        order: IntArray | None = None,
+    ) -> Self:
+        """Return the trial of a reading in a known class order; `labels` may be those of more images."""
+        labels = None if labels is None else labels[: len(probabilities)]
+        trial = cls(name, preprocessing, probabilities.astype(np.float64), labels, order, np.empty(0, dtype=np.bool_))
+        return trial if labels is None else dataclasses.replace(trial, correct=trial.predicted == trial.outputs)
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    @property
+    def predicted(self) -> IntArray:
+        """The output with the largest probability. int64 [N]"""
+        predicted: IntArray = self.probabilities.argmax(axis=1)
+        return predicted
+
+    @property
+    def outputs(self) -> IntArray:
+        """The output of the true class. int64 [N]"""
+        assert self.labels is not None
+        outputs: IntArray = self.labels if self.order is None else self.order[self.labels]
+        return outputs
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct predictions."""
+        return float(self.correct.mean())
+
+    @property
+    def confidence(self) -> float:
+        """Mean over images of the largest probability."""
+        return float(self.probabilities.max(axis=1).mean())
+
+    @property
+    def diversity(self) -> float:
+        """Effective number of predicted classes: the exponential of the entropy of the mean output."""
+        mean = self.probabilities.mean(axis=0)
+        return math.exp(-float((mean * np.log(np.maximum(mean, 1e-12))).sum()))
+
+    @property
+    def log_loss(self) -> float:
+        """Mean negative log probability of the true class."""
+        return float(-np.log(np.maximum(self.probabilities[np.arange(len(self)), self.outputs], 1e-12)).mean())
+
+    @property
+    def kappa(self) -> float:
+        """Cohen's kappa: accuracy corrected for chance, 0 where all predictions are the same class."""
+        n_classes = self.probabilities.shape[1]
+        true, predicted = (
+            np.bincount(each, minlength=n_classes) / len(self) for each in (self.outputs, self.predicted)
+        )
+        by_chance = float(true @ predicted)
+        return (self.accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+
+    def compute_p_value(self, given: "Trial") -> float:
+        """Return how probable so many more correct predictions are if this reading is not better: McNemar's test."""
+        gained = int((self.correct & ~given.correct).sum())
+        changed = int((self.correct != given.correct).sum())
+        return float(sum(math.comb(changed, count) for count in range(gained, changed + 1)) / 2**changed)
+
+    def is_clearly_better(self, given: "Trial", comparisons: int) -> bool:
+        """Whether this reading is better by more than chance and by more than little, if it is one of several compared.
+
+        Accuracy alone can be that of one class that most images have, which any collapsed output reaches.
+        """
+        gain = min(self.accuracy - given.accuracy, self.kappa - given.kappa)
+        needed = MIN_KAPPA if self.order is None else MIN_REORDERED_KAPPA
+        return self.kappa >= needed and gain >= MIN_GAIN and self.compute_p_value(given) * comparisons <= ALPHA

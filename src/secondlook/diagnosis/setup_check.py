@@ -1,46 +1,122 @@
 """`check_setup`: try other readings of a classifier on a few hundred images, and tell if one is clearly better."""
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from secondlook.arrays import Array, IntArray, is_whole_number
-from secondlook.classifiers import Classifier, Preprocessing, load_classifier
-from secondlook.diagnosis.class_order import cross_fit_correct, fit_best_order, propose_orders
-from secondlook.diagnosis.readings import find_changes
-from secondlook.diagnosis.setup_comparison import Outcome, compute_p_value, is_clearly_better
-from secondlook.diagnosis.setup_result import Reading, SetupCheck
-from secondlook.diagnosis.setup_sample import Sample
-from secondlook.diagnosis.setup_wording import describe_better, describe_given, describe_hint, describe_sigmoids
+from secondlook.arrays import is_whole_number
+from secondlook.classifiers import Classifier, FunctionClassifier, Preprocessing, load_classifier
+from secondlook.diagnosis.class_order import (
+    MAX_LISTED,
+    cross_fit_correct,
+    describe_order,
+    fit_best_order,
+    list_in_order,
+    propose_orders,
+)
+from secondlook.diagnosis.readings import Sample, Trial, find_changes, format_changes
 from secondlook.errors import ClassifierError
-from secondlook.predictions import BatchSize, ClassNamesWarning, Predictions
+from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions
 from secondlook.progress import progress_bar
-from secondlook.sources import OnError, Source, open_labeled
+from secondlook.sources import SOURCES, Source, open_labeled
+from secondlook.tables import format_table
 
 DEFAULT_IMAGES = 256
 FIRST_IMAGES = 32
 """Images that every reading is tried on; the most promising ones are tried on all."""
-
 MAX_PROMISING = 3
 ROUNDS = 2
 """How often one more setting is changed: normalization and color order may both be wrong."""
-
 LOW_ACCURACY = 0.5
 OVERCONFIDENCE = 0.05
 """At the start of an evaluation, other readings are tried where the accuracy is low or this much below confidence."""
-
 EQUAL = 0.05
 """Smallest p value at which two readings count as equally accurate."""
-
 ANOTHER_ORDER = "another class order"
 SUFFIX = f", {ANOTHER_ORDER}"
 MIN_REORDERED_GAIN = 3
 """Images more than the given reading, in the best class order, that make a reading promising."""
-
 CONFIDENCE_GAIN = 0.1
 MAX_CONTRAST_GAIN = 10.0
 """Pixels multiplied by more than this make most models more confident, also where they are wrong."""
+
+
+class SetupWarning(UserWarning):
+    """Preprocessing, class order or outputs of a classifier that are probably not what it was trained with."""
+
+    START = "the setup looks wrong: "
+    """The beginning of every warning of a check."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to turn images into the input of a model and its outputs into classes, and what it gives."""
+
+    name: str
+    """What is different, such as 'ImageNet normalization'; 'as given' for the setup itself."""
+    settings: dict[str, Any]
+    """Arguments that differ from those given."""
+    images: int
+    """Number of images; readings that are no better on the first ones are not tried on all."""
+    accuracy: float | None
+    """Share of correct predictions, or None without labels."""
+    confidence: float
+    """Mean of the largest probabilities."""
+    p_value: float | None = None
+    """How probable such a gain in accuracy is if the reading is not better than the setup as given; None where not
+    tested. A reading is clearly better only if this is below 0.01 divided by the number of comparisons."""
+    class_order: tuple[int, ...] | None = None
+    """The output of the classifier for each class of the data, where that differs."""
+    equally_good: tuple[str, ...] = ()
+    """Names of other readings whose accuracy cannot be told apart from that of the better one."""
+
+
+@dataclass(frozen=True)
+class SetupCheck:
+    """The result of `check_setup`; `print` shows a table and the verdict."""
+
+    classifier: str
+    data: str
+    readings: tuple[Reading, ...]
+    """The setup as given, then the other readings in the order in which they were tried."""
+    better: Reading | None
+    """The reading that is clearly better, or None."""
+    warnings: tuple[str, ...]
+    """What is probably wrong, one sentence each; empty if the setup looks right."""
+    verdict: str
+    classified: int
+    """Number of images that were classified in all."""
+    members: tuple["SetupCheck", ...] = ()
+    """For an ensemble, the checks of its members; the other attributes then sum them up."""
+
+    @property
+    def looks_right(self) -> bool:
+        """Whether nothing clearly better was found; without labels always."""
+        return not self.warnings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as plain values for JSON."""
+        return {**asdict(self), "looks_right": self.looks_right}
+
+    def __str__(self) -> str:
+        if self.members:
+            return "\n\n".join(f"{member.classifier}\n{member}" for member in self.members)
+        rows = [["reading", "images", "accuracy", "confidence", "p"], *map(_format_row, self.readings)]
+        return f"{format_table(rows, numbers=True)}\n{self.verdict}"
+
+
+def _format_row(reading: Reading) -> list[str]:
+    return [
+        reading.name,
+        str(reading.images),
+        "" if reading.accuracy is None else _format_share(reading.accuracy),
+        _format_share(reading.confidence),
+        "" if reading.p_value is None else "<0.0001" if reading.p_value < 0.0001 else f"{reading.p_value:.4f}",
+    ]
+
+
+def _format_share(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def check_setup(
@@ -48,11 +124,9 @@ def check_setup(
     data: Any,
     *,
     labels: Any = None,
-    images: int = DEFAULT_IMAGES,
-    batch_size: BatchSize = "auto",
-    on_error: OnError | None = None,
-    progress: bool = True,
-    device: str = "auto",
+    n_images: int = DEFAULT_IMAGES,
+    quick: bool = False,
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> SetupCheck:
     """Check whether a classifier is used as it was trained: preprocessing, order of channels and order of classes.
 
@@ -67,73 +141,46 @@ def check_setup(
         one by one.
     data, labels
         Images as for `collect`, with labels if possible.
-    images
+    n_images
         Number of images to use, spread evenly over the source, the same ones each time.
-    batch_size, on_error
-        Images per call of the classifier; "fail" or "skip" for an image that cannot be read.
-    progress
-        Whether to show progress bars.
-    device
-        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
+    quick
+        Whether to try other readings of labeled images only where the accuracy is low, or below the confidence.
+    execution
+        Where and how to classify, see `Execution`.
     """
-    if not is_whole_number(images) or images < 1:
-        raise ClassifierError(f"images is {images!r}; expected the number of images to use, at least 1.")
-    loaded = load_classifier(classifier).on_device(device)
-    source = open_labeled(data, labels, loaded.class_names, on_error)
-    checks = [
-        _check_member(member, source, images, batch_size=batch_size, progress=progress)
-        for member in loaded.members or (loaded,)
-    ]
-    return SetupCheck.join(loaded.name, checks) if loaded.members else checks[0]
-
-
-def find_setup_warnings(classifier: Classifier, source: Source, *, batch_size: BatchSize = "auto") -> tuple[str, ...]:
-    """Return what is probably wrong with a setup, after classifying 256 labeled images.
-
-    Other readings are tried only where the accuracy is low, or below the confidence.
-    """
-    found: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ClassNamesWarning)  # the evaluation itself warns
-        for member in classifier.members or (classifier,):
-            check = _check_member(
-                member, source, DEFAULT_IMAGES, batch_size=batch_size, progress=False, only_if_suspicious=True
-            )
-            found += check.warnings
-    return tuple(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A reading that was tried, on all images or on the first ones."""
-
-    name: str
-    preprocessing: Preprocessing
-    outcome: Outcome
-    complexity: int = 0
-    """Of equally good readings, that with the simpler class order is taken."""
-    equally_good: tuple[str, ...] = ()
+    if not is_whole_number(n_images) or n_images < 1:
+        expected = "is out of range; expected the number of images to use, at least 1"
+        raise ClassifierError(expected, argument="n_images", value=n_images)
+    loaded = load_classifier(classifier).on_device(execution.device)
+    source = open_labeled(data, labels, loaded.class_names, execution.on_error)
+    checks = [_check_member(member, source, n_images, quick, execution) for member in loaded.members or (loaded,)]
+    if not loaded.members:
+        return checks[0]
+    return SetupCheck(
+        classifier=loaded.name,
+        data=source.spec,
+        readings=tuple(reading for check in checks for reading in check.readings),
+        better=next((check.better for check in checks if check.better is not None), None),
+        warnings=tuple(dict.fromkeys(sentence for check in checks for sentence in check.warnings)),
+        verdict=" ".join(dict.fromkeys(check.verdict for check in checks)),
+        classified=sum(check.classified for check in checks),
+        members=tuple(checks),
+    )
 
 
 def _check_member(
-    classifier: Classifier,
-    source: Source,
-    images: int,
-    *,
-    batch_size: BatchSize,
-    progress: bool,
-    only_if_suspicious: bool = False,
+    classifier: Classifier, source: Source, n_images: int, quick: bool, execution: Execution
 ) -> SetupCheck:
-    sample = Sample(classifier, source, images, batch_size=batch_size, progress=progress)
-    search = _Search(sample, source.class_names, progress)
-    better = search.find_more_confident() if sample.labels is None else search.find_better(only_if_suspicious)
+    sample = Sample(classifier, source, n_images, execution)
+    search = _Search(sample, source.class_names, execution.progress)
+    better = search.find_more_confident() if sample.labels is None else search.find_better(quick)
     given, found = search.make_reading(search.given), None if better is None else search.make_reading(better)
-    sentences = [describe_sigmoids(classifier)] if _are_sigmoids(sample.predictions) else []
-    verdict = describe_given(given, len(search.trials) - 1)
+    sentences = [_describe_sigmoids(classifier)] if _are_sigmoids(sample.predictions) else []
+    verdict = _describe_given(given, len(search.trials) - 1)
     if found is not None and sample.labels is None:
-        verdict = describe_hint(classifier, given, found)
+        verdict = _describe_hint(classifier, given, found)
     elif found is not None:
-        sentences.append(describe_better(classifier, source, given, found))
+        sentences.append(_describe_better(classifier, source, given, found))
     return SetupCheck(
         classifier=classifier.name,
         data=source.spec,
@@ -152,12 +199,12 @@ class _Search:
         self._sample = sample
         self._progress = progress
         self._orders = propose_orders(sample.predictions.n_classes, class_names)
-        self.given = _Trial("as given", sample.given, self._make_outcome(sample.predictions.probabilities[:, 0], None))
+        self.given = Trial.create("as given", sample.given, sample.predictions.probabilities[:, 0], sample.labels)
         self.trials = [self.given]
 
-    def find_better(self, only_if_suspicious: bool) -> _Trial | None:
+    def find_better(self, quick: bool) -> Trial | None:
         """Return the best reading that is clearly more accurate than the given one."""
-        if only_if_suspicious and not self._is_suspicious():
+        if quick and not self._is_suspicious():
             return None
         best = self.given
         for _ in range(ROUNDS):
@@ -171,34 +218,35 @@ class _Search:
 
     def _is_suspicious(self) -> bool:
         """Whether the accuracy is low, below the confidence, or clearly higher in another class order."""
-        accuracy, confidence = self.given.outcome.accuracy or 0.0, self.given.outcome.confidence
-        if accuracy < LOW_ACCURACY or confidence - accuracy > OVERCONFIDENCE:
+        accuracy = self.given.accuracy
+        if accuracy < LOW_ACCURACY or self.given.confidence - accuracy > OVERCONFIDENCE:
             return True
         return self._choose(self.given, self._reorder(self.given), readings=1) is not None
 
-    def find_more_confident(self) -> _Trial | None:
+    def find_more_confident(self) -> Trial | None:
         """Return the reading with the highest confidence, if it is much higher and the classes are as diverse."""
-        trials = self._try_all(self.given, self._sample.propose_readings(self.given.preprocessing), len(self._sample))
+        given = self.given
+        trials = self._try_all(given, self._sample.propose_readings(given.preprocessing), len(given))
         self.trials += trials
-        best = max((trial for trial in trials if self._is_comparable(trial)), key=_confidence, default=self.given)
-        return best if _confidence(best) >= _confidence(self.given) + CONFIDENCE_GAIN else None
+        comparable = (trial for trial in trials if self._is_comparable(trial))
+        best = max(comparable, key=lambda trial: trial.confidence, default=given)
+        return best if best.confidence >= given.confidence + CONFIDENCE_GAIN else None
 
-    def make_reading(self, trial: _Trial) -> Reading:
+    def make_reading(self, trial: Trial) -> Reading:
         """Return what is published about a trial."""
-        outcome, order = trial.outcome, trial.outcome.order
-        is_tested = trial is not self.given and outcome.labels is not None and len(outcome) == len(self.given.outcome)
+        is_tested = trial is not self.given and trial.labels is not None and len(trial) == len(self.given)
         return Reading(
             name=trial.name,
             settings=find_changes(trial.preprocessing, self.given.preprocessing),
-            images=len(outcome),
-            accuracy=outcome.accuracy,
-            confidence=outcome.confidence,
-            p_value=compute_p_value(outcome, self.given.outcome) if is_tested else None,
-            class_order=None if order is None else tuple(order.tolist()),
+            images=len(trial),
+            accuracy=None if trial.labels is None else trial.accuracy,
+            confidence=trial.confidence,
+            p_value=trial.compute_p_value(self.given) if is_tested else None,
+            class_order=None if trial.order is None else tuple(trial.order.tolist()),
             equally_good=trial.equally_good,
         )
 
-    def _try_readings(self, given: _Trial) -> _Trial | None:
+    def _try_readings(self, given: Trial) -> Trial | None:
         """Return the best reading that differs from a given one in one respect, if it is clearly better."""
         tried = {trial.preprocessing for trial in self.trials}
         proposed = self._sample.propose_readings(given.preprocessing)
@@ -206,97 +254,140 @@ class _Search:
         proposed = {f"{prefix}{name}": reading for name, reading in proposed.items() if reading not in tried}
         trials = self._try_all(given, proposed, FIRST_IMAGES)
         promising = {trial.name: trial.preprocessing for trial in self._find_promising(trials, given)}
-        complete = {trial.name: trial for trial in self._try_all(given, promising, len(self._sample))}
+        complete = {trial.name: trial for trial in self._try_all(given, promising, len(self.given))}
         self.trials += [complete.get(trial.name, trial) for trial in trials]
-        candidates = [
-            *complete.values(),
-            *(each for trial in (given, *complete.values()) for each in self._reorder(trial)),
-        ]
-        return self._choose(given, candidates, readings=1 + len(proposed))
+        reordered = [each for trial in (given, *complete.values()) for each in self._reorder(trial)]
+        return self._choose(given, [*complete.values(), *reordered], readings=1 + len(proposed))
 
-    def _try_all(self, given: _Trial, readings: dict[str, Preprocessing], count: int) -> list[_Trial]:
+    def _try_all(self, given: Trial, readings: dict[str, Preprocessing], count: int) -> list[Trial]:
         """Classify the first `count` images under each reading; readings under which the model fails are left out."""
         trials = []
         with progress_bar("other readings", len(readings), "readings", enabled=self._progress) as advance:
             for name, reading in readings.items():
                 probabilities = self._sample.classify(reading, count)
                 if probabilities is not None:
-                    trials.append(_Trial(name, reading, self._make_outcome(probabilities, given.outcome.order)))
+                    trials.append(Trial.create(name, reading, probabilities, self._sample.labels, given.order))
                 advance(1)
         return trials
 
-    def _make_outcome(self, probabilities: Array, order: IntArray | None) -> Outcome:
-        labels = None if self._sample.labels is None else self._sample.labels[: len(probabilities)]
-        return Outcome.create(probabilities, labels, order)
-
-    def _find_promising(self, trials: list[_Trial], given: _Trial) -> list[_Trial]:
+    def _find_promising(self, trials: list[Trial], given: Trial) -> list[Trial]:
         """Return the trials with the lowest log loss, and that which is the most accurate in its best class order."""
-        first = self._make_outcome(given.outcome.probabilities[:FIRST_IMAGES], given.outcome.order)
-        lower = [trial for trial in trials if trial.outcome.log_loss < first.log_loss]
-        promising = sorted(lower, key=lambda trial: trial.outcome.log_loss)[:MAX_PROMISING]
+        probabilities = given.probabilities[:FIRST_IMAGES]
+        first = Trial.create(given.name, given.preprocessing, probabilities, given.labels, given.order)
+        lower = [trial for trial in trials if trial.log_loss < first.log_loss]
+        promising = sorted(lower, key=lambda trial: trial.log_loss)[:MAX_PROMISING]
         needed = _count_reordered(first) + MIN_REORDERED_GAIN
-        reordered = max(trials, key=lambda trial: _count_reordered(trial.outcome), default=None)
-        if reordered is not None and reordered not in promising and _count_reordered(reordered.outcome) >= needed:
+        reordered = max(trials, key=_count_reordered, default=None)
+        if reordered is not None and reordered not in promising and _count_reordered(reordered) >= needed:
             promising.append(reordered)
         return promising
 
-    def _reorder(self, trial: _Trial) -> list[_Trial]:
+    def _reorder(self, trial: Trial) -> list[Trial]:
         """Return a trial under other class orders, the simplest first."""
-        labels, predicted = trial.outcome.labels, trial.outcome.predicted
+        labels, predicted = trial.labels, trial.predicted
         assert labels is not None
+        name = ANOTHER_ORDER if trial is self.given else f"{trial.name.removesuffix(SUFFIX)}{SUFFIX}"
         reordered = []
         for complexity, fit in enumerate(self._orders, start=1):
             order = fit(labels, predicted)
             if (order != range(len(order))).any():
-                outcome = replace(trial.outcome, order=order, correct=cross_fit_correct(fit, labels, predicted))
-                name = ANOTHER_ORDER if trial is self.given else f"{trial.name.removesuffix(SUFFIX)}{SUFFIX}"
-                reordered.append(_Trial(name, trial.preprocessing, outcome, complexity))
+                correct = cross_fit_correct(fit, labels, predicted)
+                reordered.append(replace(trial, name=name, order=order, correct=correct, complexity=complexity))
         return reordered
 
-    def _choose(self, given: _Trial, candidates: list[_Trial], readings: int) -> _Trial | None:
+    def _choose(self, given: Trial, candidates: list[Trial], readings: int) -> Trial | None:
         """Return the most accurate of the candidates that are clearly better, in the simplest class order.
 
         Of the probability of a false alarm, one half is for the readings and one half for all their class orders.
         """
         comparisons = (2 * readings, 2 * readings * len(self._orders))
-        better = [
-            trial
-            for trial in candidates
-            if is_clearly_better(trial.outcome, given.outcome, comparisons[trial.complexity > 0])
-        ]
+        better = [trial for trial in candidates if trial.is_clearly_better(given, comparisons[trial.complexity > 0])]
         if not better:
             return None
-        top = max(better, key=_accuracy)
-        equal = [trial for trial in better if compute_p_value(top.outcome, trial.outcome) > EQUAL]
+        top = max(better, key=lambda trial: trial.accuracy)
+        equal = [trial for trial in better if top.compute_p_value(trial) > EQUAL]
         simplest = [trial for trial in equal if trial.complexity == min(each.complexity for each in equal)]
-        best = max(simplest, key=lambda trial: (_accuracy(trial), -trial.outcome.log_loss))
+        best = max(simplest, key=lambda trial: (trial.accuracy, -trial.log_loss))
         return replace(best, equally_good=tuple(trial.name for trial in simplest if trial is not best))
 
-    def _is_comparable(self, trial: _Trial) -> bool:
+    def _is_comparable(self, trial: Trial) -> bool:
         """Whether confidences can be compared: pixels of a similar contrast, and no collapse to fewer classes."""
-        contrast, before = (_contrast(each.preprocessing) for each in (trial, self.given))
-        return contrast <= MAX_CONTRAST_GAIN * before and trial.outcome.diversity >= 0.9 * self.given.outcome.diversity
+        contrast, before = (one.scale / min(one.std) for one in (trial.preprocessing, self.given.preprocessing))
+        return contrast <= MAX_CONTRAST_GAIN * before and trial.diversity >= 0.9 * self.given.diversity
 
 
-def _count_reordered(outcome: Outcome) -> int:
+def _count_reordered(trial: Trial) -> int:
     """Return the number of correct predictions in the best class order."""
-    assert outcome.labels is not None
-    order = fit_best_order(outcome.labels, outcome.predicted, outcome.probabilities.shape[1])
-    return int((order[outcome.labels] == outcome.predicted).sum())
-
-
-def _accuracy(trial: _Trial) -> float:
-    return trial.outcome.accuracy or 0.0
-
-
-def _confidence(trial: _Trial) -> float:
-    return trial.outcome.confidence
-
-
-def _contrast(preprocessing: Preprocessing) -> float:
-    return preprocessing.scale / min(preprocessing.std)
+    assert trial.labels is not None
+    order = fit_best_order(trial.labels, trial.predicted, trial.probabilities.shape[1])
+    return int((order[trial.labels] == trial.predicted).sum())
 
 
 def _are_sigmoids(preds: Predictions) -> bool:
     """Whether the outputs of several images, declared as logits, all lie in [0, 1]; rows that sum to 1 are rejected."""
     return preds.has_logits and len(preds) > 1 and bool(preds.logits.min() >= 0 and preds.logits.max() <= 1)
+
+
+def _describe_given(given: Reading, others: int) -> str:
+    """Return the verdict on a setup that nothing is clearly better than."""
+    count = f"none of {others} other readings" if others else "no other reading"
+    if given.accuracy is None:
+        return (
+            f"Mean confidence {_format_share(given.confidence)} on {given.images} images, and {count} is much more "
+            "confident; only labeled images can tell whether the setup is right."
+        )
+    return f"Accuracy {_format_share(given.accuracy)} on {given.images} images; {count} is clearly better."
+
+
+def _describe_hint(classifier: Classifier, given: Reading, better: Reading) -> str:
+    """Return the verdict on unlabeled images for which another reading is more confident."""
+    return (
+        f"Mean confidence {_format_share(given.confidence)} on {given.images} images without labels; "
+        f"{_describe_repair(classifier, better)} it would be {_format_share(better.confidence)}, which may be a sign "
+        "of another preprocessing in training: check with labeled images."
+    )
+
+
+def _describe_better(classifier: Classifier, source: Source, given: Reading, better: Reading) -> str:
+    """Return the warning that another reading is clearly more accurate."""
+    causes = [_describe_repair(classifier, better)] if better.settings else []
+    causes += [] if better.class_order is None else [f"in {ANOTHER_ORDER}"]
+    sentence = (
+        f"{SetupWarning.START}accuracy {_format_share(given.accuracy or 0)} on {given.images} images; "
+        f"{' and '.join(causes)} it would be {_format_share(better.accuracy or 0)}"
+    )
+    if better.equally_good:
+        *first, last = better.equally_good
+        names = f"{', '.join(first)} and {last} are" if first else f"{last} is"
+        sentence += f" ({names} about as good)"
+    if better.class_order is not None:
+        sentence += f": {_describe_class_order(better.class_order, source)}"
+    return f"{sentence}."
+
+
+def _describe_sigmoids(classifier: Classifier) -> str:
+    """Return the warning that outputs declared as logits look like those of a multi-label model."""
+    return (
+        f"{SetupWarning.START}all outputs of {classifier.name!r} lie in [0, 1], although output='logits'; the sigmoid "
+        "outputs of a multi-label model are not class probabilities: if each image has exactly one class, export the "
+        "model without the sigmoid."
+    )
+
+
+def _describe_repair(classifier: Classifier, reading: Reading) -> str:
+    is_function = isinstance(classifier, FunctionClassifier)
+    start = "if the function normalized pixels of 0 to 255 with" if is_function else "with"
+    return f"{start} {format_changes(reading.settings)}"
+
+
+def _describe_class_order(order: tuple[int, ...], source: Source) -> str:
+    names = source.class_names
+    scheme = SOURCES.get(source.spec.partition(":")[0])  # specs of custom sources need not follow the grammar
+    difference = describe_order(order, names)
+    if scheme is not None and "classes" in scheme.options:
+        return (
+            f"{difference}; rename the classes, or list their names in the order of the classifier with ?classes=FILE, "
+            f"one per line: {list_in_order(order, names)}"
+        )
+    array = f"np.array({list(order)})[labels]" if len(order) <= MAX_LISTED else "np.array(class_order)[labels]"
+    return f"{difference}; number the labels in the order of the classifier, {array}: {list_in_order(order, names)}"

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.classifiers import count_threads
 from secondlook.errors import ConfidenceError
+from secondlook.threads import count_threads
 
 Map = Callable[..., Iterable[Any]]
 """The built-in `map`, or that of a thread pool."""

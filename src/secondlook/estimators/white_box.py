@@ -14,6 +14,7 @@ from secondlook.arrays import Array, Float32Array, Float64Array, IntArray
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.methods import method
 from secondlook.estimators.probability_mass import predicted_classes
+from secondlook.imports import import_extra
 from secondlook.predictions import PredictFrom, Predictions, check_output_values
 from secondlook.registry import did_you_mean
 
@@ -170,9 +171,9 @@ def _disable_training(layer: "torch.nn.Module", _: object, __: object) -> None:
 
 
 def _load_torch_classifier(classifier: object) -> "TorchClassifier":
-    from secondlook.classifiers import TorchClassifier, load_classifier, require_torch
+    from secondlook.classifiers import TorchClassifier, load_classifier
 
-    require_torch()
+    import_extra("torch", feature="a torch classifier", extra="torch")
     loaded = load_classifier(classifier)
     if not isinstance(loaded, TorchClassifier):
         raise ConfidenceError(

@@ -1,38 +1,32 @@
-"""`compare`: methods of several classifiers on the images they share, each paired with the first one."""
+"""`compare`: methods of several classifiers on the images they share, or two ways to predict the class."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Self, get_args
 
 import numpy as np
+from pydantic import Field
 
 from secondlook.arrays import IntArray
-from secondlook.errors import MetricError
+from secondlook.errors import ANY, MetricError, Repair
 from secondlook.estimators import choose_positions, find_method, fit_methods, needs_fitting
 from secondlook.evaluation.estimates import (
     Estimate,
-    EstimateOptions,
     EstimateTable,
     check_resampling,
-    describe_prediction,
     estimate_blocks,
     estimate_metrics,
 )
 from secondlook.evaluation.groups import ALL_IMAGES
-from secondlook.metrics import NamedConfidences, parse_metrics
-from secondlook.predictions import PredictFrom, Predictions
-from secondlook.progress import progress_bar
+from secondlook.metrics import NamedConfidences
+from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions
+from secondlook.tables import describe_prediction, format_image_share, format_value
+
+METHOD = "mean"
+"""The confidence whose AURC is compared: that of the paper, which exists for every set of views."""
 
 
-class HasPredictions(Protocol):
-    """Anything with predictions, such as a run; `tuning_positions` may name images that it has set apart."""
-
-    @property
-    def predictions(self) -> Predictions:
-        """Labeled predictions."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(EstimateTable):
     """Estimates of several classifiers and methods, paired with the first; `print` shows a table."""
 
@@ -46,10 +40,47 @@ class Comparison(EstimateTable):
     tuning_images: int = 0
     """Number of images, of those that all have, that were set apart; `n_images` does not include them."""
 
+    @classmethod
+    def from_confidences(
+        cls,
+        entries: NamedConfidences,
+        metrics: Iterable[str],
+        *,
+        scores: Collection[str] = (),
+        level: float = 0.95,
+        resamples: int = 500,
+        seed: int = 0,
+        execution: Execution = DEFAULT_EXECUTION,
+    ) -> Self:
+        """Compare confidences of the same images, each with its own correctness; the first is the baseline.
+
+        `entries` are (bool [N], float64 [N]) by name. `scores` names the entries that are not probabilities, for which
+        calibration metrics are undefined.
+        """
+        if not entries:
+            raise MetricError("there is nothing to compare; pass at least one method, such as 'mean'.")
+        sizes = {name: len(correct) for name, (correct, _) in entries.items()}
+        if len(set(sizes.values())) > 1:
+            raise MetricError(
+                f"the entries differ in their number of images: {sizes}; compare confidences of the same images."
+            )
+        baseline = next(iter(entries))
+        rows = estimate_metrics(
+            {ALL_IMAGES: entries},
+            metrics,
+            baseline=baseline,
+            scores=scores,
+            level=level,
+            resamples=resamples,
+            seed=seed,
+            progress=execution.progress,
+        )
+        return cls(rows, baseline, level, sizes[baseline])
+
     def to_dict(self) -> dict[str, object]:
         """Return the comparison as plain values for JSON."""
-        names = ("baseline", "level", "n_images", "predict_from", "top_k", "tuning_images")
-        return {**{name: getattr(self, name) for name in names}, "rows": [one.to_dict() for one in self.rows]}
+        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "rows"}
+        return {**plain, "rows": [one.to_dict() for one in self.rows]}
 
     def _blocks(self) -> list[object]:
         title = f"{self.n_images:,} images"
@@ -61,7 +92,7 @@ class Comparison(EstimateTable):
 
 
 def compare(
-    predictions: Mapping[str, Predictions | HasPredictions],
+    predictions: Mapping[str, Any],
     methods: Iterable[str] = ("msr", "mean"),
     metrics: Iterable[str] = ("accuracy", "auroc", "aurc", "risk_at:0.8"),
     *,
@@ -70,7 +101,7 @@ def compare(
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
-    progress: bool = True,
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> Comparison:
     """Compare methods of several classifiers on the images that all of them have, paired by id.
 
@@ -84,20 +115,10 @@ def compare(
     methods
         Names of methods, maybe with options such as 'max-logit-pnorm?on=views'. The first method of the first
         predictions is the baseline of all differences.
-    metrics
-        Names such as 'auroc' or 'risk_at:0.8'.
-    predict_from
-        Whether the class is predicted from the 'image' itself or from the mean over 'views'.
-    top_k
-        A prediction is correct if the label is among the k most probable classes.
-    level
-        Confidence level of the intervals.
-    resamples
-        Number of resamplings of the images that the intervals are percentiles of; all methods share them.
-    seed
-        Random seed of the resamplings.
-    progress
-        Whether to show progress bars if standard error is a terminal.
+    metrics, predict_from, top_k, level, resamples, seed
+        As in `evaluate`.
+    execution
+        Whether to show progress bars.
     """
     check_resampling(level, resamples, seed)
     paired = pair_predictions({name: _get_predictions(name, value) for name, value in predictions.items()})
@@ -109,79 +130,43 @@ def compare(
     entries, scores = {}, []
     for name, shared in paired.items():
         fitted = fit_methods(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)
-        with fitted.select_judged(shared).show_progress(name, len(methods) + 1, enabled=progress) as preds:
+        with fitted.select_judged(shared).show_progress(name, len(methods) + 1, enabled=execution.progress) as preds:
             correct = preds.correct(predict_from=predict_from, top_k=top_k)
             for method in methods:
                 entries[f"{name} {method}"] = correct, fitted.compute(preds, method)
                 if not find_method(method).is_probability:
                     scores.append(f"{name} {method}")
-    result = compare_confidences(
-        entries, metrics, scores=scores, level=level, resamples=resamples, seed=seed, progress=progress
+    result = Comparison.from_confidences(
+        entries, metrics, scores=scores, level=level, resamples=resamples, seed=seed, execution=execution
     )
     return replace(result, predict_from=predict_from, top_k=top_k, tuning_images=len(tuning))
-
-
-def compare_confidences(
-    entries: NamedConfidences,
-    metrics: Iterable[str],
-    *,
-    scores: Collection[str] = (),
-    level: float = 0.95,
-    resamples: int = 500,
-    seed: int = 0,
-    progress: bool = True,
-) -> Comparison:
-    """Compare confidences of the same images, each with its own correctness; the first is the baseline.
-
-    `entries` are (bool [N], float64 [N]) by name. `scores` names the entries that are not probabilities, for which
-    calibration metrics are undefined.
-    """
-    if not entries:
-        raise MetricError("there is nothing to compare; pass at least one method, such as 'mean'.")
-    sizes = {name: len(correct) for name, (correct, _) in entries.items()}
-    if len(set(sizes.values())) > 1:
-        raise MetricError(
-            f"the entries differ in their number of images: {sizes}; compare confidences of the same images."
-        )
-    baseline = next(iter(entries))
-    options = EstimateOptions(parse_metrics(metrics), frozenset(scores), baseline, level, resamples, seed)
-    with progress_bar("intervals", resamples, "resamplings", enabled=progress) as advance:
-        rows = tuple(estimate_metrics(ALL_IMAGES, entries, options, advance))
-    return Comparison(rows, baseline, level, sizes[baseline])
 
 
 def pair_predictions(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
     """Return predictions for the images that all have, in the order of the first; their labels must agree."""
     if not predictions:
         raise MetricError("there is nothing to compare; pass at least one set of predictions.")
-    ids = [preds.ids for preds in predictions.values()]
-    in_all = set.intersection(*map(set, ids))
-    shared = [image for image in ids[0] if image in in_all]
+    places = {name: {id_: place for place, id_ in enumerate(preds.ids)} for name, preds in predictions.items()}
+    first = next(iter(places))
+    shared = [id_ for id_ in places[first] if all(id_ in own for own in places.values())]
     if not shared:
         names = ", ".join(map(repr, predictions))
         raise MetricError(f"no image is in all of {names}; compare predictions for the same images.")
-    positions = [{image: position for position, image in enumerate(own)} for own in ids]
     paired = {
-        name: preds.select(images=np.array([own[image] for image in shared]))
-        for (name, preds), own in zip(predictions.items(), positions, strict=True)
+        name: preds.select(images=np.array([places[name][id_] for id_ in shared]))
+        for name, preds in predictions.items()
     }
-    _check_same_labels(paired)
-    return paired
-
-
-def _check_same_labels(paired: Mapping[str, Predictions]) -> None:
-    """Reject different images with the same ids, such as positions in two archives."""
-    first = next(iter(paired))
-    for name, preds in paired.items():
+    for name, preds in paired.items():  # different images may have the same ids, such as positions in two archives
         n_different = int(np.sum(preds.labels != paired[first].labels))
         if n_different:
             raise MetricError(
                 f"{first!r} and {name!r} have different labels for {n_different:,} of {preds.n_images:,} shared ids; "
                 "compare predictions for the same images."
             )
+    return paired
 
 
-def _find_tuning(shared: Predictions, given: Iterable[Predictions | HasPredictions]) -> IntArray:
+def _find_tuning(shared: Predictions, given: Iterable[Any]) -> IntArray:
     """Return the positions, among the shared images, of those that some run has set apart. int64 [n]"""
     apart: set[str] = set()
     for one in given:
@@ -196,12 +181,73 @@ def _find_tuning(shared: Predictions, given: Iterable[Predictions | HasPredictio
     return np.array(positions, dtype=np.int64)
 
 
-def _get_predictions(name: str, value: Predictions | HasPredictions) -> Predictions:
+def _get_predictions(name: str, value: Any) -> Predictions:
     preds = value if isinstance(value, Predictions) else getattr(value, "predictions", None)
     if not isinstance(preds, Predictions):
         raise MetricError(
             f"{name!r} is a {type(value).__name__}; expected Predictions, or an object with .predictions such as a run."
         )
     if not preds.has_labels:
-        raise MetricError(f"the predictions {name!r} have no labels; pass labels= to them.")
+        raise MetricError(
+            f"the predictions {name!r} have no labels", repair=Repair("pass {labels} to them", labels=ANY)
+        )
     return preds
+
+
+@dataclass(frozen=True)
+class PredictFromComparison:
+    """Accuracy and AURC of the class predicted from the image itself, and of that from the mean over views."""
+
+    rows: Annotated[tuple[Estimate, ...], Field(min_length=4, max_length=4)]
+    """'accuracy' and 'aurc' of 'image', then of 'views' with the paired differences to 'image'."""
+    method: str = METHOD
+    """The confidence that the AURC is about."""
+
+    def __post_init__(self) -> None:
+        expected = [(one, metric) for one in get_args(PredictFrom) for metric in ("accuracy", "aurc")]
+        if [(one.method, one.metric) for one in self.rows] != expected:
+            raise ValueError(f"rows other than {expected}")
+
+    @property
+    def recommended(self) -> PredictFrom | None:
+        """What to predict from; None if it makes no clear difference, or cannot be judged.
+
+        Views are recommended only if the accuracy is measurably higher, and the AURC not measurably worse.
+        """
+        accuracy, aurc = (one.verdict for one in self.rows[2:])
+        if "worse" in (accuracy, aurc):
+            return "image"
+        return "views" if accuracy == "better" else None
+
+    def describe(self, predict_from: PredictFrom, top_k: int = 1) -> str | None:
+        """Return one sentence that recommends what to predict from; None if there are too few errors to judge."""
+        _, _, accuracy, aurc = self.rows
+        if accuracy.verdict is None or aurc.verdict is None:
+            return None
+        name = "accuracy" if top_k == 1 else f"top-{top_k} accuracy"
+        before, after = (format_value(self.rows[index].value or 0.0) for index in (1, 3))
+        numbers = f"{name} {self._format_accuracies()}, AURC ({self.method}) {after} instead of {before}"
+        if self.recommended is None:
+            return f"Predicting from the views makes no clear difference: {numbers}."
+        if self.recommended == predict_from:
+            advice, repair = f"Keep predicting from the {predict_from}", ""
+        else:
+            advice, repair = f"Predict from the {self.recommended}", f"; pass predict_from={self.recommended!r}"
+        link = "" if self.recommended == "views" else "from the views, "
+        return f"{advice}: {link}{numbers}{repair}."
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the comparison as plain values for JSON."""
+        return {"method": self.method, "rows": [one.to_dict() for one in self.rows]}
+
+    def _format_accuracies(self) -> str:
+        """Return such as '93.2 % instead of 91.7 % (+1.4 [+1.1, +1.8] points)'."""
+        before, _, after, _ = self.rows
+        image, views = (format_image_share(one.value or 0.0, one.images) for one in (before, after))
+        ends = after.difference_interval
+        assert ends is not None, "there is a verdict"
+        points, low, high = (
+            format_image_share(one, after.images, sign="+", unit="")
+            for one in (after.difference or 0.0, ends.low, ends.high)
+        )
+        return f"{views} instead of {image} ({points} [{low}, {high}] points)"

@@ -1,8 +1,9 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to a baseline."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from secondlook.arrays import is_number, is_whole_number
@@ -13,14 +14,15 @@ from secondlook.metrics import (
     Interval,
     NamedConfidences,
     Ranking,
+    parse_metrics,
     percentile_interval,
     rank,
     resample_metrics,
 )
-from secondlook.progress import Advance, ignore_progress
+from secondlook.progress import progress_bar
 from secondlook.tables import (
+    ARROWS,
     TextTable,
-    arrow_table,
     format_difference,
     format_difference_interval,
     format_html,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 MAX_RESAMPLES = 100_000
 """More change the third digit of an interval at most, and take hours."""
-ARROWS = {"higher": "↑", "lower": "↓"}
 MIN_OUTCOMES = 5
 """With fewer errors, or fewer correct predictions, there are no verdicts: up to one in eight would be chance."""
 OPPOSITES = {"wrong": "correct", "out of distribution": "in distribution"}
@@ -88,80 +89,84 @@ class Estimate:
         return {**asdict(self), "verdict": self.verdict}
 
 
-@dataclass(frozen=True)
-class EstimateOptions:
-    """Metrics, baseline and resamplings that all groups share."""
-
-    metrics: tuple[BoundMetric, ...]
-    scores: frozenset[str]
-    """Names of entries whose values are not probabilities, even where they lie in [0, 1]."""
-    baseline: str
-    level: float
-    resamples: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_resampling(self.level, self.resamples, self.seed)
-        if not self.metrics:
-            raise MetricError("metrics is empty; pass at least one metric, such as 'auroc'.")
-
-
 def check_resampling(level: float, resamples: int, seed: int) -> None:
     """Check the confidence level of intervals, the number of resamplings they are percentiles of, and the seed."""
     if not is_number(level) or not 0 < level < 1:
-        raise MetricError(f"level is {level!r}; expected a confidence level between 0 and 1, such as 0.95.")
+        expected = "is out of range; expected a confidence level between 0 and 1, such as 0.95"
+        raise MetricError(expected, argument="level", value=level)
     if not is_whole_number(resamples) or not 0 < resamples <= MAX_RESAMPLES:
-        raise MetricError(f"resamples is {resamples!r}; expected a whole number from 1 to {MAX_RESAMPLES:,}.")
+        expected = f"is out of range; expected a whole number from 1 to {MAX_RESAMPLES:,}"
+        raise MetricError(expected, argument="resamples", value=resamples)
     if not is_whole_number(seed) or seed < 0:
-        raise MetricError(f"seed is {seed!r}; expected a whole number of at least 0.")
+        raise MetricError("is out of range; expected a whole number of at least 0", argument="seed", value=seed)
 
 
 def estimate_metrics(
-    group: str, entries: NamedConfidences, options: EstimateOptions, advance: Advance = ignore_progress
-) -> Iterator[Estimate]:
-    """Yield every metric of every entry; all entries share the same resamplings of the images."""
-    rankings = {name: rank(*entry) for name, entry in entries.items()}
+    groups: Mapping[str, NamedConfidences],
+    metrics: Iterable[str],
+    *,
+    baseline: str,
+    scores: Collection[str],
+    level: float,
+    resamples: int,
+    seed: int,
+    progress: bool,
+) -> tuple[Estimate, ...]:
+    """Return every metric of every entry of every group of images.
 
-    def values_of(name: str, ranking: Ranking) -> list[float]:
-        values = (_compute_metric(metric, name, ranking, options)[0] for metric in options.metrics)
-        return [math.nan if value is None else value for value in values]
+    `scores` are the names of entries whose values are not probabilities, even where they lie in [0, 1].
+    """
+    check_resampling(level, resamples, seed)
+    parsed = parse_metrics(metrics)
+    if not parsed:
+        raise MetricError("is empty; pass at least one metric, such as 'auroc'", argument="metrics")
 
-    resampled = resample_metrics(entries, values_of, options.resamples, options.seed, advance)
-    for name, ranking in rankings.items():
-        for column, metric in enumerate(options.metrics):
-            value, reason = _compute_metric(metric, name, ranking, options)
-            reference = _compute_metric(metric, options.baseline, rankings[options.baseline], options)[0]
-            difference = None
-            if name != options.baseline and value is not None and reference is not None:
-                difference = value - reference
-            values, reference_values = resampled[name][:, column], resampled[options.baseline][:, column]
-            yield Estimate(
-                group=group,
-                method=name,
-                metric=metric.text,
-                better=metric.metric.better,
-                value=value,
-                interval=None if value is None else percentile_interval(values, options.level),
-                difference=difference,
-                difference_interval=(
-                    None if difference is None else percentile_interval(values - reference_values, options.level)
-                ),
-                reason=reason,
-                images=ranking.n_images,
-                errors=ranking.n_errors,
-            )
+    def compute(name: str, ranking: Ranking) -> list[tuple[float, str | None]]:
+        return [_compute_metric(metric, name, ranking, scores) for metric in parsed]
+
+    def compute_values(name: str, ranking: Ranking) -> list[float]:
+        return [value for value, _ in compute(name, ranking)]
+
+    estimates = []
+    with progress_bar("intervals", len(groups) * resamples, "resamplings", enabled=progress) as advance:
+        for group, entries in groups.items():
+            rankings = {name: rank(*entry) for name, entry in entries.items()}
+            exact = {name: compute(name, ranking) for name, ranking in rankings.items()}
+            resampled = resample_metrics(entries, compute_values, resamples, seed, advance)  # shared by all entries
+            for (name, ranking), (column, metric) in product(rankings.items(), enumerate(parsed)):
+                (value, reason), (reference, missing) = exact[name][column], exact[baseline][column]
+                values = resampled[name][:, column]
+                difference = paired = None
+                if name != baseline and reason is None and missing is None:
+                    difference = value - reference
+                    paired = percentile_interval(values - resampled[baseline][:, column], level)
+                estimate = Estimate(
+                    group=group,
+                    method=name,
+                    metric=metric.text,
+                    better=metric.metric.better,
+                    value=value if reason is None else None,
+                    interval=percentile_interval(values, level) if reason is None else None,
+                    difference=difference,
+                    difference_interval=paired,
+                    reason=reason,
+                    images=ranking.n_images,
+                    errors=ranking.n_errors,
+                )
+                estimates.append(estimate)
+    return tuple(estimates)
 
 
 def _compute_metric(
-    metric: BoundMetric, name: str, ranking: Ranking, options: EstimateOptions
-) -> tuple[float, None] | tuple[None, str]:
-    """Return the value, or the reason why it is undefined."""
-    if metric.metric.reads == "values" and name in options.scores:
-        return None, f"{metric.text} is undefined for {name!r}, which is a score and not a probability."
+    metric: BoundMetric, name: str, ranking: Ranking, scores: Collection[str]
+) -> tuple[float, str | None]:
+    """Return the value and None, or NaN and the reason why it is undefined."""
+    if metric.metric.reads == "values" and name in scores:
+        return math.nan, f"{metric.text} is undefined for {name!r}, which is a score and not a probability."
     try:
         return metric.compute(ranking), None
     except MetricError as error:
-        return None, str(error)
+        return math.nan, str(error)
 
 
 def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, kind: str = "wrong") -> list[object]:
@@ -196,7 +201,6 @@ def _describe_scarcity(one: Estimate, kind: str) -> list[str]:
 
 
 def _format_row(one: Estimate) -> list[str]:
-    value = "-" if one.value is None else format_value(one.value)
     difference = "" if one.difference is None else format_difference(one.difference)
     own = paired = ""
     if one.n_rarer >= MIN_OUTCOMES:  # an interval from fewer, such as [1, 1], would look certain
@@ -204,12 +208,11 @@ def _format_row(one: Estimate) -> list[str]:
             own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
         if one.difference_interval is not None:
             paired = format_difference_interval(one.difference_interval.low, one.difference_interval.high)
-    return [f" {one.method}", value, own, difference, paired, (one.verdict or "") if paired else ""]
+    return [f" {one.method}", _format_value(one), own, difference, paired, (one.verdict or "") if paired else ""]
 
 
-def describe_prediction(predict_from: str, top_k: int) -> str:
-    """Return which class counts as the prediction, such as 'class predicted from the image'."""
-    return f"{'class' if top_k == 1 else f'top-{top_k} classes'} predicted from the {predict_from}"
+def _format_value(one: Estimate) -> str:
+    return "-" if one.value is None else format_value(one.value)
 
 
 class EstimateTable:
@@ -224,6 +227,16 @@ class EstimateTable:
     def __str__(self) -> str:
         return "\n".join(map(str, self._blocks()))
 
+    def __repr__(self) -> str:
+        """Return two lines: what was evaluated, and the first metric of each method on all images."""
+        first = self.rows[0]
+        methods, metrics = ({getattr(one, name) for one in self.rows} for name in ("method", "metric"))
+        shown = [one for one in self.rows if (one.group, one.metric) == (first.group, first.metric)]
+        return (
+            f"{type(self).__name__}: {len(methods)} methods x {len(metrics)} metrics on {first.images:,} images\n"
+            f"{first.metric} {ARROWS[first.better]}: {', '.join(f'{one.method} {_format_value(one)}' for one in shown)}"
+        )
+
     def _repr_html_(self) -> str:
         return format_html(self._blocks())
 
@@ -231,25 +244,15 @@ class EstimateTable:
         """Return an Arrow table with a row per estimate."""
         import pyarrow as pa
 
-        text, number, count = pa.string(), pa.float64(), pa.int64()
-        intervals = [(one.interval, one.difference_interval) for one in self.rows]
-        columns = {
-            "group": ([one.group for one in self.rows], text),
-            "method": ([one.method for one in self.rows], text),
-            "metric": ([one.metric for one in self.rows], text),
-            "better": ([one.better for one in self.rows], text),
-            "value": ([one.value for one in self.rows], number),
-            "low": ([own and own.low for own, _ in intervals], number),
-            "high": ([own and own.high for own, _ in intervals], number),
-            "difference": ([one.difference for one in self.rows], number),
-            "difference_low": ([paired and paired.low for _, paired in intervals], number),
-            "difference_high": ([paired and paired.high for _, paired in intervals], number),
-            "verdict": ([one.verdict for one in self.rows], text),
-            "images": ([one.images for one in self.rows], count),
-            "errors": ([one.errors for one in self.rows], count),
-            "reason": ([one.reason for one in self.rows], text),
-        }
-        return arrow_table({name: pa.array(values, kind) for name, (values, kind) in columns.items()})
+        numbers = ("value", "low", "high", "difference", "difference_low", "difference_high")
+        types = {name: pa.string() for name in ("group", "method", "metric", "better")}
+        types |= {name: pa.float64() for name in numbers}
+        types |= {"verdict": pa.string(), "images": pa.int64(), "errors": pa.int64(), "reason": pa.string()}
+        rows = [one.to_dict() for one in self.rows]
+        for row, one in zip(rows, self.rows, strict=True):
+            for prefix, interval in (("", one.interval), ("difference_", one.difference_interval)):
+                row[f"{prefix}low"], row[f"{prefix}high"] = interval and interval.low, interval and interval.high
+        return pa.Table.from_pylist(rows, pa.schema(types))
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a pandas data frame with a row per estimate."""

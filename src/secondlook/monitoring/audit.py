@@ -44,22 +44,22 @@ class AuditedImage(NamedTuple):
 class AuditVerdict(FrozenRecord):
     """What the audits say about the error rate among accepted images."""
 
-    verdict: Literal["holds", "broken", "undecided"]
+    verdict: Literal["holds", "broken", "undecided"] = "undecided"
     """*broken* stays broken: the error rate was above the guaranteed risk at some time of the stream."""
-    estimate: float | None
+    estimate: float | None = None
     """Error rate of the reviewed audits, weighted by their probabilities; None without any."""
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = 1.0
     """Bounds of the error rate over the stream so far, valid at every moment if it stays the same."""
-    labels: Count
+    labels: Count = 0
     """Reviewed audits."""
     pending: Count
     """Audits that were not reviewed yet."""
-    more_labels: Count | None
+    more_labels: Count | None = None
     """About how many more labels decide, if errors continue as before; None if they never would, or it is decided."""
-    broken_at: Count | None
+    broken_at: Count | None = None
     """Number of accepted images after which the guarantee was found broken."""
-    path: tuple[tuple[Count, float, float], ...]
+    path: tuple[tuple[Count, float, float], ...] = ()
     """Accepted images, low and high at some moments of the stream, with the labels that are known now."""
 
 
@@ -92,48 +92,31 @@ def judge_audits(
         Smallest probability with which an accepted image may be audited (`AuditPlan.smallest`), which must be known
         before the stream. By default the smallest one of the audited images.
     """
-    _check_levels(risk, alpha)
+    for name, value in (("risk", risk), ("alpha", alpha)):
+        if not 0 < value < 1:
+            raise MonitoringError("must be between 0 and 1", argument=name, value=value)
     audits = _read_audits(accepted, audited, smallest)
     labels = int(np.sum(audits.is_reviewed))
     if not labels:
-        return _start_verdict(len(audited))
+        return AuditVerdict(pending=len(audited))
     log_limit = -math.log(alpha)
     excess = _test_break(audits, risk)
-    may_be_wrong = audits.probabilities[audits.is_wrong | ~audits.is_reviewed]
-    shortfall = log_capital_below(accepted, may_be_wrong, audits.smallest, risk)
+    shortfall = log_capital_below(accepted, audits.probabilities[audits.may_be_wrong], audits.smallest, risk)
     reached = np.flatnonzero(excess >= log_limit)
-    verdict: Literal["holds", "broken", "undecided"] = "undecided"
-    if len(reached):
-        verdict = "broken"
-    elif shortfall >= log_limit:
-        verdict = "holds"
+    is_decided = len(reached) > 0 or shortfall >= log_limit
     moments = np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
     low, high = _bound_risk(audits, moments, alpha)
+    weights = 1 / audits.probabilities[audits.is_reviewed]
     return AuditVerdict(
-        verdict=verdict,
-        estimate=_estimate_risk(audits),
+        verdict="broken" if len(reached) else "holds" if is_decided else "undecided",
+        estimate=float(np.average(audits.is_wrong[audits.is_reviewed], weights=weights)),
         low=low[-1],
         high=high[-1],
         labels=labels,
         pending=len(audited) - labels,
-        more_labels=None if verdict != "undecided" else _predict_labels(audits, risk, log_limit, excess, shortfall),
+        more_labels=None if is_decided else _predict_labels(audits, risk, log_limit, float(excess[-1]), shortfall),
         broken_at=int(audits.positions[reached[0]]) if len(reached) else None,
         path=tuple(zip(moments.tolist(), low.tolist(), high.tolist(), strict=True)),
-    )
-
-
-def _start_verdict(pending: int) -> AuditVerdict:
-    """Return what is known without any label."""
-    return AuditVerdict(
-        verdict="undecided",
-        estimate=None,
-        low=0.0,
-        high=1.0,
-        labels=0,
-        pending=pending,
-        more_labels=None,
-        broken_at=None,
-        path=(),
     )
 
 
@@ -146,6 +129,49 @@ class _Audits(NamedTuple):
     is_reviewed: BoolArray
     is_wrong: BoolArray
     smallest: float
+
+    @property
+    def may_be_wrong(self) -> BoolArray:
+        """Whether an audit was found wrong, or was not reviewed yet."""
+        return self.is_wrong | ~self.is_reviewed
+
+
+def _read_audits(accepted: int, audited: Sequence[AuditedImage], smallest: float | None) -> _Audits:
+    """Check audits and return them as arrays."""
+    positions = np.array([image.accepted for image in audited], dtype=np.int64)
+    probabilities = np.array([image.probability for image in audited], dtype=np.float64)
+    if np.any(np.diff(positions, prepend=0) <= 0):
+        raise MonitoringError(
+            "the positions of audited images must be positive and ascend; list them in the order of the stream."
+        )
+    if len(positions) and positions[-1] > accepted:
+        raise MonitoringError(
+            f"an audited image has the position {positions[-1]}, but only {accepted} images were accepted; count the "
+            "accepted images up to each audited one."
+        )
+    is_valid = (probabilities > 0) & (probabilities <= 1)
+    if not is_valid.all():
+        place = int(np.argmin(is_valid))
+        raise MonitoringError(
+            f"the audited image at position {positions[place]} has the probability {probabilities[place]}; expected a "
+            "number above 0 and at most 1, as the rows of scores have it."
+        )
+    least = float(probabilities.min(initial=1.0))
+    if smallest is not None and not 0 < smallest <= least:
+        raise MonitoringError(
+            f"is not the smallest probability of an audit, since an audited image has {least}; expected a number above "
+            "0 and at most that, such as AuditPlan.smallest",
+            argument="smallest",
+            value=smallest,
+        )
+    return _Audits(
+        accepted=accepted,
+        positions=positions,
+        probabilities=probabilities,
+        is_reviewed=np.array([image.wrong is not None for image in audited], dtype=bool),
+        is_wrong=np.array([bool(image.wrong) for image in audited], dtype=bool),
+        smallest=least if smallest is None else smallest,
+    )
 
 
 # ---- Capital
@@ -231,14 +257,14 @@ def _test_break(audits: _Audits, risk: float) -> Float64Array:
     return np.logaddexp(capital, np.log(waiting[1:]))
 
 
-# ---- Bounds and estimates
+# ---- Bounds
 
 
 def _bound_risk(audits: _Audits, moments: IntArray, alpha: float) -> tuple[Float64Array, Float64Array]:
     """Return the smallest and the largest risk that the bets do not refute, each at alpha / 2. [T] -> [T], [T]"""
     limit = math.log(2 / alpha)
     found = _count_errors(audits, audits.is_wrong, moments)
-    possible = _count_errors(audits, audits.is_wrong | ~audits.is_reviewed, moments)
+    possible = _count_errors(audits, audits.may_be_wrong, moments)
     low, _ = _bisect(lambda risk: _average(_grow_above(found, audits.smallest, risk)) < limit, len(moments))
     _, high = _bisect(lambda risk: _average(_grow_below(possible, audits.smallest, risk)) >= limit, len(moments))
     return low, high
@@ -254,70 +280,13 @@ def _bisect(is_above: Callable[[Float64Array], BoolArray], n: int) -> tuple[Floa
     return low, high
 
 
-def _estimate_risk(audits: _Audits) -> float:
-    """Return the error rate of reviewed audits, weighted with one over their probabilities."""
-    weights = 1 / audits.probabilities[audits.is_reviewed]
-    return float(np.average(audits.is_wrong[audits.is_reviewed], weights=weights))
-
-
-def _predict_labels(
-    audits: _Audits, risk: float, log_limit: float, excess: Float64Array, shortfall: float
-) -> int | None:
+def _predict_labels(audits: _Audits, risk: float, log_limit: float, excess: float, shortfall: float) -> int | None:
     """Return how many more labels decide if the best bet so far continues to grow as it did; None if none grows.
 
-    `excess` [n] and `shortfall` are the logs of the capital of bets on a larger and on a smaller risk.
+    `excess` and `shortfall` are the logs of the capital of bets on a larger and on a smaller risk.
     """
-    labels = int(np.sum(audits.is_reviewed))
     errors = _count_errors(audits, audits.is_wrong, np.array([audits.accepted]))
     above, below = (float(grow(errors, audits.smallest, np.array([risk])).max()) for grow in (_grow_above, _grow_below))
-    growth, log_capital = max((above, float(excess[-1])), (below, shortfall))
+    growth, log_capital = max((above, excess), (below, shortfall))
+    labels = int(np.sum(audits.is_reviewed))
     return math.ceil(labels * (log_limit - log_capital) / growth) if growth > 0 else None
-
-
-# ---- Input
-
-
-def _check_levels(risk: float, alpha: float) -> None:
-    for name, value in (("risk", risk), ("alpha", alpha)):
-        if not 0 < value < 1:
-            raise MonitoringError(f"{name}= must be between 0 and 1, got {value}.")
-
-
-def _read_audits(accepted: int, audited: Sequence[AuditedImage], smallest: float | None) -> _Audits:
-    """Check audits and return them as arrays."""
-    positions = np.array([image.accepted for image in audited], dtype=np.int64)
-    probabilities = np.array([image.probability for image in audited], dtype=np.float64)
-    _check_positions(accepted, positions)
-    is_valid = (probabilities > 0) & (probabilities <= 1)
-    if not is_valid.all():
-        place = int(np.argmin(is_valid))
-        raise MonitoringError(
-            f"the audited image at position {positions[place]} has the probability {probabilities[place]}; expected a "
-            "number above 0 and at most 1, as the rows of scores have it."
-        )
-    least = float(probabilities.min(initial=1.0))
-    if smallest is not None and not 0 < smallest <= least:
-        raise MonitoringError(
-            f"the smallest probability of an audit is given as {smallest}, but an audited image has {least}; expected "
-            "a number above 0 and at most that, such as AuditPlan.smallest."
-        )
-    return _Audits(
-        accepted=accepted,
-        positions=positions,
-        probabilities=probabilities,
-        is_reviewed=np.array([image.wrong is not None for image in audited], dtype=bool),
-        is_wrong=np.array([bool(image.wrong) for image in audited], dtype=bool),
-        smallest=least if smallest is None else smallest,
-    )
-
-
-def _check_positions(accepted: int, positions: IntArray) -> None:
-    if np.any(np.diff(positions, prepend=0) <= 0):
-        raise MonitoringError(
-            "the positions of audited images must be positive and ascend; list them in the order of the stream."
-        )
-    if len(positions) and positions[-1] > accepted:
-        raise MonitoringError(
-            f"an audited image has the position {positions[-1]}, but only {accepted} images were accepted; count the "
-            "accepted images up to each audited one."
-        )

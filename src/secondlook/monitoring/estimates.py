@@ -1,8 +1,9 @@
 """Accuracy and risk of images without labels: estimates from their scores, with intervals, and no guarantee."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +25,8 @@ class AccuracyEstimate:
     It is an estimate, not a guarantee: no labels tell how images will change next.
     """
 
+    MEANING: ClassVar[str] = "estimate, not guarantee"
+    """Follows every number that was estimated without labels."""
     accuracy: float | None = None
     accuracy_low: float | None = None
     accuracy_high: float | None = None
@@ -33,6 +36,10 @@ class AccuracyEstimate:
     risk_high: float | None = None
     includes_shifts: bool = False
     """Whether the intervals tell how wrong estimates are when images change; otherwise the error of sampling only."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the estimate as JSON values."""
+        return {**asdict(self), "meaning": self.MEANING}
 
 
 class AccuracyEstimator:
@@ -46,12 +53,7 @@ class AccuracyEstimator:
     """
 
     def __init__(self, policy: Policy) -> None:
-        if policy.reference is None:
-            raise MonitoringError(
-                "the policy does not tell how its calibration images looked, as those of earlier versions do not; "
-                "calibrate again."
-            )
-        self._reference = policy.reference
+        self._reference = get_reference(policy)
         self._shifts = policy.shifts
         self._coverage = policy.calibration.accepted / policy.calibration.images if policy.calibration else 1.0
 
@@ -75,18 +77,21 @@ class AccuracyEstimator:
         if images == 0 or self._reference.errors is None:
             return AccuracyEstimate()
         totals, accepted_totals = np.asarray(sums, np.float64), np.asarray(accepted_sums, np.float64)
+        right = None
         if self._shifts is None:
-            correct = [totals[ABOVE] / images, accepted_totals[EXPECTED] / accepted if accepted else None]
-            known = (images, self._reference.images), (accepted, self._coverage * self._reference.images)
-            intervals = [
-                None if share is None else _add_sampling_error(share, share, share, *counts)
-                for share, counts in zip(correct, known, strict=True)
-            ]
+            share, known = totals[ABOVE] / images, self._reference.images
+            correct = _add_sampling_error(share, share, share, images, known)
+            if accepted:
+                share = accepted_totals[EXPECTED] / accepted
+                right = _add_sampling_error(share, share, share, accepted, self._coverage * known)
         else:
             log_odds = self._shifts.estimate_accuracy(totals[EXPECTED] / images, totals[ABOVE + 1 :], images)
-            right = self._shifts.estimate_accepted(log_odds.value) if accepted else None
-            intervals = [_to_interval(log_odds, images), None if right is None else _to_interval(right, accepted)]
-        return _describe(*intervals, includes_shifts=self._shifts is not None)
+            correct = _to_interval(log_odds, images)
+            learned = self._shifts.estimate_accepted(log_odds.value) if accepted else None
+            right = None if learned is None else _to_interval(learned, accepted)
+        low, value, high = correct
+        risk_high, risk, risk_low = (None, None, None) if right is None else (1 - one for one in right)
+        return AccuracyEstimate(value, low, high, risk, risk_low, risk_high, self._shifts is not None)
 
     @cached_property
     def _expected(self) -> Float64Array:
@@ -95,6 +100,13 @@ class AccuracyEstimator:
     @cached_property
     def _above(self) -> Float64Array:
         return compute_threshold_weights(self._reference)
+
+
+def get_reference(policy: Policy) -> Reference:
+    """Return how the calibration images of a policy looked; without it nothing can be monitored."""
+    if policy.reference is None:
+        raise MonitoringError("the policy does not tell how its calibration images looked; calibrate again.")
+    return policy.reference
 
 
 def compute_expected_accuracy(reference: Reference) -> Float64Array:
@@ -130,20 +142,3 @@ def _add_sampling_error(low: float, value: float, high: float, *counts: float) -
         variance += share * (1 - share) / images
     error = Z_OF_LEVEL * math.sqrt(variance)
     return max(value - math.hypot(value - low, error), 0.0), value, min(value + math.hypot(high - value, error), 1.0)
-
-
-def _describe(
-    accuracy: tuple[float, float, float] | None, right: tuple[float, float, float] | None, *, includes_shifts: bool
-) -> AccuracyEstimate:
-    """Return an estimate, given the share of correct predictions among all images and among accepted ones."""
-    low, value, high = accuracy or (None, None, None)
-    least_right, mostly_right, most_right = right or (None, None, None)
-    return AccuracyEstimate(
-        value,
-        low,
-        high,
-        None if mostly_right is None else 1 - mostly_right,
-        None if most_right is None else 1 - most_right,
-        None if least_right is None else 1 - least_right,
-        includes_shifts,
-    )

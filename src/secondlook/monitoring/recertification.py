@@ -9,17 +9,20 @@ inverse is a p-value; the thresholds are tested in a fixed sequence.
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.errors import DecisionError, MonitoringError
+from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.monitoring.audit import log_capital_below
-from secondlook.monitoring.labels import Labels, collect_labels, find_class
-from secondlook.monitoring.score_rows import ScoreRows
+from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files, parse_scores
 from secondlook.policies import Calibration, Guarantee, Policy, Reference, make_reference
+from secondlook.predictions import DEFAULT_EXECUTION, Execution
+from secondlook.progress import progress_bar
 
 START_RATIO = 2
 MAX_STARTS = 6
@@ -36,8 +39,6 @@ class Recertification:
     """Fraction of the new images that the policy before accepted."""
 
     def __str__(self) -> str:
-        counts = self.policy.calibration
-        assert counts is not None, "recertify counts images"
         old, new = self.before.threshold, self.policy.threshold
         change = "unchanged" if old == new else "higher" if new > old else "lower"
         return "\n".join(
@@ -61,12 +62,13 @@ class Recertification:
 
 def recertify(
     policy: Policy,
-    rows: Sequence[object],
+    scores: str | Path | Sequence[object],
     labels: Labels,
     *,
     risk: float | None = None,
     delta: float | None = None,
     data: str = "",
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> Recertification:
     """Return a fresh policy from reviewed images, for whatever distribution the new images have.
 
@@ -77,18 +79,22 @@ def recertify(
     ----------
     policy
         The policy that the images were scored with.
-    rows
-        Tables of scores, as `score` writes them, of all images of the stream in their order.
+    scores
+        Scores of all images of the stream in their order: Parquet files (paths, patterns such as 'scores/*.parquet',
+        folders or URLs of parts), or tables such as those that `Monitor.update` takes.
     labels
-        The class of each reviewed image by its id, an index or a name. Those of accepted images that were not audited
-        are ignored, since it is unknown why they were reviewed.
+        The class of each reviewed image by its id, an index or a name; or the path of a CSV file with the columns id
+        and label. Those of accepted images that were not audited are ignored, since it is unknown why they were
+        reviewed.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
     data
         The spec of the images, for the record.
+    execution
+        Whether to show a progress bar; nothing else of it is used.
     """
     guarantee = _choose_guarantee(policy, risk, delta)
-    stream = _Stream.read(policy, rows, labels)
+    stream = _Stream.read(policy, _read_tables(scores, execution), labels)
     thresholds = list_thresholds(policy)
     starts = list_starts(policy, thresholds)
     p_values = np.array([stream.compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
@@ -96,41 +102,55 @@ def recertify(
     if passing is None:
         raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
     threshold = thresholds[passing]
-    rule = replace(
-        policy.rule,
-        threshold=threshold,
-        guarantee=guarantee,
-        calibration=stream.count(threshold),
-        compared=(),
-        reference=stream.describe_reference(policy),
-    )
-    fresh = Policy.from_rule(
-        rule,
-        classifier=policy.classifier,
-        views=policy.views,
-        data=data,
-        data_digest=stream.digest,
-        class_names=policy.class_names,
+    counts = stream.count(threshold).model_copy(update={"data": data, "digest": stream.digest})
+    fresh = policy.model_copy(
+        update={
+            "made": "",
+            "secondlook": __version__,
+            "threshold": threshold,
+            "guarantee": guarantee,
+            "calibration": counts,
+            "compared": (),
+            "reference": stream.describe_reference(policy),
+            "shifts": None,
+        }
     )
     return Recertification(policy, fresh, float(stream.rows.accept.mean()))
 
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
-    if policy.classes is not None:
+    if policy.groups:
         raise DecisionError(
             "the policy has a threshold for each class, which cannot be made anew from audits of all classes together; "
             "calibrate on labeled images of each class."
         )
     stated = policy.guarantee
-    risk, delta = stated.risk if risk is None else risk, stated.delta if delta is None else delta
-    for name, value in (("risk", risk), ("delta", delta)):
+    wanted: dict[str, Any] = {
+        "risk": stated.risk if risk is None and stated is not None else risk,
+        "delta": stated.delta if delta is None and stated is not None else delta,
+    }
+    for name, value in wanted.items():
         if value is None:
-            raise DecisionError(f"the policy has no guarantee, so {name} is unknown; pass {name}=.")
+            raise DecisionError(
+                f"the policy has no guarantee, so {name} is unknown", repair=Repair(f"pass {{{name}}}", **{name: ANY})
+            )
         if not 0 < value < 1:
-            raise DecisionError(f"{name}={value!r}; expected a number between 0 and 1.")
-    assert risk is not None, "checked above"
-    assert delta is not None, "checked above"
-    return Guarantee(risk, delta)
+            raise DecisionError("is out of range; expected a number between 0 and 1", argument=name, value=value)
+    return Guarantee(**wanted)
+
+
+def _read_tables(scores: str | Path | Sequence[object], execution: Execution) -> Sequence[object]:
+    """Return the tables of score files; tables are returned as they are."""
+    given = [scores] if isinstance(scores, str | Path) else scores
+    paths = [one for one in given if isinstance(one, str | Path)]
+    if len(paths) < len(given):
+        return given
+    tables, files = [], list_score_files(paths)
+    with progress_bar("scores", len(files), "files", enabled=execution.progress) as advance:
+        for file in files:
+            tables.append(parse_scores(file.read()))
+            advance(1)
+    return tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +182,8 @@ class _Stream:
         if np.isnan(probability).any():
             raise MonitoringError(
                 f"image {rows.ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
-                "probability, so reviewed images say nothing about it; score with audit=."
+                "probability, so reviewed images say nothing about it",
+                repair=Repair("score with {audit}", audit=ANY),
             )
         is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         for id_, label in collect_labels(labels).items():
@@ -196,9 +217,8 @@ class _Stream:
         reviewed = above & self.is_reviewed
         wrong = reviewed & self.is_wrong
         return Calibration(
-            len(self.rows.ids),
-            int(above.sum()),
-            None,
+            images=len(self.rows.ids),
+            accepted=int(above.sum()),
             reviewed=int(reviewed.sum()),
             estimated_risk=min(1.0, float(np.sum(1 / self.probability[wrong]) / max(1, above.sum()))),
         )
@@ -247,35 +267,28 @@ def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: floa
     return last
 
 
-class _Prospect(NamedTuple):
-    labels: int
-    wrong: int
-    needed: int | None
-
-
 def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Guarantee) -> str:
     """Return why no test passed at the thresholds that the tests start at, and how many reviews would be enough."""
-    prospects = [_estimate(stream, threshold, guarantee, len(starts)) for threshold in starts]
-    best = min(prospects, key=lambda one: math.inf if one.needed is None else one.needed)
+    prospects = [_predict_labels(stream, one, guarantee, len(starts)) for one in starts]
+    needed, labels, wrong = min(prospects, key=lambda one: one[0])
     pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.rows.accept))
     waiting = f"; {pending:,} audits are not reviewed yet, and count as wrong" if pending else ""
-    if best.needed is None:
+    if needed == math.inf:
         repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
     else:
-        repair = f"roughly {best.needed:,} reviewed images of those that it accepts are needed if errors continue so"
+        repair = f"roughly {needed:,} reviewed images of those that it accepts are needed if errors continue so"
     return (
-        f"no threshold guarantees {guarantee}; at the one that comes closest, {best.wrong:,} of {best.labels:,} "
-        f"reviewed images are wrong{waiting}; {repair}."
+        f"no threshold guarantees {guarantee}; at the one that comes closest, {wrong:,} of {labels:,} reviewed images "
+        f"are wrong{waiting}; {repair}."
     )
 
 
-def _estimate(stream: _Stream, threshold: float, guarantee: Guarantee, n_starts: int) -> _Prospect:
-    """Return how many labels certify a threshold if the errors among the reviewed images continue as they are."""
-    reviewed = (stream.rows.confidence >= threshold) & stream.is_reviewed
+def _predict_labels(stream: _Stream, threshold: float, guarantee: Guarantee, n_starts: int) -> tuple[float, int, int]:
+    """Return how many labels certify a threshold if errors continue as they are, the labels so far, and the wrong."""
+    above = stream.rows.confidence >= threshold
+    reviewed = above & stream.is_reviewed
     labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
-    accepted = int(np.sum((stream.rows.confidence >= threshold) & (stream.is_reviewed | ~stream.is_due)))
+    accepted = int(np.sum(above & (stream.is_reviewed | ~stream.is_due)))
     capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
-    needed = None
-    if capital > 0 and labels:
-        needed = math.ceil(labels * math.log(n_starts / guarantee.delta) / capital)
-    return _Prospect(labels, int(wrong.sum()), needed)
+    needed = math.ceil(labels * math.log(n_starts / guarantee.delta) / capital) if capital > 0 and labels else math.inf
+    return needed, labels, int(wrong.sum())

@@ -1,23 +1,56 @@
-"""Shifts: corruptions of images, written as views, that show a classifier what happens when images degrade."""
+"""Shifts: what corrupted versions of labeled images tell about accuracy when images change."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier
-from secondlook.errors import MonitoringError
-from secondlook.monitoring.shift_fit import LabeledScores, ShiftedScores, learn_shift_model
-from secondlook.policies import DEFAULT_SHIFT_IMAGES, MIN_SHIFT_IMAGES, Policy, ShiftModel
-from secondlook.predictions import BatchSize, Predictions, collect, read_first_image
+from secondlook.errors import ANY, MonitoringError, Repair
+from secondlook.monitoring.estimates import compute_expected_accuracy, get_reference
+from secondlook.policies import (
+    DEFAULT_SHIFT_IMAGES,
+    MAX_CLASS_GROUPS,
+    MIN_SHIFT_IMAGES,
+    AccuracyModel,
+    LearnedShift,
+    Policy,
+    Reference,
+    RiskModel,
+    ShiftModel,
+    group_classes,
+    measure_class_distance,
+    to_log_odds,
+    to_share,
+)
+from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect, read_first_image
 from secondlook.sources import Source, Subset
 from secondlook.views import ViewSet
 
 SMALL_SIDE = 32
-"""Side of the images that the strengths below are for."""
+"""Side of the images that the strengths of `list_shifts` are for."""
+# What follows was chosen on corrupted CIFAR-10 images and resnet20.
+LEVEL = 0.9
+"""Confidence level of the intervals."""
+MIN_ACCEPTED = 20
+"""Images that are accepted at least where the error rate among them is learned from."""
+MIN_SETS = 6
+"""Sets of images that the error rate among accepted images is learned from at least."""
+CLASS_MIXES = 2
+"""How often each set of images is also learned from with other shares of the classes."""
+MIX_WEIGHT = 0.5
+"""Weight of such a set beside 1 for the images as they are."""
+MODEL_VARIANCE = 0.04
+"""Variance of log-odds around the model, so that no set counts far more than others because it has more images."""
+RIDGE = 1e-3
+"""Keeps coefficients finite where sets are too much alike to tell them."""
+
+
+# ---- Corrupted images and their scores
 
 
 def list_shifts(side: int) -> dict[str, tuple[str, ...]]:
@@ -51,18 +84,41 @@ def compose_views(shift: str, views: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(shift if view == "identity" else f"{shift}+{view}" for view in views)
 
 
+def count_looks(policy: Policy, n_images: int) -> int:
+    """Return how many views `learn_shifts` classifies for a policy."""
+    return n_images * (1 + sum(map(len, list_shifts(SMALL_SIDE).values())) * len(policy.views))
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledScores:
+    """The scores of n labeled images."""
+
+    confidence: Float64Array
+    predicted: IntArray
+    """The predicted class, the first of the top k. int64 [n]"""
+    accept: BoolArray
+    correct: BoolArray
+    labels: IntArray
+
+
+class ShiftedScores(NamedTuple):
+    """The scores of corrupted images."""
+
+    kind: str
+    view: str
+    scores: LabeledScores
+
+
 def learn_shifts(
     policy: Policy,
     classifier: Classifier,
     source: Source,
     preds: Predictions,
     *,
-    images: int = DEFAULT_SHIFT_IMAGES,
+    n_images: int = DEFAULT_SHIFT_IMAGES,
     seed: int = 0,
     store: Path | None = None,
-    batch_size: BatchSize = "auto",
-    device: str = "auto",
-    progress: bool = True,
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> ShiftModel:
     """Classify corrupted versions of labeled images, and learn how the scores of a policy tell their accuracy.
 
@@ -71,21 +127,18 @@ def learn_shifts(
     policy, classifier
         The policy, and the classifier that it was made for.
     source
-        Labeled images, of which as many as `images` are drawn with `seed`.
+        Labeled images, of which as many as `n_images` are drawn with `seed`.
     preds
         Predictions with labels for the images that the policy was calibrated on, as they are.
     store
         Folder to store outputs in, so that an interrupted job resumes; by default they are kept in memory.
-    batch_size, device, progress
-        As for `collect`.
+    execution
+        Device, batch size and progress bar.
     """
-    if policy.reference is None:
-        raise MonitoringError("the policy does not tell how its calibration images looked; calibrate again.")
-    sample = draw_images(source, images, seed)
-    shifted = collect_shifts(
-        policy, classifier, sample, store=store, batch_size=batch_size, device=device, progress=progress
-    )
-    return learn_shift_model(policy.reference, preds.n_classes, score_images(policy, preds), shifted)
+    reference = get_reference(policy)
+    sample = draw_images(source, n_images, seed)
+    shifted = collect_shifts(policy, classifier, sample, store=store, execution=execution)
+    return learn_shift_model(reference, preds.n_classes, score_images(policy, preds), shifted)
 
 
 def collect_shifts(
@@ -94,9 +147,7 @@ def collect_shifts(
     source: Source,
     *,
     store: Path | None = None,
-    batch_size: BatchSize = "auto",
-    device: str = "auto",
-    progress: bool = True,
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> list[ShiftedScores]:
     """Return the scores of corrupted versions of all images of a source; the arguments are those of `learn_shifts`."""
     shifts = list_shifts(int(min(read_first_image(classifier, source).shape[:2])))
@@ -106,9 +157,7 @@ def collect_shifts(
         source,
         ViewSet(["identity", *(view for views in composed.values() for view in views)]),
         store=store,
-        batch_size=batch_size,
-        device=device,
-        progress=progress,
+        execution=execution,
     )
     return [
         ShiftedScores(kind, shift, score_images(policy, _look_through(collected, composed[shift], policy.views)))
@@ -117,35 +166,31 @@ def collect_shifts(
     ]
 
 
-def count_looks(policy: Policy, images: int) -> int:
-    """Return how many views `learn_shifts` classifies for a policy."""
-    shifts = list_shifts(SMALL_SIDE)
-    return images * (1 + sum(map(len, shifts.values())) * len(policy.views))
-
-
-def draw_images(source: Source, images: int, seed: int) -> Source:
+def draw_images(source: Source, n_images: int, seed: int) -> Source:
     """Return some of the images of a source, all different, drawn at random."""
     if source.labels is None:
         raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
     distinct = np.delete(np.arange(len(source)), source.find_duplicates())
-    if min(images, len(distinct)) < MIN_SHIFT_IMAGES:
+    if min(n_images, len(distinct)) < MIN_SHIFT_IMAGES:
         raise MonitoringError(
-            f"shifts are learned from {min(images, len(distinct))} images, which is too few; expected at least "
-            f"{MIN_SHIFT_IMAGES} labeled images: calibrate on more, or pass a larger images=."
+            f"shifts are learned from {min(n_images, len(distinct))} images, which is too few; expected at least "
+            f"{MIN_SHIFT_IMAGES} labeled images",
+            repair=Repair("calibrate on more, or pass a larger {n_images}", n_images=ANY),
         )
-    drawn: IntArray = np.sort(np.random.default_rng(seed).permutation(distinct)[:images])
+    drawn: IntArray = np.sort(np.random.default_rng(seed).permutation(distinct)[:n_images])
     return Subset(source, drawn, source.spec, source.on_error)
 
 
 def score_images(policy: Policy, preds: Predictions) -> LabeledScores:
     """Return the scores that a policy gives to labeled images, looked at as often as it would."""
-    rule = policy.rule
-    looked = rule.look(preds)
+    looked = policy.look(preds)
     predicted = looked.predicted.reshape(preds.n_images, -1)
     return LabeledScores(
         looked.confidence,
         predicted[:, 0],
-        rule.accept_images(preds, looked.confidence),
+        policy.accept_values(
+            looked.confidence, policy.find_first_classes(preds) if policy.grouped_by == "class" else None
+        ),
         (predicted == preds.labels[:, None]).any(axis=1),
         preds.labels,
     )
@@ -160,3 +205,158 @@ def _look_through(preds: Predictions, composed: tuple[str, ...], views: tuple[st
         {"logits": chosen.logits[:, 1:]} if chosen.has_logits else {"probabilities": chosen.probabilities[:, 1:]}
     )
     return Predictions(**outputs, views=list(views), labels=preds.labels, ids=preds.ids, class_names=preds.class_names)
+
+
+# ---- What is learned from the scores: a few numbers, and how wrong they are for other kinds
+
+
+class _Set(NamedTuple):
+    """What the model needs of a set of images."""
+
+    kind: str | None
+    """Kind of shift; None for the calibration images."""
+    is_mix: bool
+    """Whether the shares of the classes were changed."""
+    expected: float
+    """Mean accuracy of calibration images with the same confidences."""
+    class_distance: float
+    correct: float
+    images: float
+    """Effective number of images."""
+    accepted_correct: float
+    accepted: float
+
+
+def learn_shift_model(
+    reference: Reference, n_classes: int, clean: LabeledScores, shifted: Sequence[ShiftedScores]
+) -> ShiftModel:
+    """Learn from the calibration images and from corrupted versions of some of them.
+
+    Raises an error if the reference does not tell the errors of the calibration images.
+    """
+    if reference.errors is None:
+        raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
+    n_groups = min(n_classes, MAX_CLASS_GROUPS)
+    counts = np.bincount(group_classes(clean.predicted, n_groups), minlength=n_groups)
+    shares = tuple((counts / len(clean.predicted)).tolist())
+    sets = _summarize(reference, shares, None, clean, seed=0)
+    for seed, one in enumerate(shifted, start=1):
+        sets += _summarize(reference, shares, one.kind, one.scores, seed)
+    accuracy, risk = _fit(sets)
+    learned: list[LearnedShift] = []
+    errors: list[float] = []
+    accepted_errors: list[float] = []
+    for kind in dict.fromkeys(one.kind for one in shifted):
+        views = tuple(one.view for one in shifted if one.kind == kind)
+        learned.append(_judge_kind(kind, views, sets, errors, accepted_errors))
+    return ShiftModel(
+        images=len(shifted[0].scores.confidence),
+        class_shares=tuple(round(share, 5) for share in shares),
+        accuracy=accuracy.model_copy(update={"error": find_error(errors)}),
+        risk=risk.model_copy(update={"error": find_error(accepted_errors)}) if risk and accepted_errors else None,
+        shifts=tuple(learned),
+    )
+
+
+def _judge_kind(
+    kind: str, views: tuple[str, ...], sets: Sequence[_Set], errors: list[float], accepted_errors: list[float]
+) -> LearnedShift:
+    """Estimate for a kind without having learned from it; append errors in log-odds, as at the calibration images."""
+    accuracy, risk = _fit([one for one in sets if one.kind != kind])
+    judged = [one for one in sets if one.kind == kind and not one.is_mix]
+    estimates = [accuracy.estimate(one.expected, one.class_distance) for one in judged]
+    for one, estimate in zip(judged, estimates, strict=True):
+        spread = accuracy.compute_spread(estimate)
+        errors.append(_measure_error(estimate, one.correct, one.images) / spread)
+        if risk is not None and one.accepted >= MIN_ACCEPTED:
+            right = risk.constant + risk.slope * estimate
+            accepted_errors.append(_measure_error(right, one.accepted_correct, one.accepted) / spread)
+    return LearnedShift(
+        kind=kind,
+        views=views,
+        accuracy=tuple(round(one.correct, 4) for one in judged),
+        estimate=tuple(round(to_share(estimate), 4) for estimate in estimates),
+    )
+
+
+def find_error(errors: Sequence[float]) -> float:
+    """Return the 90 % quantile of errors, as one more error that is like them would exceed it rarely enough."""
+    place = min(math.ceil(LEVEL * (len(errors) + 1)), len(errors))
+    return float(f"{sorted(errors)[place - 1]:.6g}")
+
+
+def _summarize(
+    reference: Reference, class_shares: tuple[float, ...], kind: str | None, scores: LabeledScores, seed: int
+) -> list[_Set]:
+    """Return the images as they are, and with other shares of the classes.
+
+    Otherwise a stream with other classes would be taken for one of worse images.
+    """
+    n_groups = len(class_shares)
+    groups = group_classes(scores.labels, n_groups)
+    predicted = group_classes(scores.predicted, n_groups)
+    expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)]
+    sizes = np.maximum(np.bincount(groups, minlength=n_groups), 1)
+    mixes = np.random.default_rng(seed).dirichlet(np.ones(n_groups), CLASS_MIXES) / sizes
+    sets: list[_Set] = []
+    for weights in (np.ones(len(groups)), *mixes[:, groups]):
+        counts = np.bincount(predicted, weights, minlength=n_groups).astype(np.float64)
+        images, accepted = _count_effectively(weights), weights * scores.accept
+        sets.append(
+            _Set(
+                kind,
+                bool(sets),
+                float(np.average(expected, weights=weights)),
+                measure_class_distance(counts, class_shares, images),
+                float(np.average(scores.correct, weights=weights)),
+                images,
+                float(np.average(scores.correct, weights=accepted)) if accepted.any() else 0.0,
+                _count_effectively(accepted),
+            )
+        )
+    return sets
+
+
+def _count_effectively(weights: Float64Array) -> float:
+    """Return the number of equally weighted images whose mean varies as much; 0 if there are none."""
+    total = float(weights.sum())
+    return total**2 / float((weights**2).sum()) if total else 0.0
+
+
+def _fit(sets: Sequence[_Set]) -> tuple[AccuracyModel, RiskModel | None]:
+    """Fit both models; their errors are not known yet."""
+    clean = to_log_odds(next(one.expected for one in sets if one.kind is None))
+    expected = np.array([to_log_odds(one.expected) for one in sets])
+    distances = np.array([one.class_distance for one in sets])
+    design = np.stack([np.ones(len(sets)), expected, distances * (clean - expected)], axis=1)
+    constant, slope, class_weight = _regress(design, sets, [(one.correct, one.images) for one in sets])
+    accuracy = AccuracyModel(clean=clean, constant=constant, slope=slope, class_weight=class_weight, error=0.0)
+    kept = [one for one in sets if one.accepted >= MIN_ACCEPTED]
+    if sum(not one.is_mix for one in kept) < MIN_SETS:
+        return accuracy, None
+    estimates = [accuracy.estimate(one.expected, one.class_distance) for one in kept]
+    design = np.stack([np.ones(len(kept)), estimates], axis=1)
+    constant, slope = _regress(design, kept, [(one.accepted_correct, one.accepted) for one in kept])
+    return accuracy, RiskModel(constant=constant, slope=slope, error=0.0)
+
+
+def _regress(design: Float64Array, sets: Sequence[_Set], shares: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the coefficients of a regression of log-odds, given shares and the numbers of images. float64 [S, P]"""
+    targets, variances = np.transpose([_measure_log_odds(*one) for one in shares])
+    weights = np.array([MIX_WEIGHT if one.is_mix else 1.0 for one in sets]) / (MODEL_VARIANCE + variances)
+    weights /= weights.sum()
+    gram = design.T @ (weights[:, None] * design) + RIDGE * np.eye(design.shape[1])
+    return [float(f"{value:.6g}") for value in np.linalg.solve(gram, design.T @ (weights * targets))]
+
+
+def _measure_log_odds(share: float, images: float) -> tuple[float, float]:
+    """Return the log-odds of a share of so many images, and the variance that sampling gives them."""
+    # Half an image more of each kind, so that both are finite.
+    kept = (share * images + 0.5) / (images + 1)
+    return to_log_odds(kept), 1 / (images * kept * (1 - kept))
+
+
+def _measure_error(estimate: float, share: float, images: float) -> float:
+    """Return how wrong an estimate of log-odds is, less what sampling alone explains."""
+    log_odds, variance = _measure_log_odds(share, images)
+    return math.sqrt(max((estimate - log_odds) ** 2 - variance, 0.0))

@@ -16,10 +16,8 @@ from secondlook.classifiers import (
     RemoteClassifier,
     SklearnClassifier,
     TorchClassifier,
-    find_external_data,
-    shorten_reason,
 )
-from secondlook.errors import ExportError, SecondLookError
+from secondlook.errors import ExportError, SecondLookError, shorten_reason
 from secondlook.imports import import_extra
 from secondlook.onnx_export.graph import LOWEST_OPSET
 
@@ -77,7 +75,7 @@ def _compute_size(classifier: Classifier) -> int:
 
 def compute_file_size(classifier: OnnxClassifier) -> int:
     """Return the bytes of a model's file, and of those with its external data."""
-    return sum(file.stat().st_size for file in list_model_files(classifier))
+    return sum(file.stat().st_size for file in classifier.list_files())
 
 
 def iterate_graphs(graph: "onnx.GraphProto") -> "Iterator[onnx.GraphProto]":
@@ -115,7 +113,7 @@ def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
     import onnx
 
     _check_batch_size(classifier.model_input.batch_size, classifier.name)
-    files = list_model_files(classifier)
+    files = classifier.list_files()
     with describe_failures(f"cannot read classifier {classifier.name!r}", "check or re-export the file."):
         model = onnx.load(classifier.file, load_external_data=False)
         for tensor in _iterate_tensors(model):
@@ -131,11 +129,6 @@ def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
     model.graph.ClearField("output")
     model.graph.output.extend(outputs)
     return model
-
-
-def list_model_files(classifier: OnnxClassifier) -> list[Path]:
-    """Return the file of a model, and those with its external data, whose paths are checked again."""
-    return [classifier.file, *find_external_data(classifier.file, classifier.name)]
 
 
 def _iterate_tensors(model: "onnx.ModelProto") -> "Iterator[onnx.TensorProto]":
@@ -247,8 +240,8 @@ def _check_weights(module: "torch.nn.Module", name: str) -> None:
     for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise ExportError(
-                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32; load "
-                "it with dtype='float32', and calibrate a policy for that."
+                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32",
+                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
             )
 
 

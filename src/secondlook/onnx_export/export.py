@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from secondlook import __version__
-from secondlook.classifiers import Classifier, OnnxClassifier, seal_model
+from secondlook.classifiers import Classifier, OnnxClassifier, OnnxFile
 from secondlook.decisions import (
     EXPORT_METADATA,
     INPUT_NAME,
@@ -20,11 +20,11 @@ from secondlook.decisions import (
     load_decider,
     open_policy_classifier,
 )
-from secondlook.errors import DecisionError, ExportError
+from secondlook.errors import DecisionError, ExportError, Repair
 from secondlook.files import write_bytes_atomically
 from secondlook.imports import import_extra
 from secondlook.onnx_export.confidence_graph import check_method
-from secondlook.onnx_export.conversion import describe_failures, list_model_files
+from secondlook.onnx_export.conversion import describe_failures
 from secondlook.onnx_export.decision_graph import DecisionOutputs, DecisionPlan, add_decision
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, describe_value
 from secondlook.onnx_export.networks import Network, make_networks
@@ -127,7 +127,7 @@ def export_onnx(
     record = _make_record(plan, shape, pixels, resolved)
     with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
         model = _make_model(loaded, plan, shape, record, resolved.classifier.name)
-        content = seal_model(model.SerializeToString())
+        content = OnnxFile.seal(model.SerializeToString())
     _check_content(content, shape, path)
     write_bytes_atomically(path, content)
     added = len(content) - sum(network.size for network in networks)
@@ -139,20 +139,19 @@ def export_onnx(
 
 def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
     if pixels not in get_args(PixelType):
-        raise ExportError(f"pixels={pixels!r} is unknown; expected 'uint8' or 'float32'.")
+        raise ExportError("is unknown; expected 'uint8' or 'float32'", argument="pixels", value=pixels)
     if path.suffix != ".onnx":
         raise ExportError(f"the file {str(path)!r} does not end in .onnx; choose a name such as 'decide.onnx'.")
     if not path.parent.is_dir():
         raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
     if path.exists() and not overwrite:
-        raise ExportError(f"the file {str(path)!r} exists; pass overwrite=True to replace it, or choose another name.")
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise ExportError(f"the file {str(path)!r} exists", repair=repair)
 
 
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
     """Raise if the file would replace one that it is made from."""
-    used = {
-        file: "the classifier" for one in members if isinstance(one, OnnxClassifier) for file in list_model_files(one)
-    }
+    used = {file: "the classifier" for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()}
     if isinstance(policy, str | Path):
         used[Path(policy)] = "the policy"
     for file, what in used.items():

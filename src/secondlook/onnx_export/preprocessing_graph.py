@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, is_whole_number
-from secondlook.classifiers import LUMINANCE_WEIGHTS, Preprocessing
+from secondlook.classifiers import Preprocessing
 from secondlook.errors import ClassifierError, ExportError
 from secondlook.onnx_export.graph import Graph, Tensor, as_int64
 
@@ -60,7 +60,8 @@ def _find_fitted_shape(preprocessing: Preprocessing) -> tuple[int, int, int]:
         unknown = "size" if size is None else "number of channels"
         raise ExportError(
             f"the preprocessing ({preprocessing}) does not state the {unknown} of the images, which an exported file "
-            "needs; pass image_shape=(height, width, channels)."
+            "needs",
+            repair=Repair("pass {image_shape}: height, width and channels", image_shape=ANY),
         )
     return *size, channels
 
@@ -71,8 +72,9 @@ def _check_image_shape(image_shape: object) -> None:
     sizes = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
     if not (len(sizes) == 3 and all(is_whole_number(size) and size > 0 for size in sizes) and sizes[2] in (1, 3)):
         raise ExportError(
-            f"image_shape={image_shape!r} is not the shape of images; expected whole numbers (height, width, channels) "
-            "with 1 or 3 channels."
+            "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels",
+            argument="image_shape",
+            value=image_shape,
         )
 
 
@@ -81,7 +83,8 @@ def _fit_shape(preprocessing: Preprocessing, image_shape: Sequence[int]) -> tupl
     try:
         height, width, channels = preprocessing.fit(np.zeros((1, *image_shape), dtype=np.uint8)).shape[1:]
     except ClassifierError as error:
-        raise ExportError(f"image_shape={tuple(image_shape)} contradicts the preprocessing: {error}") from error
+        fault = f"contradicts the preprocessing: {error}"
+        raise ExportError(fault, argument="image_shape", value=tuple(image_shape)) from error
     return height, width, channels
 
 
@@ -125,8 +128,9 @@ def _add_resize(graph: Graph, images: Tensor, preprocessing: Preprocessing) -> T
         return _add_nearest(graph, images, size)
     if preprocessing.interpolation not in _MODES:
         raise ExportError(
-            f"interpolation={preprocessing.interpolation!r} has no ONNX form; expected one of 'nearest', "
-            f"{', '.join(map(repr, _MODES))}."
+            f"has no ONNX form; expected one of 'nearest', {', '.join(map(repr, _MODES))}",
+            argument="interpolation",
+            value=preprocessing.interpolation,
         )
     batch, channels = (graph.op("Shape", images, start=axis, end=axis + 1) for axis in (0, 3))
     sizes = graph.op("Concat", batch, size, channels, axis=0)
@@ -196,7 +200,7 @@ def _add_channel_conversion(graph: Graph, images: Tensor, preprocessing: Preproc
 
 def _add_luminance(graph: Graph, images: Tensor) -> Tensor:
     """Convert color images to gray. uint8|float32 [N, h, w, 3] -> the same type [N, h, w, 1]"""
-    weights = np.array(LUMINANCE_WEIGHTS, dtype=np.float32)[:, None]
+    weights = np.array(Preprocessing.LUMINANCE_WEIGHTS, dtype=np.float32)[:, None]
     if images.dtype == np.float32:
         return graph.op("MatMul", images, weights / 65536)
     # Whole numbers up to 2 ** 24 and divisions by powers of two are exact in float32.

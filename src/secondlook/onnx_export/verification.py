@@ -30,7 +30,7 @@ from secondlook.onnx_export.verification_result import (
 from secondlook.policies import Policy, Rule
 from secondlook.predictions import BatchSize, Predictions, chunk_rows, find_first_image, read_ahead
 from secondlook.progress import progress_bar
-from secondlook.sources import Batch, OnError, Source, open_source, spread_images
+from secondlook.sources import Batch, OnError, Source, open_source
 from secondlook.views import Blur, Filter, Frame, View, Warp, plan_operations
 
 BLOCK_IMAGES = 128
@@ -94,7 +94,7 @@ def verify_decider(
     resolved = open_policy_classifier(policy, loaded, classifier, allow_mismatch=file.record.mismatch is not None)
     library = Decider(loaded, resolved.on_device(device))
     source = open_source(data, on_error=on_error).without_labels()
-    source = source if limit is None else spread_images(source, limit)
+    source = source if limit is None else source.spread(limit)
     comparison = _Comparison(library.rule, tolerance, _interpolates(loaded))
     with (
         progress_bar("comparing", len(source), "images", enabled=progress) as advance,
@@ -110,9 +110,10 @@ def verify_decider(
 
 def _check_arguments(tolerance: object, limit: object) -> None:
     if not (is_number(tolerance) and tolerance >= 0):
-        raise DecisionError(f"tolerance={tolerance!r}; expected a number from 0 up, such as {DEFAULT_DIFFERENCE:g}.")
+        expected = f"is invalid; expected a number from 0 up, such as {DEFAULT_DIFFERENCE:g}"
+        raise DecisionError(expected, argument="tolerance", value=tolerance)
     if limit is not None and not (is_whole_number(limit) and limit > 0):
-        raise DecisionError(f"limit={limit!r}; expected a number of images, at least 1.")
+        raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
 
 def _interpolates(policy: Policy) -> bool:

@@ -6,13 +6,14 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import (
+    BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
@@ -26,7 +27,7 @@ from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
-from secondlook.classifiers import Classifier, Preprocessing, is_sealed, read_onnx_metadata
+from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import confidence as compute_confidence
 from secondlook.estimators import find_method, running_confidence
@@ -95,6 +96,10 @@ class _PolicyType(type(FrozenRecord)):  # type: ignore[misc]  # the metaclass of
             raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
 
 
+def _describe_classifier(classifier: object) -> object:
+    return ClassifierRecord.describe(classifier) if isinstance(classifier, Classifier) else classifier
+
+
 class Policy(FrozenRecord, metaclass=_PolicyType):
     """Accept a prediction if its confidence is at least `threshold`.
 
@@ -107,7 +112,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     made: str = ""
     """When the policy was saved for the first time."""
     secondlook: str = __version__
-    classifier: ClassifierRecord | None = None
+    classifier: Annotated[ClassifierRecord | None, BeforeValidator(_describe_classifier)] = None
     """The classifier that the threshold was chosen for; None if it was chosen from arrays."""
     views: tuple[str, ...] = ()
     """The views that the confidence is computed from, in the order of looks; empty if unknown."""
@@ -263,6 +268,11 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         return isinstance(other, Policy) and self.__dict__ == other.__dict__
 
     __hash__ = None  # type: ignore[assignment]
+
+    def replace(self, **changes: Any) -> "Policy":
+        """Return a policy with other values of some fields, which are validated."""
+        kept = {name: getattr(self, name) for name in Policy.model_fields if name not in ("format", "version")}
+        return Policy(**{**kept, **changes})
 
     @property
     def was_changed(self) -> bool:
@@ -698,7 +708,7 @@ def _read_content(path: Path) -> bytes:
     if not has_onnx_suffix(path):
         return path.read_bytes()
     try:
-        metadata: Mapping[str, str] = read_onnx_metadata(path, str(path))
+        metadata = OnnxFile(path, str(path)).read_metadata()
     except ClassifierError as error:
         raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
     if POLICY_METADATA not in metadata:
@@ -706,7 +716,7 @@ def _read_content(path: Path) -> bytes:
             f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
             "export_onnx(policy, out), or pass a policy file (.json)."
         )
-    if not is_sealed(path):
+    if not OnnxFile(path, str(path)).is_sealed():
         raise DecisionError(
             f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
             "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."

@@ -24,8 +24,7 @@ from secondlook.predictions.chunks import (
     read_partial_chunk,
     write_chunk,
 )
-from secondlook.predictions.collect_worker import Summaries, Summarize
-from secondlook.predictions.collection import PROGRESS_UNIT, collect, collect_summaries, skip_by_default
+from secondlook.predictions.collection import PROGRESS_UNIT, collect, skip_by_default
 from secondlook.predictions.decoding import DecodedChunk, decode_chunk, find_first_image, list_skipped, read_first_image
 from secondlook.predictions.engine import ComputedChunk, Engine, LoadWorker, Worker
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Execution
@@ -80,8 +79,6 @@ __all__ = [
     "SkippedImage",
     "Storage",
     "StoreEntry",
-    "Summaries",
-    "Summarize",
     "Worker",
     "block_rows",
     "check_class_names_match",
@@ -92,7 +89,6 @@ __all__ = [
     "choose_batch_size",
     "chunk_rows",
     "collect",
-    "collect_summaries",
     "concatenate",
     "decode_chunk",
     "encode_chunk",

@@ -1,8 +1,8 @@
 """`collect`: classify every view of every image once, in memory or into a store."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,12 +11,13 @@ import numpy as np
 
 from secondlook.arrays import Float32Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import PredictionsError, SourceError
-from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
+from secondlook.errors import ANY, PredictionsError, Repair, SourceError
+from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.chunks import Chunk, SaveTimer, ensure_images_file
-from secondlook.predictions.collect_worker import EngineJob, LoadCollector, Summaries
+from secondlook.predictions.collect_worker import EngineJob, LoadCollector
 from secondlook.predictions.decoding import read_first_image
 from secondlook.predictions.engine import Engine
+from secondlook.predictions.execution import DEFAULT_EXECUTION, Execution
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
@@ -32,7 +33,7 @@ from secondlook.predictions.predictions import ArrayTable, Predictions, open_ent
 from secondlook.predictions.store import StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match
 from secondlook.progress import progress_bar
-from secondlook.sources import OnError, Source, open_labeled
+from secondlook.sources import Source, open_labeled
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
@@ -47,11 +48,7 @@ def collect(
     *,
     store: str | Path | None = None,
     labels: Any = None,
-    batch_size: BatchSize = "auto",
-    progress: bool = True,
-    on_error: OnError | None = None,
-    device: str = "auto",
-    engine: Engine | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> Predictions:
     """Return the outputs of a classifier for all views of all images.
 
@@ -70,28 +67,18 @@ def collect(
     labels
         True class of each image, int [N], or its name, [N], if the images have no labels of their own. Names are those
         of the classifier where it has class names.
-    batch_size
-        Number of images per call of the classifier; halved whenever memory runs out.
-    progress
-        Whether to show a progress bar, if standard error is a terminal.
-    on_error
-        How to handle an image that cannot be read: "fail", or "skip" to exclude it and list it in
-        `Predictions.skipped`. The default is the setting of the source; with an engine, "skip" unless that is given.
-    device
-        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N". "auto" leaves a model where it was put
-        explicitly, and otherwise uses the GPUs that torch sees, if the model can run there.
-    engine
-        Where chunks of the images are classified, such as `RayEngine()`: in other processes or on other machines, by
-        workers that load the classifier themselves. By default in this process. What is stored is the same.
+    execution
+        Where and how to classify, and how to handle images that cannot be read: by default as the source does, and with
+        an engine they are skipped. Skipped images are listed in `Predictions.skipped`.
     """
     loaded = load_classifier(classifier)
     # The workers of an engine put their classifiers on devices of their own.
-    loaded = loaded.on_device(device) if engine is None else loaded
-    source = open_labeled(data, labels, loaded.class_names, on_error)
-    if engine is not None and on_error is None:
+    loaded = loaded.on_device(execution.device) if execution.engine is None else loaded
+    source = open_labeled(data, labels, loaded.class_names, execution.on_error)
+    if execution.engine is not None and execution.on_error is None:
         source = skip_by_default(source, data)
     check_class_names_match(loaded.members or (loaded,), source)
-    collector = _Collector(source, as_view_set(views), batch_size, progress, device, engine)
+    collector = _Collector(source, as_view_set(views), execution)
     return collector.collect_in_memory(loaded) if store is None else collector.collect_on_disk(loaded, Path(store))
 
 
@@ -106,36 +93,13 @@ def skip_by_default(source: Source, data: object) -> Source:
     return source if is_set else source.with_on_error("skip")
 
 
-def collect_summaries(
-    classifier: Classifier,
-    source: Source,
-    views: ViewSet,
-    summaries: Summaries,
-    engine: Engine,
-    *,
-    store: Path | None,
-    batch_size: BatchSize = "auto",
-    device: str = "auto",
-    progress: bool = True,
-) -> Chunking:
-    """Let an engine classify all views of all images and summarize each chunk, and return the chunks.
-
-    Outputs are kept in `store` if it is given. Chunks whose outputs are stored already are not summarized.
-    """
-    collector = _Collector(source, views, batch_size, progress, device, engine)
-    return collector.summarize(classifier, summaries, store)
-
-
 @dataclass(frozen=True)
 class _Collector:
     """The settings that all members of an ensemble share."""
 
     source: Source
     views: ViewSet
-    batch_size: BatchSize
-    progress: bool
-    device: str
-    engine: Engine | None
+    execution: Execution
 
     def collect_in_memory(self, classifier: Classifier) -> Predictions:
         if classifier.members:
@@ -170,36 +134,6 @@ class _Collector:
             self._finish(entry)
         return open_entry(entry, self.views)
 
-    def summarize(self, classifier: Classifier, summaries: Summaries, store: Path | None) -> Chunking:
-        """Classify and summarize all chunks of a classifier or an ensemble with the engine."""
-        members = classifier.members or (classifier,)
-        for member in members:
-            self._entry_name(member)  # summaries without outputs have to be identified, too
-        plans = [self._plan(member, is_stored=True) for member in members]
-        if store is None:
-            summaries.remove_outdated(plans[0].chunking)
-            self._run_on_engine(classifier, plans[0].chunking, [], summaries)
-            return plans[0].chunking
-        entries = [self._open_entry(plan, store) for plan in plans]
-        summaries.remove_outdated(entries[0].chunking)
-        if len({entry.chunking for entry in entries}) > 1:  # entries of earlier versions were divided by other rules
-            self.collect_on_disk(classifier, store)
-            return entries[0].chunking
-        with ExitStack() as held:
-            for entry in entries:
-                held.enter_context(entry.lock_for_writing())
-                self._clean(entry)
-            with ExitStack() as opened:
-                sinks = [OnDisk(entry, self.views.texts, SaveTimer()) for entry in entries]
-                self._run_on_engine(
-                    classifier, entries[0].chunking, [opened.enter_context(sink.open()) for sink in sinks], summaries
-                )
-            for entry in entries:
-                self._finish(entry)
-        if classifier.members:
-            self._write_ensemble(classifier, store)
-        return entries[0].chunking
-
     def _finish(self, entry: StoreEntry) -> None:
         entry.finalize()
         if self.source.on_error == "fail":
@@ -211,7 +145,7 @@ class _Collector:
 
     def _plan(self, classifier: Classifier, *, is_stored: bool) -> CollectJob:
         image = read_first_image(classifier, self.source)
-        batch_size = choose_batch_size(self.batch_size, image, classifier)
+        batch_size = choose_batch_size(self.execution.batch_size, image, classifier)
         # The batches of GPUs may be larger than the chunks of a store.
         rows = chunk_rows(image) if is_stored else max(chunk_rows(image), chunk_rows(image, batch_size))
         return CollectJob(classifier, self.source, self.views, batch_size, Chunking(len(self.source), rows))
@@ -225,8 +159,8 @@ class _Collector:
             entry.remove_damaged_chunks(self.views.texts)
 
     def _run(self, job: CollectJob, sink: Sink) -> None:
-        if self.engine is not None:
-            self._run_on_engine(job.classifier, job.chunking, [sink], None)
+        if self.execution.engine is not None:
+            self._run_on_engine(self.execution.engine, job, sink)
             return
         total = sum(
             len(job.chunking.indices_of(number))
@@ -234,29 +168,32 @@ class _Collector:
             for place in range(len(job.views))
             if sink.needs(place, number)
         )
-        with progress_bar(short_name(job.classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
+        with progress_bar(
+            short_name(job.classifier.name), total, PROGRESS_UNIT, enabled=self.execution.progress
+        ) as advance:
             run_pipeline(job, sink, advance)
 
-    def _run_on_engine(
-        self, classifier: Classifier, chunking: Chunking, sinks: Sequence[Sink], summaries: Summaries | None
-    ) -> None:
-        assert self.engine is not None, "called with an engine only"
-        image = read_first_image(classifier, self.source)
+    def _run_on_engine(self, engine: Engine, job: CollectJob, sink: Sink) -> None:
+        image = read_first_image(job.classifier, self.source)
         every = frozenset(range(len(self.views)))
-        load = LoadCollector(classifier, self.device, self.views, every, self.batch_size, image, None, bool(sinks))
-        job = EngineJob(self.engine, load, self.source, chunking, sinks, summaries)
-        missing = job.list_missing()
+        load = LoadCollector(job.classifier, self.execution.device, self.views, every, self.execution.batch_size, image)
+        engine_job = EngineJob(engine, load, self.source, job.chunking, sink)
+        missing = engine_job.list_missing()
         total = sum(
-            len(views) * len(chunking.indices_of(number)) for views, numbers in missing.items() for number in numbers
+            len(views) * len(job.chunking.indices_of(number))
+            for views, numbers in missing.items()
+            for number in numbers
         )
-        with progress_bar(short_name(classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
-            job.run(missing, advance)
+        name = short_name(job.classifier.name)
+        with progress_bar(name, total, PROGRESS_UNIT, enabled=self.execution.progress) as advance:
+            engine_job.run(missing, advance)
 
     def _entry_name(self, classifier: Classifier) -> str:
         if not classifier.digest:
             raise PredictionsError(
-                f"classifier {classifier.name!r} has no name to store its outputs under; pass one that changes "
-                "whenever the function does, load_classifier(..., name='v1') or ?name=v1 in its spec, or omit store=."
+                f"classifier {classifier.name!r} has no name to store its outputs under, one that changes whenever the "
+                "function does",
+                repair=Repair("load it with {name}, or omit {store}", name="v1", store=ANY),
             )
         return entry_key(classifier, self.source)
 

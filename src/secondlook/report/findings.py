@@ -1,20 +1,28 @@
 """The results of a report: all numbers that the page, the tables and the plots show, and the headline about them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ReportError
-from secondlook.evaluation import DEFAULT_METRICS, Estimate, Evaluation, evaluate
-from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram
-from secondlook.report.adaptive_looking import AdaptiveLooking, study_adaptive_looking
-from secondlook.report.breakdowns import ClassRisk, ViewContribution, class_risks, view_contributions
-from secondlook.report.confusions import ConfusionCells, find_cells
-from secondlook.report.curves import RiskBand, reliability_curve, risk_bands
+from secondlook.estimators import find_method
+from secondlook.evaluation import Estimate, Evaluation, evaluate
+from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram, reliability_of_ranking
+from secondlook.predictions import Execution
+from secondlook.report.breakdowns import (
+    ClassRisk,
+    ConfusionCells,
+    RiskBand,
+    ViewContribution,
+    class_risks,
+    find_cells,
+    risk_bands,
+    view_contributions,
+)
 from secondlook.report.galleries import choose_images
 from secondlook.report.operating_points import (
-    CertifiedPoints,
+    AdaptiveLooking,
     OperatingPoint,
     certify_methods,
     choose_headline_risk,
@@ -22,6 +30,7 @@ from secondlook.report.operating_points import (
     format_percent,
     point_at_risk,
     slider_risks,
+    study_adaptive_looking,
 )
 from secondlook.report.study import Study
 
@@ -51,11 +60,9 @@ class Findings:
     """Whether that point is certified."""
     delta: float
     """Failure probability of the guarantees, shared by all methods that have one."""
-    calibrated: tuple[str, ...]
-    """The methods that were calibrated with this risk and delta; empty if none was."""
     risks: Float64Array
     """The tolerated risks of the slider. float64 [R]"""
-    certified: Mapping[str, CertifiedPoints | str]
+    certified: Mapping[str, list[OperatingPoint] | str]
     """By method: the certified point for each tolerated risk, or the reason why there is none."""
     adaptive: AdaptiveLooking | str
     """What adaptive looking certifies at this risk and delta, or the reason why that cannot be told."""
@@ -72,57 +79,53 @@ class Findings:
     @property
     def sharing(self) -> tuple[str, ...]:
         """The methods that have a guarantee and share delta."""
-        return tuple(name for name, points in self.certified.items() if isinstance(points, CertifiedPoints))
+        return tuple(name for name, points in self.certified.items() if not isinstance(points, str))
 
 
-def compute_findings(
-    study: Study,
-    *,
-    risk: float | None = None,
-    delta: float,
-    calibrated: Sequence[str] = (),
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    level: float = 0.95,
-    resamples: int = 500,
-) -> Findings:
+def compute_findings(study: Study, *, risk: float | None = None, delta: float) -> Findings:
     """Compute the results of a study; `risk` is chosen from the error rate by default.
 
-    If there are `calibrated` methods, `risk` and `delta` are those of their calibration.
+    If methods of the study were calibrated, `risk` and `delta` are those of their calibration.
     """
     if not 0 < delta < 1:
         raise ReportError(
-            f"delta is {delta}, expected a failure probability between 0 and 1, such as 0.001 for 99.9 % confidence."
+            "is no failure probability between 0 and 1, such as 0.001 for 99.9 % confidence",
+            argument="delta",
+            value=delta,
         )
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
     risks = slider_risks(study.error_rate, headline_risk)
-    evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, coverage_metric(headline_risk)])), level, resamples)
-    with_auroc = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",), level, resamples)
-    curves = {name: reliability_curve(study, name) for name in study.confidences}
-    certified = certify_methods(study, risks, delta, calibrated)
-    certified_points = _points_at(certified, int(risks.searchsorted(headline_risk))) if calibrated else {}
-    method = _choose_method(study, calibrated, certified_points)
-    guaranteed = method in certified_points
-    point = certified_points[method] if guaranteed else point_at_risk(study.rankings[method], headline_risk)
+    metrics = study.settings.metrics
+    evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, coverage_metric(headline_risk)])))
+    certified = certify_methods(study, risks, delta)
+    certified_points = _points_at(certified, int(risks.searchsorted(headline_risk))) if study.calibrated else {}
+    method = _choose_method(study, certified_points)
+    point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
     adaptive = study_adaptive_looking(study, method, headline_risk, delta)
     return Findings(
         study=study,
         evaluation=evaluation,
-        headline=write_headline(study, with_auroc, headline_risk),
+        headline=write_headline(
+            study, evaluation if "auroc" in metrics else _evaluate(study, ("auroc",)), headline_risk
+        ),
         method=method,
         risk=headline_risk,
         point=point,
-        guaranteed=guaranteed,
+        guaranteed=method in certified_points,
         delta=delta,
-        calibrated=tuple(calibrated),
         risks=risks,
         certified=certified,
         adaptive=adaptive,
-        curves=risk_bands(study, level),
+        curves=risk_bands(study),
         histograms={name: confidence_histogram(study.correct, one) for name, one in study.confidences.items()},
-        reliability={name: curve for name, curve in curves.items() if curve is not None},
+        reliability={
+            name: reliability_of_ranking(ranking)
+            for name, ranking in study.rankings.items()
+            if find_method(name).is_probability
+        },
         cells=find_cells(study),
         classes=class_risks(study, method, point),
-        views=view_contributions(study, level),
+        views=view_contributions(study),
         images=choose_images(study, method, None if isinstance(adaptive, str) else adaptive.ranked),
     )
 
@@ -139,13 +142,18 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
     """
     if not study.has_correct_and_wrong:
         return Headline(_describe_missing_contrast(study), "none")
+    auroc, before = (evaluation[name, "auroc"] for name in (study.second_look or study.baseline, study.baseline))
+    at_risk = f"at {format_percent(risk, 4)} risk"
+    coverage = _coverage(study, study.baseline, risk)
     if study.second_look is None:
-        return Headline(_describe_baseline(study, evaluation, risk), "none")
-    auroc = evaluation[study.second_look, "auroc"]
-    before = evaluation[study.baseline, "auroc"]
+        sentence = (
+            f"Without a second look, {study.baseline} detects errors with AUROC {100 * (auroc.value or 0.0):.1f}; "
+            f"{at_risk} it accepts {format_percent(coverage, 1)} of the images."
+        )
+        return Headline(sentence, "none")
     pair = format_pair(auroc.value or 0.0, before.value or 0.0, 1)
     detects = f"it detects errors with AUROC {pair}"
-    end = f"{_describe_coverage(study, study.second_look, risk, auroc)}."
+    end = f"{_describe_coverage(_coverage(study, study.second_look, risk), coverage, at_risk, auroc)}."
     match auroc.verdict:
         case "better":
             return Headline(f"A second look detects errors with AUROC {pair}; {end}", "better")
@@ -159,31 +167,31 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
             return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
 
 
-def _points_at(certified: Mapping[str, CertifiedPoints | str], index: int) -> dict[str, OperatingPoint]:
+def _points_at(certified: Mapping[str, list[OperatingPoint] | str], index: int) -> dict[str, OperatingPoint]:
     """Return the certified points at the risk with this index, of the methods that have one."""
-    points = {name: one[index] for name, one in certified.items() if isinstance(one, CertifiedPoints)}
+    points = {name: one[index] for name, one in certified.items() if not isinstance(one, str)}
     return {name: point for name, point in points.items() if point.accepted}
 
 
-def _choose_method(study: Study, calibrated: Sequence[str], certified: Mapping[str, OperatingPoint]) -> str:
+def _choose_method(study: Study, certified: Mapping[str, OperatingPoint]) -> str:
     """Return the calibrated method that `certify` chooses; without a calibration, never depending on the results."""
     if certified:
         return max(certified, key=lambda name: certified[name].accepted)
-    return calibrated[0] if calibrated else study.second_look or study.baseline
+    return study.calibrated[0] if study.calibrated else study.second_look or study.baseline
 
 
-def _evaluate(study: Study, metrics: tuple[str, ...], level: float, resamples: int) -> Evaluation:
+def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:
+    settings = study.settings
     return evaluate(
         study.preds,
         study.confidences,
         metrics,
-        predict_from=study.predict_from,
-        top_k=study.top_k,
-        baseline=study.baseline,
-        level=level,
-        resamples=resamples,
-        seed=study.seed,
-        progress=study.progress,
+        predict_from=settings.predict_from,
+        top_k=settings.top_k,
+        level=settings.level,
+        resamples=settings.resamples,
+        seed=settings.seed,
+        execution=Execution(progress=study.progress),
     )
 
 
@@ -194,22 +202,12 @@ def _describe_missing_contrast(study: Study) -> str:
     return f"The classifier is wrong on all {images}: there are no correct predictions to tell from errors."
 
 
-def _describe_baseline(study: Study, evaluation: Evaluation, risk: float) -> str:
-    auroc = evaluation[study.baseline, "auroc"].value or 0.0
-    return (
-        f"Without a second look, {study.baseline} detects errors with AUROC {100 * auroc:.1f}; at "
-        f"{format_percent(risk, 4)} risk it accepts {format_percent(_coverage(study, study.baseline, risk), 1)} of the "
-        "images."
-    )
-
-
-def _describe_coverage(study: Study, second_look: str, risk: float, auroc: Estimate) -> str:
-    """Describe the coverage at the risk, with 'but' if it changes in the other direction than the AUROC."""
-    after, before = _coverage(study, second_look, risk), _coverage(study, study.baseline, risk)
+def _describe_coverage(after: float, before: float, at_risk: str, auroc: Estimate) -> str:
+    """Describe the coverage at a risk, with 'but' if it changes in the other direction than the AUROC."""
     if after == before:
-        return f"at {format_percent(risk, 4)} risk both accept {format_percent(after, 1)} of the images"
+        return f"{at_risk} both accept {format_percent(after, 1)} of the images"
     opposed = (auroc.difference or 0.0) * (after - before) < 0
-    accepts = f"at {format_percent(risk, 4)} risk it accepts {format_pair(after, before, 0, ' %')} of the images"
+    accepts = f"{at_risk} it accepts {format_pair(after, before, 0, ' %')} of the images"
     return f"but {accepts}" if opposed else accepts
 
 

@@ -7,13 +7,12 @@ import base64
 import io
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray
-from secondlook.classifiers import as_pixels
-from secondlook.errors import ReportError
+from secondlook.arrays import Array, IntArray, as_pixels
+from secondlook.errors import ANY, Repair, ReportError
 from secondlook.report.study import Study
 
 MAX_IMAGES = 200
@@ -30,18 +29,12 @@ uint8 [H, W, 1 or 3]
 """
 
 
-@dataclass(frozen=True)
-class GalleryImage:
-    """An image of a page: its picture, and one sheet with the pictures of all of its views."""
+Picture = dict[str, Any]
+"""What the script of a page reads of an image.
 
-    picture: str
-    """A data URI, like the sheet."""
-    sheet: str
-    """Views from left to right, at most 16 in a row."""
-    predicted: list[int]
-    """The class predicted from each view alone."""
-    probabilities: list[float]
-    """The probability of that class."""
+`picture` and `sheet`, with all views from left to right, at most 16 in a row, are data URIs; `view_predicted` has the
+class predicted from each view alone, and `view_probabilities` its probability.
+"""
 
 
 def choose_images(study: Study, method: str, most_looks: IntArray | None = None) -> IntArray:
@@ -66,13 +59,16 @@ def choose_images(study: Study, method: str, most_looks: IntArray | None = None)
 
 def rank_changes(study: Study) -> IntArray:
     """Return how many ranks each image gains by the second look (or loses, if negative). int64 [N]"""
-    before, after = (_mean_ranks(study.confidences[name]) for name in (study.baseline, study.second_look or ""))
+    from scipy.stats import rankdata
+
+    # From the most confident (1) down, the mean rank for ties.
+    before, after = (rankdata(-study.confidences[name]) for name in (study.baseline, study.second_look or ""))
     return np.rint(before - after).astype(np.int64)
 
 
-def read_images(study: Study, chosen: IntArray, image: ImageReader) -> dict[int, GalleryImage]:
+def read_images(study: Study, chosen: IntArray, image: ImageReader) -> dict[int, Picture]:
     """Return the pictures of the chosen images by their index among those judged, the first ones if not all fit."""
-    images: dict[int, GalleryImage] = {}
+    images: dict[int, Picture] = {}
     if not len(chosen):
         return images
     outputs = study.preds.select(images=chosen).probabilities
@@ -80,7 +76,7 @@ def read_images(study: Study, chosen: IntArray, image: ImageReader) -> dict[int,
     for row, index in enumerate(chosen.tolist()):
         given = int(study.fitted.judged[index])
         one = _draw_image(study, _check_pixels(image(given), given), outputs[row])
-        size += len(one.picture) + len(one.sheet)
+        size += len(one["picture"]) + len(one["sheet"])
         if size > MAX_BYTES and images:
             break
         images[index] = one
@@ -119,27 +115,19 @@ def _take_in_turn(lists: list[Iterator[int]]) -> Iterator[int]:
                 yield number
 
 
-def _mean_ranks(confidence: Float64Array) -> Float64Array:
-    """Return the rank of each image from the most confident (1) down, the mean rank for ties. float64 [N]"""
-    from scipy.stats import rankdata
-
-    ranks: Float64Array = np.asarray(rankdata(-confidence), dtype=np.float64)
-    return ranks
-
-
-def _draw_image(study: Study, pixels: Array, outputs: Array) -> GalleryImage:
+def _draw_image(study: Study, pixels: Array, outputs: Array) -> Picture:
     from secondlook.views import apply_view
 
     leading = outputs.argmax(axis=1)
     blank = np.zeros_like(pixels)  # for a view that is only a name
     views = (blank if view.name else apply_view(pixels[None], view)[0] for view in study.preds.views)
     tiles = [shrink(transformed, VIEW_SIDE) for transformed in views]
-    return GalleryImage(
-        picture=encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY),
-        sheet=encode_picture(_join_tiles(tiles), VIEW_QUALITY),
-        predicted=leading.tolist(),
-        probabilities=[round(float(row[one]), 4) for row, one in zip(outputs, leading, strict=True)],
-    )
+    return {
+        "picture": encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY),
+        "sheet": encode_picture(_join_tiles(tiles), VIEW_QUALITY),
+        "view_predicted": leading.tolist(),
+        "view_probabilities": [round(float(row[one]), 4) for row, one in zip(outputs, leading, strict=True)],
+    }
 
 
 def _join_tiles(tiles: list[Array]) -> Array:
@@ -159,6 +147,6 @@ def _check_pixels(pixels: object, index: int) -> Array:
     else:
         got = f"{pixels.dtype} {list(pixels.shape)}"
     raise ReportError(
-        f"image({index}) returned {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]; "
-        "correct the function passed as image=."
+        f"image({index}) returned {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]",
+        repair=Repair("correct the function passed as {image}", image=ANY),
     )

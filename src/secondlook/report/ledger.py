@@ -8,16 +8,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from secondlook.errors import DecisionError
+from secondlook.errors import DecisionError, SecondLookWarning
 from secondlook.files import FrozenRecord, SealedRecord, describe_invalid, exclusive_lock, write_bytes_atomically
+from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import PredictFrom
 
 LEDGER = "calibrations.json"
 LOCK = "calibrations.lock"
 
+ADAPTIVE_NOTE = (
+    "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of this "
+    "page are with all looks, at the same risk and delta."
+)
+PER_CLASS_NOTE = (
+    "The latest calibration has a threshold for each predicted class: they are in its policy. The operating points of "
+    "this page have one for all classes, at the largest risk of any class and the same delta."
+)
 
-class CalibrationWarning(UserWarning):
-    """A guarantee that is weaker than it seems: other calibrations on the same images, or unknown duplicates."""
+
+class CalibrationWarning(SecondLookWarning):
+    """A guarantee that is weaker than it seems, since other calibrations used the same images."""
 
 
 class RecordedCalibration(FrozenRecord):
@@ -61,7 +71,7 @@ class Ledger(SealedRecord):
     """The calibrations of a run in the order in which they were first made, also those on other images."""
 
     format: Literal["secondlook calibrations"] = "secondlook calibrations"
-    version: Literal[1, 2, 3] = 3
+    version: Literal[1] = 1
     calibrations: tuple[RecordedCalibration, ...] = ()
 
     @classmethod
@@ -113,3 +123,31 @@ def latest_calibration(calibrations: Sequence[RecordedCalibration]) -> tuple[Rec
 def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> float:
     """Return a bound on the probability that at least one of the guarantees fails: the sum of their deltas."""
     return min(1.0, math.fsum(one.delta for one in calibrations))
+
+
+def describe_terms(calibration: Sequence[RecordedCalibration], delta: float | None) -> str:
+    """Return where the risk and the delta of a report come from: a calibration, a given delta, or the default."""
+    if calibration:
+        methods = " and ".join(one.method for one in calibration)
+        methods += ", adaptive" if calibration[0].is_adaptive else ""
+        methods += ", with a threshold for each class" if calibration[0].is_per_class else ""
+        delta = joint_failure_probability(calibration)
+        return f"risk {calibration[0].risk:g} and delta {delta:g} of the latest calibration of the run, for {methods}"
+    if delta is not None:
+        return f"delta {delta:g} as given; the risk follows from the error rate"
+    return f"delta {DEFAULT_DELTA:g} by default: the run has no calibration; the risk follows from the error rate"
+
+
+def note_calibrations(calibration: Sequence[RecordedCalibration], others: Sequence[RecordedCalibration]) -> list[str]:
+    """Return notes for the reader of a report with this calibration; `others` are all on the same images."""
+    notes = []
+    if len(others) > len(calibration) > 0:
+        notes.append(
+            f"{len(others)} different calibrations used these images: the probability that one of their guarantees "
+            f"fails is up to {100 * joint_failure_probability(others):.4g} %."
+        )
+    if calibration and calibration[0].is_adaptive:
+        notes.append(ADAPTIVE_NOTE)
+    if calibration and calibration[0].is_per_class:
+        notes.append(PER_CLASS_NOTE)
+    return notes

@@ -1,27 +1,21 @@
 """`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from secondlook.classifiers import Preprocessing, as_pixels
+from secondlook.arrays import as_pixels
+from secondlook.classifiers import Preprocessing
 from secondlook.errors import ReportError, SecondLookError
 from secondlook.files import write_bytes_atomically
-from secondlook.monitoring import (
-    ESTIMATE,
-    AccuracyEstimate,
-    Monitor,
-    MonitorStatus,
-    StreamImage,
-    TimelineWindow,
-    format_evidence,
-    format_rate,
-)
+from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus
 from secondlook.policies import BinCounts, Policy
 from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
-from secondlook.report.templating import render_template, use_unbroken_spaces
+from secondlook.report.page import render_template, use_unbroken_spaces
 from secondlook.sources import Source, UnreadableImageError
+from secondlook.tables import format_power_of_ten, format_rate
 
 STYLES = ("report.css", "monitor.css")
 SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
@@ -36,19 +30,19 @@ CALIBRATE = (
 
 def write_monitor_page(
     monitor: Monitor,
-    path: str | Path,
+    out: str | Path,
     *,
     title: str = "Does the guarantee still hold?",
     source: Source | None = None,
     command: str = CALIBRATE,
 ) -> Path:
-    """Write what a monitor knows as a page that works offline.
+    """Write what a monitor knows as a page that works offline, and return its path.
 
     Parameters
     ----------
     monitor
         The monitor, after at least as many images as its burn-in.
-    path
+    out
         The HTML file to write.
     title
         Heading of the page.
@@ -57,9 +51,32 @@ def write_monitor_page(
     command
         The command that makes a new policy, shown after an alarm.
     """
-    target = Path(path)
-    pictures = {} if source is None else read_pictures(monitor.worst_images(), source, monitor.policy)
-    page = render_monitor_page(monitor, monitor.status(), title=title, pictures=pictures, command=command)
+    target = Path(out)
+    status, windows, worst = monitor.status(), monitor.timeline(), monitor.worst_images()
+    plots = describe_monitor_plots(monitor, status)
+    page = render_template(
+        "monitor.html",
+        styles=STYLES,
+        scripts=SCRIPTS,
+        data=plots["timeline"],
+        filters=_make_filters(monitor.policy),
+        title=title,
+        status=status,
+        meaning=AccuracyEstimate.MEANING,
+        command=command,
+        windows=windows,
+        window_size=windows[0].images,
+        max_open_windows=MAX_OPEN_WINDOWS,
+        has_disagreement=any(window.disagreement is not None for window in windows),
+        captions=plots["captions"],
+        worst=worst,
+        n_wrong=sum(image.wrong is True for image in worst),
+        pictures={} if source is None else _read_pictures(worst, source, monitor.policy),
+        guarantee=monitor.policy.guarantee_text,
+        facts=_list_facts(monitor),
+        files=monitor.files,
+        max_files=MAX_FILES,
+    )
     try:
         write_bytes_atomically(target, page.encode("utf-8"))
     except OSError as error:
@@ -69,42 +86,17 @@ def write_monitor_page(
     return target
 
 
-def render_monitor_page(
-    monitor: Monitor, status: MonitorStatus, *, title: str, pictures: Mapping[str, str], command: str
-) -> str:
-    """Return the HTML of the page; pictures are data URIs by the ids of images."""
-    windows, worst = monitor.timeline(), monitor.worst_images()
-    return render_template(
-        "monitor.html",
-        styles=STYLES,
-        scripts=SCRIPTS,
-        data=describe_timeline(monitor, status),
-        filters=_make_filters(monitor.policy),
-        title=title,
-        status=status,
-        meaning=ESTIMATE,
-        command=command,
-        windows=windows,
-        window_size=windows[0].images,
-        max_open_windows=MAX_OPEN_WINDOWS,
-        has_disagreement=any(window.disagreement is not None for window in windows),
-        captions=describe_plots(status),
-        worst=worst,
-        n_wrong=sum(image.wrong is True for image in worst),
-        pictures=pictures,
-        guarantee=monitor.policy.guarantee_text,
-        facts=_list_facts(monitor),
-        files=monitor.files,
-        max_files=MAX_FILES,
-    )
+def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str, dict[str, Any]]:
+    """Return the captions of the plots, and their numbers as JSON values that the script `timeline.js` reads."""
+    return {"captions": _write_captions(status), "timeline": _describe_timeline(monitor, status)}
 
 
-def read_pictures(images: Sequence[StreamImage], source: Source, policy: Policy) -> dict[str, str]:
+def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dict[str, str]:
     """Return thumbnails as data URIs by id, as the classifier sees the images; those that cannot be read are left out.
 
     There are at most as many as a monitor remembers, and each is at most 160 pixels wide and high.
     """
-    preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
+    preprocessing = Preprocessing.from_dict(policy.known_classifier.preprocessing)
     wanted = {image.id for image in images}
     places = {id_: place for place, id_ in enumerate(source.ids) if id_ in wanted}
     pictures: dict[str, str] = {}
@@ -126,7 +118,7 @@ def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
     return {
         "classes": name_classes,
         "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
-        "evidence": format_evidence,
+        "evidence": format_power_of_ten,
         "mean": lambda value: "–" if value is None else f"{value:.3g}",
         "ends": _format_ends,
     }
@@ -134,16 +126,11 @@ def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
 
 def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
     low, high = (None if estimate is None else getattr(estimate, f"{name}_{end}") for end in ("low", "high"))
-    return "" if low is None or high is None else _format_range(low, high)
+    return "" if low is None or high is None else use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
 
 
-def _format_range(low: float, high: float) -> str:
-    return use_unbroken_spaces(f"{format_rate(low)} to {format_rate(high)}")
-
-
-def describe_plots(status: MonitorStatus) -> dict[str, str]:
-    """Return what each plot shows, in words."""
-    limit = format_evidence(status.shift.log10_limit)
+def _write_captions(status: MonitorStatus) -> dict[str, str]:
+    limit = format_power_of_ten(status.shift.log10_limit)
     raised = (
         "It was not raised."
         if status.shift.raised_at is None
@@ -174,39 +161,38 @@ def _describe_estimate_interval(estimate: AccuracyEstimate | None) -> str:
     return " The interval of the estimate is of sampling only: images that change may be far outside."
 
 
-def describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, object]:
-    """Return the numbers of the plots as JSON values, as the script `timeline.js` reads them."""
+def _describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
     reference = monitor.policy.reference
     assert reference is not None, "a monitor needs one"
-    disagreement = None if reference.disagreement is None else _mean(reference.disagreement)
     return {
         "images": status.images,
         "guaranteed": None if status.guarantee is None else status.guarantee.risk,
         "calibration": {
             "coverage": status.calibration_coverage,
             "confidence": _mean(reference.confidence),
-            "disagreement": disagreement,
+            "disagreement": None if reference.disagreement is None else _mean(reference.disagreement),
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
-        "windows": [_describe_window(window) for window in monitor.timeline()],
+        "windows": [
+            {
+                "start": window.start,
+                "images": window.images,
+                "coverage": window.coverage,
+                "confidence": window.confidence,
+                "disagreement": window.disagreement,
+                "evidence": window.log10_evidence,
+                **_list_risks(window.estimate),
+                "audit_low": window.audit_low,
+                "audit_high": window.audit_high,
+            }
+            for window in monitor.timeline()
+        ],
     }
 
 
-def _describe_window(window: TimelineWindow) -> dict[str, object]:
-    estimate = window.estimate
-    risks = {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
-    return {
-        "start": window.start,
-        "images": window.images,
-        "coverage": window.coverage,
-        "confidence": window.confidence,
-        "disagreement": window.disagreement,
-        "evidence": window.log10_evidence,
-        **risks,
-        "audit_low": window.audit_low,
-        "audit_high": window.audit_high,
-    }
+def _list_risks(estimate: AccuracyEstimate | None) -> dict[str, float | None]:
+    return {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
 
 
 def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
@@ -232,7 +218,7 @@ def _list_facts(monitor: Monitor) -> dict[str, str]:
     return {
         "policy": f"{policy.method} ≥ {policy.threshold:.6g}, made {policy.made}",
         "policy checksum": policy.checksum,
-        "classifier": policy.classifier.name,
+        "classifier": policy.known_classifier.name,
         "views": " ".join(policy.views),
         "failure probability of each alarm (alpha)": f"{monitor.alpha:g}",
         "window": f"{monitor.window:,} images",

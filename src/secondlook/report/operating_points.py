@@ -4,18 +4,26 @@ The sliders of the page compute the same in the browser from the same numbers; t
 """
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
+from shlex import quote
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
-from secondlook.estimators import split_method
+from secondlook.estimators import find_method, split_method, tuning_positions
 from secondlook.metrics import Ranking, count_for_coverage, rank
-from secondlook.policies import check_threshold_transfers, largest_certified_count
-from secondlook.report.study import Study
+from secondlook.policies import (
+    CertifiedPoint,
+    Frontier,
+    check_threshold_transfers,
+    compute_frontier,
+    largest_certified_count,
+)
+from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
+PASSES, PASSES_PER_VIEW = 6, 4
+"""How often adaptive looking reads predictions, roughly; per view where classes are predicted from the views so far."""
 MAX_RISK_STEPS = 100
 MAX_DECIMALS = 4
 ROUNDING = 1e-12
@@ -34,18 +42,6 @@ class OperatingPoint:
 NOTHING_ACCEPTED = OperatingPoint(math.inf, 0, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class CertifiedPoints:
-    """The certified operating point for each of R tolerated risks; 0 accepted if nothing can be guaranteed. [R] each"""
-
-    thresholds: Float64Array
-    accepted: IntArray
-    errors: IntArray
-
-    def __getitem__(self, index: int) -> OperatingPoint:
-        return OperatingPoint(float(self.thresholds[index]), int(self.accepted[index]), int(self.errors[index]))
-
-
 def choose_headline_risk(error_rate: float) -> float:
     """Return the largest of 1, 2, 5 x 10^n that is at most a quarter of the error rate; 0.01 if there are no errors."""
     return _round_to_125(error_rate / 4, up=False) if error_rate > 0 else 0.01
@@ -54,7 +50,9 @@ def choose_headline_risk(error_rate: float) -> float:
 def slider_risks(error_rate: float, headline_risk: float) -> Float64Array:
     """Return the tolerated risks of the slider: even steps from 0 to the error rate, and the risk of the headline."""
     if not 0 < headline_risk < 1:
-        raise ReportError(f"risk is {headline_risk}, expected an error rate between 0 and 1, such as 0.01 for 1 %.")
+        raise ReportError(
+            "is no error rate between 0 and 1, such as 0.01 for 1 %", argument="risk", value=headline_risk
+        )
     highest = max(error_rate, 0.01)
     step = _round_to_125(highest / MAX_RISK_STEPS, up=True)
     # Rounded so that a step is the float nearest to its decimal: 3 * 0.1 is 0.30000000000000004.
@@ -86,29 +84,23 @@ def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoi
     return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
-def certify_methods(
-    study: Study, risks: Float64Array, delta: float, calibrated: Collection[str] = ()
-) -> dict[str, CertifiedPoints | str]:
-    """Return the certified points of each method, or the reason why it has none.
+def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, list[OperatingPoint] | str]:
+    """Return the certified point of each method for each risk, or the reason why it has none.
 
     As in `certify`, the methods share `delta`, so that the guarantee holds for whichever of them is chosen. Where some
     methods were calibrated, only these are certified: to certify another one would be another calibration.
     """
-    reasons = {name: _find_reason_against(study, name, calibrated) for name in study.confidences}
+    reasons = {name: _find_reason_against(study, name) for name in study.confidences}
     sharing = max(1, sum(reason is None for reason in reasons.values()))
     return {name: reason or certify_points(study, name, risks, delta / sharing) for name, reason in reasons.items()}
 
 
-def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> CertifiedPoints:
+def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> list[OperatingPoint]:
     """Return the certified point of a method for each risk, where copies of images count once."""
     confidence, ranking = study.confidences[method], study.rankings[method]
     distinct = ranking if study.distinct.all() else rank(study.correct[study.distinct], confidence[study.distinct])
-    points = [point_at_threshold(ranking, certified_point(distinct, float(risk), delta).threshold) for risk in risks]
-    return CertifiedPoints(
-        np.array([point.threshold for point in points]),
-        np.array([point.accepted for point in points], dtype=np.int64),
-        np.array([point.errors for point in points], dtype=np.int64),
-    )
+    certified = (certified_point(distinct, risk, delta) for risk in risks.tolist())
+    return [point_at_threshold(ranking, point.threshold) for point in certified]
 
 
 def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> str:
@@ -131,19 +123,6 @@ def thin_ranking(ranking: Ranking, max_thresholds: int) -> Ranking:
     return Ranking(ranking.confidences[kept], ranking.accepted[kept], ranking.errors[kept])
 
 
-def format_threshold(ranking: Ranking, point: OperatingPoint) -> str:
-    """Return the shortest decimal that accepts exactly the images of the point."""
-    if point.accepted == 0:
-        return "none"
-    block = int(np.searchsorted(ranking.accepted, point.accepted)) + 1
-    below = float(ranking.confidences[block]) if block < len(ranking.confidences) else -math.inf
-    for decimals in range(1, 17):
-        text = f"{math.floor(point.threshold * 10**decimals) / 10**decimals:.{decimals}f}"
-        if below < float(text) <= point.threshold:
-            return text
-    return repr(point.threshold)
-
-
 def format_percent(fraction: float, decimals: int = 2) -> str:
     """Return a fraction in percent with at most this many decimals: '1 %', '0.25 %'."""
     text = f"{100 * fraction:.{decimals}f}"
@@ -160,9 +139,9 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
     return f"{values[0]:.{decimals}f}{unit} instead of {values[1]:.{decimals}f}{unit}"
 
 
-def _find_reason_against(study: Study, method: str, calibrated: Collection[str]) -> str | None:
-    if calibrated and method not in calibrated:
-        return f"the calibration was for {' and '.join(calibrated)}; calibrate {method} on other images."
+def _find_reason_against(study: Study, method: str) -> str | None:
+    if study.calibrated and method not in study.calibrated:
+        return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
     try:
         check_threshold_transfers(split_method(method)[0], study.fitted.options[method])
     except DecisionError as error:
@@ -187,3 +166,106 @@ def _round_to_125(value: float, *, up: bool) -> float:
     if up:
         return min(one for one in candidates if one >= value * (1 - ROUNDING))
     return max(one for one in candidates if one <= value * (1 + ROUNDING))
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveLooking:
+    """What is certified if an image is looked at again only while its decision is open."""
+
+    method: str
+    risk: float
+    delta: float
+    frontier: Frontier
+    looks: IntArray
+    """Looks at each image with the default tolerance, or 0 if the schedule was fitted to it. int64 [N]"""
+    accepted: BoolArray
+    """Whether each image is accepted then. bool [N]"""
+    ranked: IntArray
+    """The images that are looked at more than once: most looks first, then the closest to the threshold. int64 [n]"""
+
+    @property
+    def chosen(self) -> CertifiedPoint:
+        """The point of the default tolerance."""
+        return next(point for point in self.frontier.points if point.margin == self.frontier.schedule.margin)
+
+    @property
+    def points(self) -> tuple[CertifiedPoint, ...]:
+        """The points at which something is certified, each once, from few looks to all of them."""
+        # Of equal points the last one counts: the chosen one, or else all looks.
+        found = (*self.frontier.points, self.frontier.all_looks, self.chosen)
+        return tuple(sorted({(point.looks, point.coverage): point for point in found if point.coverage}.values()))
+
+    @property
+    def sentence(self) -> str:
+        """What the default tolerance costs and gives, for any reader."""
+        chosen, full = self.chosen, self.frontier.all_looks
+        certified = f"{format_pair(chosen.coverage, full.coverage, 1, ' %')} of the images"
+        if chosen.coverage == full.coverage:
+            certified = f"{100 * chosen.coverage:.1f} % of the images, as all looks do"
+        return f"{chosen.looks:.1f} looks on average instead of {full.looks:g} certify {certified}."
+
+    @property
+    def counts(self) -> str:
+        """How many images are decided after one look, and how many need as many as there can be."""
+        looked, most = self.looks[self.looks > 0], self.frontier.schedule.max_looks
+        first, last = int((looked == 1).sum()), int((looked == most).sum())
+        are, need = "is" if first == 1 else "are", "needs" if last == 1 else "need"
+        return f"Of {len(looked):,} images, {first:,} {are} decided after one look, and {last:,} {need} all {most}."
+
+    @property
+    def command(self) -> str:
+        """The command that makes such a policy."""
+        terms = f"--risk {self.risk:g} --delta {self.delta:g} --method {quote(self.method)}"
+        return f"secondlook calibrate --run RUN {terms} --adaptive"
+
+
+def study_adaptive_looking(study: Study, method: str, risk: float, delta: float) -> AdaptiveLooking | str:
+    """Return what adaptive looking certifies, or the reason why that cannot be told.
+
+    By this method if it is a mean over views, otherwise by the first one of the study that is. It has the whole `delta`
+    for itself, as in a calibration of one method.
+    """
+    if study.preds.n_views < 2:
+        return "there is only one view"
+    able = [name for name in (method, *SECOND_LOOK_METHODS, *study.confidences) if _can_be_adaptive(study, name)]
+    if not able:
+        return "none of the methods of this page is a mean over views"
+    tuning = study.fitted.tuning
+    if not study.n_tuning:  # as a calibration would choose them
+        distinct = np.flatnonzero(study.distinct)
+        tuning = distinct[tuning_positions(len(distinct))]
+    passes = PASSES if study.settings.predict_from == "image" else PASSES + PASSES_PER_VIEW * study.preds.n_views
+    with study.given.show_progress("adaptive looking", passes, enabled=study.progress) as given:
+        try:
+            frontier = compute_frontier(
+                given,
+                split_method(able[0])[0],
+                risk=risk,
+                delta=delta,
+                predict_from=study.settings.predict_from,
+                top_k=study.settings.top_k,
+                duplicates=study.duplicates,
+                tuning=tuning,
+                **study.fitted.options[able[0]],
+            )
+        except DecisionError as error:
+            return str(error).partition(";")[0].rstrip(".")
+        if not frontier.policy.certified:
+            return f"nothing can be certified at {format_percent(risk, 4)} risk with the default tolerance"
+        looks, confidence, _ = frontier.policy.look(study.fitted.select_judged(given))
+    if not study.n_tuning:
+        looks = np.where(np.isin(np.arange(study.n_images), tuning), 0, looks)
+    ranked = np.lexsort((np.abs(confidence - frontier.policy.threshold), -looks))
+    return AdaptiveLooking(
+        method=able[0],
+        risk=risk,
+        delta=delta,
+        frontier=frontier,
+        looks=looks,
+        accepted=frontier.policy.accept(confidence, method=frontier.policy.method),
+        ranked=ranked[looks[ranked] > 1],
+    )
+
+
+def _can_be_adaptive(study: Study, method: str) -> bool:
+    return method in study.confidences and find_method(method).is_mean_over_views

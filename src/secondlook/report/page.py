@@ -1,24 +1,30 @@
 """The page: one HTML file that includes its style, its script, its data and its pictures."""
 
 import base64
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array
-from secondlook.evaluation import ARROWS
+from secondlook.estimators import find_method
 from secondlook.metrics import Interval, parse_metric
-from secondlook.report.adaptive_looking import AdaptiveLooking
-from secondlook.report.breakdowns import class_aurocs
-from secondlook.report.confusions import rank_cells
-from secondlook.report.curves import RiskBand
+from secondlook.report.breakdowns import RiskBand, class_aurocs, rank_cells
 from secondlook.report.findings import Findings
-from secondlook.report.galleries import SHEET_COLUMNS, GalleryImage, rank_changes
-from secondlook.report.operating_points import describe_decisions, thin_ranking
-from secondlook.report.study import Study, explain_method, method_symbol
-from secondlook.report.templating import render_template
-from secondlook.tables import format_difference, format_value
+from secondlook.report.galleries import SHEET_COLUMNS, Picture, rank_changes
+from secondlook.report.operating_points import (
+    AdaptiveLooking,
+    OperatingPoint,
+    describe_decisions,
+    format_percent,
+    thin_ranking,
+)
+from secondlook.report.study import Study, explain_method
+from secondlook.tables import ARROWS, format_difference, format_value
 
 SCRIPTS = (
     "arrays.js",
@@ -46,7 +52,7 @@ def render_report_page(
     findings: Findings,
     *,
     title: str,
-    images: Mapping[int, GalleryImage],
+    images: Mapping[int, Picture],
     facts: Mapping[str, str],
     warnings: Sequence[str],
     notes: Sequence[str],
@@ -64,14 +70,14 @@ def render_report_page(
             "scaled": _format_scaled,
             "ends": _format_ends,
             "change": _format_change,
-            "change_ends": _format_change_ends,
+            "change_ends": partial(_format_ends, format_end=_format_change),
         },
         title=title,
         findings=findings,
         study=study,
         lead=describe_decisions(study.n_images, study.n_errors, findings.point),
         metrics=_metric_columns(findings),
-        method_symbol=method_symbol,
+        find_method=find_method,
         explain_method=explain_method,
         images=images,
         facts=facts,
@@ -84,16 +90,16 @@ def render_report_page(
     )
 
 
-def describe_page_data(findings: Findings, images: Mapping[int, GalleryImage]) -> dict[str, object]:
+def describe_page_data(findings: Findings, images: Mapping[int, Picture]) -> dict[str, object]:
     """Return the numbers that the script reads."""
     study = findings.study
     ranked_cells = rank_cells(study, findings.cells, findings.method)
     return {
         "images": study.n_images,
         "errors": study.n_errors,
-        "top_k": study.top_k,
+        "top_k": study.settings.top_k,
         "delta": findings.delta,
-        "calibrated": findings.calibrated,
+        "calibrated": study.calibrated,
         "sharing": findings.sharing,
         "level": findings.evaluation.level,
         "compared": [name for name in (study.baseline, study.second_look) if name],
@@ -128,7 +134,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
     reliability = findings.reliability.get(name)
     return {
         "name": name,
-        "symbol": method_symbol(name),
+        "symbol": find_method(name).symbol,
         "summary": explain_method(name),
         "complete": len(ranking.accepted) == len(study.rankings[name].accepted),
         "thresholds": pack_array(ranking.confidences),
@@ -139,10 +145,16 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         "curve": _curve_data(findings.curves[name]),
         "histogram": _pack_fields(findings.histograms[name], "edges", "correct", "wrong"),
         "reliability": None if reliability is None else _pack_fields(reliability, "confidence", "accuracy", "images"),
-        "certified": (
-            None if isinstance(certified, str) else _pack_fields(certified, "thresholds", "accepted", "errors")
-        ),
+        "certified": None if isinstance(certified, str) else _pack_points(certified),
         "no_guarantee": certified if isinstance(certified, str) else None,
+    }
+
+
+def _pack_points(points: list[OperatingPoint]) -> dict[str, dict[str, str]]:
+    return {
+        "thresholds": pack_array(np.array([point.threshold for point in points])),
+        "accepted": pack_array(np.array([point.accepted for point in points])),
+        "errors": pack_array(np.array([point.errors for point in points])),
     }
 
 
@@ -165,7 +177,7 @@ def _aurocs_of_classes(study: Study, method: str) -> Float32Array:
     return aurocs
 
 
-def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, GalleryImage]) -> dict[str, object]:
+def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, Picture]) -> dict[str, object]:
     """Return the curve, and the images that need most looks by their place among the pictures."""
     ends = {"chosen": adaptive.chosen, "all_looks": adaptive.frontier.all_looks}
     places = {index: place for place, index in enumerate(images)}
@@ -181,9 +193,10 @@ def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, GalleryImage]
     }
 
 
-def _picture_data(study: Study, images: Mapping[int, GalleryImage]) -> list[dict[str, object]]:
+def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str, object]]:
     """Return the example images; classes are numbers, and confidences are in the order of the methods."""
-    predicted = study.preds.predicted(study.predict_from, study.top_k).reshape(study.n_images, study.top_k)
+    top_k = study.settings.top_k
+    predicted = study.preds.predicted(study.settings.predict_from, top_k).reshape(study.n_images, top_k)
     changes = rank_changes(study) if study.second_look else np.zeros(study.n_images, dtype=np.int64)
     return [
         {
@@ -193,12 +206,9 @@ def _picture_data(study: Study, images: Mapping[int, GalleryImage]) -> list[dict
             "correct": bool(study.correct[index]),
             "confidences": [float(values[index]) for values in study.confidences.values()],
             "rank_change": int(changes[index]),
-            "picture": one.picture,
-            "sheet": one.sheet,
-            "view_predicted": one.predicted,
-            "view_probabilities": one.probabilities,
+            **picture,
         }
-        for index, one in images.items()
+        for index, picture in images.items()
     ]
 
 
@@ -220,13 +230,66 @@ def _format_change(value: float | None, scale: float = 100) -> str:
     return "–" if value is None else format_difference(scale * value, 2, none="0")
 
 
-def _format_ends(interval: Interval | None, scale: float = 100) -> str:
-    if interval is None:
-        return ""
-    return f"{_format_scaled(interval.low, scale)} to {_format_scaled(interval.high, scale)}"
+def _format_ends(interval: Interval | None, scale: float = 100, format_end: Callable[..., str] = _format_scaled) -> str:
+    return "" if interval is None else f"{format_end(interval.low, scale)} to {format_end(interval.high, scale)}"
 
 
-def _format_change_ends(interval: Interval | None, scale: float = 100) -> str:
-    if interval is None:
-        return ""
-    return f"{_format_change(interval.low, scale)} to {_format_change(interval.high, scale)}"
+def render_template(
+    name: str,
+    *,
+    styles: Sequence[str],
+    scripts: Sequence[str],
+    data: object,
+    filters: Mapping[str, Callable[..., str]],
+    **values: Any,
+) -> str:
+    """Return the HTML of a template; all text is escaped.
+
+    Styles and scripts are files beside the template, joined in their order; scripts find `data` as JSON in the element
+    with the id `data`. `filters` are added to those that all templates have.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("secondlook.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": _format_percent,
+        "count": lambda value: f"{value:,}",
+        "unbroken": use_unbroken_spaces,
+        **filters,
+    }
+    style = "".join(map(_read_template, styles))
+    body = "\n".join(map(_read_template, scripts))
+    script = f'"use strict";\n(() => {{\n{body}\n}})();\n'
+    return environment.get_template(name).render(
+        style=Markup(style),
+        script=Markup(script),
+        # A class named "</script>" must not end the element.
+        data=Markup(json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
+        # Only this script and this style may run, and nothing may be fetched, whatever the data contain.
+        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
+        **values,
+    )
+
+
+def _format_percent(fraction: float, decimals: int = 2) -> str:
+    return use_unbroken_spaces(format_percent(fraction, decimals))
+
+
+def use_unbroken_spaces(text: str) -> str:
+    """Keep a number and its percent sign on one line."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _read_template(name: str) -> str:
+    return files("secondlook.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

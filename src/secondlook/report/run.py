@@ -4,23 +4,24 @@ import json
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
+from pydantic import ConfigDict, Field, ValidationError, with_config
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from secondlook.arrays import Array, IntArray
-from secondlook.classifiers import Classifier, Preprocessing
+from secondlook.classifiers import Preprocessing
 from secondlook.decisions import resolve_classifier
-from secondlook.diagnosis import LOOKS_WRONG, SetupWarning, ViewChoice
-from secondlook.errors import DecisionError, PredictionsError, ReportError, SecondLookError, SourceError
+from secondlook.diagnosis import SetupWarning, ViewChoice
+from secondlook.errors import ANY, DecisionError, PredictionsError, Repair, ReportError, SecondLookError, SourceError
 from secondlook.estimators import split_method
-from secondlook.evaluation import DEFAULT_METRICS, Evaluation, Groups, evaluate
+from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.files import (
     FrozenRecord,
     PositiveCount,
@@ -36,46 +37,34 @@ from secondlook.policies import (
     DEFAULT_TOLERANCE,
     Guarantee,
     Policy,
-    PolicyClassifier,
     Risks,
-    Rule,
     as_methods,
     certify,
-    describe_classifier,
     threshold_for,
 )
-from secondlook.predictions import BatchSize, PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.report.ledger import (
     CalibrationWarning,
     Ledger,
     RecordedCalibration,
+    describe_terms,
     joint_failure_probability,
     latest_calibration,
+    note_calibrations,
     record_calibrations,
 )
-from secondlook.report.writer import write_report
+from secondlook.report.writer import ReportContext, write_report
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
+from secondlook.tables import format_html
 from secondlook.views import ViewWarning
 
 RECORD = "run.json"
 SETTINGS = "run.toml"
 PREDICTIONS = "predictions"
 OOD_PREDICTIONS = "ood"
-SHIFTS = "shifts"
-STATISTICS = "statistics"
 EVALUATION = "evaluation.json"
-REPORT = "report.html"
 REPORT_FILES = "report-files"
-
-ADAPTIVE_NOTE = (
-    "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of this "
-    "page are with all looks, at the same risk and delta."
-)
-PER_CLASS_NOTE = (
-    "The latest calibration has a threshold for each predicted class: they are in its policy. The operating points of "
-    "this page have one for all classes, at the largest risk of any class and the same delta."
-)
 
 
 class RunData(FrozenRecord):
@@ -85,8 +74,8 @@ class RunData(FrozenRecord):
     digest: str
     images: PositiveCount
     class_names: tuple[str, ...] | None
-    duplicates: tuple[str, ...] | None = None
-    """Ids of the images that have the same pixels as an earlier one; None for runs of version 2, which lack them."""
+    duplicates: tuple[str, ...] = ()
+    """Ids of the images that have the same pixels as an earlier one."""
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -110,69 +99,30 @@ class RunSettings(TypedDict, total=False):
     on_error: OnError
     no_check: bool
     device: str
-    no_predictions: bool
 
 
 class RunRecord(SealedRecord):
     """How a run came about. It holds no times, so that the same run gives the same bytes.
 
     `predictions` is the key of the run's entry in the store of predictions beside the record, which may hold entries of
-    earlier evaluations. Records of versions 2 and 3 can be read.
+    earlier evaluations.
     """
 
     format: Literal["secondlook run"] = "secondlook run"
-    version: Literal[4] = 4
+    version: Literal[1] = 1
     secondlook: str
     settings: RunSettings
-    classifier: PolicyClassifier
+    classifier: ClassifierRecord
     data: RunData
     views: tuple[str, ...]
     predictions: str
     warnings: tuple[str, ...] = ()
-    evaluation: str | None = None
-    """Checksum of the evaluation; None for runs of version 2."""
+    evaluation: str
+    """Checksum of the evaluation."""
     tuning: tuple[str, ...] = ()
     """Ids of the images that were set apart to choose views and fit methods; nothing is judged on them."""
     view_choice: ViewChoice | None = None
     """How the views were chosen; None if they were given."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, content: object) -> object:
-        return {**content, "version": 4} if isinstance(content, dict) and content.get("version") in (2, 3) else content
-
-    @classmethod
-    def create(
-        cls,
-        settings: Mapping[str, Any],
-        classifier: Classifier,
-        source: Source,
-        views: tuple[str, ...],
-        warnings: tuple[str, ...],
-        *,
-        tuning: tuple[str, ...] = (),
-        view_choice: ViewChoice | None = None,
-    ) -> Self:
-        """Describe the evaluation of a classifier on a source."""
-        import secondlook
-
-        return cls(
-            secondlook=secondlook.__version__,
-            settings=cast(RunSettings, settings),
-            classifier=describe_classifier(classifier),
-            data=RunData(
-                spec=source.spec,
-                digest=source.digest,
-                images=len(source),
-                class_names=source.class_names,
-                duplicates=tuple(source.ids[index] for index in source.find_duplicates()),
-            ),
-            views=views,
-            predictions=store_key(classifier, source),
-            warnings=warnings,
-            tuning=tuning,
-            view_choice=view_choice,
-        )
 
 
 @dataclass(frozen=True)
@@ -192,8 +142,25 @@ class Run:
     `open_run` opens a folder, `create_run` makes one. The methods take their defaults from the settings of the run.
     """
 
+    REPORT: ClassVar[str] = "report.html"
+    """Name of the report in the folder."""
+    SHIFTS: ClassVar[str] = "shifts"
+    """Name of the folder of outputs for corrupted images."""
+
     path: Path
     record: RunRecord
+
+    def __repr__(self) -> str:
+        n_images, n_views = self.record.data.images, len(self.record.views)
+        accuracy = None
+        with suppress(SecondLookError):
+            accuracy = self.evaluation.accuracy_from_image
+        known = "" if accuracy is None else f", accuracy {100 * accuracy:.1f} %"
+        views = f"{n_views} view{'s' * (n_views != 1)}"
+        return f"Run {str(self.path)!r}: {self.title}\n{n_images:,} images x {views}{known}"
+
+    def _repr_html_(self) -> str:
+        return format_html([repr(self)])
 
     @property
     def settings(self) -> RunSettings:
@@ -223,11 +190,6 @@ class Run:
     @cached_property
     def predictions(self) -> Predictions:
         """The stored predictions for all images, read lazily."""
-        if self.settings.get("no_predictions"):
-            raise PredictionsError(
-                f"the run {str(self.path)!r} has its evaluation but no predictions, which this needs; evaluate again "
-                "into the same folder and keep them."
-            )
         return Predictions.open(self.path / PREDICTIONS, entry=self.record.predictions, views=list(self.record.views))
 
     @cached_property
@@ -240,20 +202,21 @@ class Run:
     def evaluation(self) -> Evaluation:
         """The evaluation as it was written with the run."""
         try:
-            return Evaluation.from_dict(self._evaluation_content)
+            return Evaluation.from_dict(self.evaluation_content)
         except SecondLookError as error:
             raise self._unreadable_evaluation(error) from None
 
     @property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """Id and reason of each image that could not be read."""
-        return tuple((image["id"], image["reason"]) for image in self._evaluation_content.get("skipped", ()))
+        return tuple((image["id"], image["reason"]) for image in self.evaluation_content.get("skipped", ()))
 
     @cached_property
-    def _evaluation_content(self) -> dict[str, Any]:
+    def evaluation_content(self) -> dict[str, Any]:
+        """The evaluation as JSON values, with the skipped images and the warnings."""
         try:
             content: dict[str, Any] = from_json((self.path / EVALUATION).read_bytes())
-            if self.record.evaluation not in (None, compute_checksum(content)):
+            if compute_checksum(content) != self.record.evaluation:
                 raise ValueError("it was changed after it was written")
         except (OSError, ValueError) as error:
             raise self._unreadable_evaluation(error) from None
@@ -298,26 +261,39 @@ class Run:
         *,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
-        groups: Groups = None,
+        groups: Any = None,
         level: float | None = None,
         resamples: int | None = None,
         seed: int | None = None,
         progress: bool = True,
     ) -> Evaluation:
         """Evaluate the stored predictions again, with the settings of the run by default. Nothing is written."""
+        given = {
+            "methods": methods or None,
+            "metrics": metrics or None,
+            "predict_from": predict_from,
+            "top_k": top_k,
+            "level": level,
+            "resamples": resamples,
+            "seed": seed,
+        }
+        options = self._options | {name: value for name, value in given.items() if value is not None}
         return evaluate(
-            self.predictions,
-            methods or self.settings.get("method"),
-            metrics or self.settings.get("metric") or DEFAULT_METRICS,
-            predict_from=predict_from or self.predict_from,
-            top_k=top_k or self.top_k,
-            groups=groups,
-            level=self.settings.get("level", 0.95) if level is None else level,
-            resamples=self.settings.get("resamples", 500) if resamples is None else resamples,
-            seed=self.settings.get("seed", 0) if seed is None else seed,
-            tuning=self._tuning,
-            progress=progress,
+            self.predictions, groups=groups, tuning=self._tuning, execution=Execution(progress=progress), **options
         )
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The options of `evaluate` that the run was evaluated with."""
+        return {
+            "methods": self.settings.get("method"),
+            "metrics": self.settings.get("metric") or DEFAULT_METRICS,
+            "predict_from": self.predict_from,
+            "top_k": self.top_k,
+            "level": self.settings.get("level", 0.95),
+            "resamples": self.settings.get("resamples", 500),
+            "seed": self.settings.get("seed", 0),
+        }
 
     @property
     def _tuning(self) -> IntArray | None:
@@ -352,13 +328,12 @@ class Run:
         given: object = groups  # whatever callers without a type checker pass
         if given is not None and not (isinstance(given, str) and given == "class"):
             raise DecisionError(
-                f"a run certifies a policy, which can have groups='class' only, got {given!r}; for other groups pass "
-                "its predictions to certify."
+                f"a run certifies a policy, whose groups cannot be {given!r}",
+                repair=Repair("pass {groups}, or for other groups pass its predictions to certify", groups="class"),
             )
-        self._warn_of_unknown_duplicates()
         self._repeat_warnings()
         with self.predictions.show_progress("confidences", 1 + len(methods or ("",)), enabled=progress) as preds:
-            rule = certify(
+            policy = certify(
                 preds,
                 methods,
                 risk=risk,
@@ -366,7 +341,7 @@ class Run:
                 groups=groups,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
-                duplicates=self.record.data.duplicates or (),
+                duplicates=self.record.data.duplicates,
                 tuning=self._tuning,
                 adaptive=adaptive,
                 tolerance=tolerance,
@@ -375,33 +350,24 @@ class Run:
             )
         # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
         terms: dict[str, Any] = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
-        if rule.grouped_by is not None:
-            terms["class_risks"] = tuple(group.risk for group in rule.groups)
-        stated = rule.guarantee if rule.shortfall is None else rule.shortfall.requested
+        if policy.grouped_by is not None:
+            terms["class_risks"] = tuple(group.risk for group in policy.groups)
+        stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
         assert stated is not None, "certify states what is guaranteed or what could not be"
-        joint_delta = self._record(rule, methods or (rule.method,), options, stated, terms)
-        if not rule.certified:
-            raise DecisionError(f"{rule.shortfall}.")
-        assert rule.calibration is not None, "a certified rule has one"
-        return self._policy(replace(rule, calibration=replace(rule.calibration, joint_delta=joint_delta)))
-
-    def _warn_of_unknown_duplicates(self) -> None:
-        if self.record.data.duplicates is None:
-            warnings.warn(
-                f"the run {str(self.path)!r} does not know its duplicate images, each of which counts as another one; "
-                "evaluate again into the same folder to find them.",
-                CalibrationWarning,
-                stacklevel=3,
-            )
+        joint_delta = self._record(policy, methods or (policy.method,), options, stated, terms)
+        if not policy.certified:
+            raise DecisionError(f"{policy.shortfall}.")
+        return self._complete(policy, joint_delta)
 
     def _repeat_warnings(self) -> None:
         """Warn again of what the evaluation warned of: a threshold repairs neither the setup nor views that harm."""
         for message in self.record.warnings:
-            warnings.warn(message, SetupWarning if message.startswith(LOOKS_WRONG) else ViewWarning, stacklevel=3)
+            category = SetupWarning if message.startswith(SetupWarning.START) else ViewWarning
+            warnings.warn(message, category, stacklevel=3)
 
     def _record(
         self,
-        rule: Rule,
+        policy: Policy,
         methods: tuple[str, ...],
         options: Mapping[str, object],
         stated: Guarantee,
@@ -418,8 +384,8 @@ class Run:
                     method=method,
                     # As asked for: fitted numbers follow from the images.
                     options={**own, **options},  # type: ignore[dict-item]  # validated
-                    predict_from=rule.predict_from,
-                    top_k=rule.top_k,
+                    predict_from=policy.predict_from,
+                    top_k=policy.top_k,
                     risk=stated.risk,
                     delta=stated.delta / len(methods),
                     **terms,
@@ -435,10 +401,15 @@ class Run:
             return None
         joint_delta = joint_failure_probability(calibrations)
         warnings.warn(
-            f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
-            f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas; to choose the best of "
-            "several methods, pass them together in method=, or calibrate on other images.",
-            CalibrationWarning,
+            CalibrationWarning(
+                f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
+                f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas",
+                repair=Repair(
+                    "to choose the best of several methods, pass them together in {method}, or calibrate on other "
+                    "images",
+                    method=ANY,
+                ),
+            ),
             stacklevel=3,
         )
         return joint_delta
@@ -459,7 +430,7 @@ class Run:
         """Return the policy that accepts at least this share of the images, without a guarantee about errors."""
         self._repeat_warnings()
         with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
-            rule = threshold_for(
+            policy = threshold_for(
                 preds,
                 method,
                 coverage=coverage,
@@ -471,18 +442,16 @@ class Run:
                 max_looks=max_looks,
                 **options,
             )
-        return self._policy(rule)
+        return self._complete(policy)
 
     def learn_shifts(
         self,
         policy: Policy,
         classifier: Any = None,
         *,
-        images: int = DEFAULT_SHIFT_IMAGES,
+        n_images: int = DEFAULT_SHIFT_IMAGES,
         seed: int = 0,
-        batch_size: BatchSize = "auto",
-        device: str = "auto",
-        progress: bool = True,
+        execution: Execution = DEFAULT_EXECUTION,
     ) -> Policy:
         """Return a policy of the run that can also estimate accuracy when images change.
 
@@ -497,10 +466,10 @@ class Run:
             A policy of this run, from `certify` or `threshold_for`.
         classifier
             The classifier of the run; by default it is loaded from its local file.
-        images, seed
+        n_images, seed
             How many labeled images to corrupt, and the random seed that they are drawn with.
-        batch_size, device, progress
-            As for `collect`.
+        execution
+            Where and how the classifier runs; its `batch_size`, `device` and `progress` are used.
         """
         if policy.calibration is None or policy.calibration.digest != self.record.data.digest:
             raise DecisionError(
@@ -508,31 +477,26 @@ class Run:
                 "this run."
             )
         loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
-        left_out = {*self.record.tuning, *(self.record.data.duplicates or ())}
+        left_out = {*self.record.tuning, *self.record.data.duplicates}
         judged = np.array([id_ not in left_out for id_ in self.predictions.ids], dtype=np.bool_)
         model = learn_shifts(
             policy,
             loaded,
             self.source,
             self.predictions.select(images=judged),
-            images=images,
+            n_images=n_images,
             seed=seed,
-            store=self.path / SHIFTS,
-            batch_size=batch_size,
-            device=device,
-            progress=progress,
+            store=self.path / self.SHIFTS,
+            execution=execution,
         )
         return policy.model_copy(update={"shifts": model})
 
-    def _policy(self, rule: Rule) -> Policy:
-        return Policy.from_rule(
-            rule,
-            classifier=self.record.classifier,
-            views=rule.list_views(self.record.views),
-            data=self.record.data.spec,
-            data_digest=self.record.data.digest,
-            class_names=self.predictions.class_names,
-        )
+    def _complete(self, policy: Policy, joint_delta: float | None = None) -> Policy:
+        """Return a policy with the classifier and the images of the run."""
+        assert policy.calibration is not None, "it was chosen on images"
+        images = {"data": self.record.data.spec, "digest": self.record.data.digest, "joint_delta": joint_delta}
+        calibration = policy.calibration.model_copy(update=images)
+        return policy.model_copy(update={"classifier": self.record.classifier, "calibration": calibration})
 
     def report(
         self,
@@ -548,17 +512,13 @@ class Run:
         given, all methods of the report share `delta`, by default 0.001. The images are shown where they are still
         available; otherwise a note says why not.
         """
-        target = self.path / REPORT if path is None else Path(path)
+        target = self.path / self.REPORT if path is None else Path(path)
         settings = self.settings
         calibrations = Ledger.read(self.path).on_images(self.record.data.digest)
         calibration = latest_calibration([one for one in calibrations if self._concerns(one)]) if delta is None else ()
-        notes = [_ood_note(settings["ood"])] if "ood" in settings else []
-        if len(calibrations) > len(calibration) > 0:
-            notes.append(_joint_note(calibrations))
-        if calibration and calibration[0].is_adaptive:
-            notes.append(ADAPTIVE_NOTE)
-        if calibration and calibration[0].is_per_class:
-            notes.append(PER_CLASS_NOTE)
+        notes = note_calibrations(calibration, calibrations)
+        if "ood" in settings:
+            notes.insert(0, _ood_note(settings["ood"]))
         image = None
         if galleries:
             try:
@@ -566,31 +526,27 @@ class Run:
                 image = self.image
             except SecondLookError as error:
                 notes.append(f"No images in the report: {error}")
-        terms = _describe_terms(calibration, delta)
+        terms = describe_terms(calibration, delta)
         if calibration:
             delta = joint_failure_probability(calibration)
         write_report(
             self.predictions,
             target,
             title=self.title,
-            methods=settings.get("method"),
-            metrics=settings.get("metric") or DEFAULT_METRICS,
-            level=settings.get("level", 0.95),
-            resamples=settings.get("resamples", 500),
-            predict_from=self.predict_from,
-            top_k=self.top_k,
             risk=calibration[0].risk if calibration else None,
             delta=DEFAULT_DELTA if delta is None else delta,
-            calibrated=[one.method for one in calibration if not one.is_adaptive and not one.is_per_class],
-            duplicates=self.record.data.duplicates or (),
             tuning=self._tuning,
-            seed=settings.get("seed", 0),
             image=image,
             facts={**self._facts(), "risk and delta": terms},
-            warnings=self.record.warnings,
-            notes=notes,
-            command=self.command,
+            context=ReportContext(
+                calibrated=tuple(one.method for one in calibration if not one.is_adaptive and not one.is_per_class),
+                duplicates=frozenset(self.record.data.duplicates),
+                warnings=self.record.warnings,
+                notes=tuple(notes),
+                command=self.command,
+            ),
             progress=progress,
+            **self._options,
         )
         return RunReport(target, tuple(notes), terms)
 
@@ -616,24 +572,10 @@ class Run:
         }
 
 
-def _describe_terms(calibration: Sequence[RecordedCalibration], delta: float | None) -> str:
-    """Return where the risk and the delta of a report come from."""
-    if calibration:
-        methods = " and ".join(one.method for one in calibration)
-        methods += ", adaptive" if calibration[0].is_adaptive else ""
-        methods += ", with a threshold for each class" if calibration[0].is_per_class else ""
-        delta = joint_failure_probability(calibration)
-        return f"risk {calibration[0].risk:g} and delta {delta:g} of the latest calibration of the run, for {methods}"
-    if delta is not None:
-        return f"delta {delta:g} as given; the risk follows from the error rate"
-    return f"delta {DEFAULT_DELTA:g} by default: the run has no calibration; the risk follows from the error rate"
-
-
-def _joint_note(calibrations: Sequence[RecordedCalibration]) -> str:
-    joint_delta = 100 * joint_failure_probability(calibrations)
+def _ood_note(spec: str) -> str:
     return (
-        f"{len(calibrations)} different calibrations used these images: the probability that one of their guarantees "
-        f"fails is up to {joint_delta:.4g} %."
+        f"This run was also evaluated on out-of-distribution images of {spec}; those numbers are in {EVALUATION}, not "
+        "on this page."
     )
 
 
@@ -661,7 +603,6 @@ def open_run(path: str | Path) -> Run:
 
 def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
     """Write the settings, the evaluation and the record of a run, the record last; remove the report of another one."""
-    record = record.model_copy(update={"evaluation": compute_checksum(evaluation)})
     contents = {
         SETTINGS: format_settings("evaluate", record.settings),
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
@@ -673,7 +614,7 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
     except OSError as error:
         raise ReportError(
             f"the report of an earlier evaluation in {str(path)!r} cannot be removed: {error.strerror}; remove "
-            f"{REPORT} and {REPORT_FILES}, or choose another folder."
+            f"{Run.REPORT} and {REPORT_FILES}, or choose another folder."
         ) from None
     for name, text in contents.items():
         try:
@@ -688,7 +629,7 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
 
 def _remove_report(folder: Path) -> None:
     """Remove the report of a run, the page first: it must not stand beside other numbers, nor without its files."""
-    (folder / REPORT).unlink(missing_ok=True)
+    (folder / Run.REPORT).unlink(missing_ok=True)
     files = folder / REPORT_FILES
     if files.is_dir():
         for path in files.iterdir():
@@ -702,17 +643,3 @@ def format_settings(command: str, settings: Mapping[str, Any]) -> str:
     """Return settings as TOML that the `--config` option of a command reads."""
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
     return "\n".join([f"[{command}]", *lines, ""])
-
-
-def store_key(classifier: Classifier, source: Source) -> str:
-    """Return the name of the entry, in the store of a run, of the predictions of a classifier on a source."""
-    if not classifier.members:
-        return entry_key(classifier, source)
-    return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))
-
-
-def _ood_note(spec: str) -> str:
-    return (
-        f"This run was also evaluated on out-of-distribution images of {spec}; those numbers are in {EVALUATION}, not "
-        "on this page."
-    )

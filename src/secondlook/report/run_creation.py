@@ -3,65 +3,61 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, cast
 
-from secondlook.classifiers import Classifier, check_device, load_classifier
-from secondlook.diagnosis import LOOKS_WRONG, SetupWarning, find_setup_warnings
-from secondlook.errors import ReportError, SecondLookError, SourceError
-from secondlook.estimators import find_method
-from secondlook.evaluation import DEFAULT_METRICS, check_resampling
-from secondlook.metrics import parse_metrics
+import secondlook
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.diagnosis import SetupWarning, collect_views, describe_harmful_views
+from secondlook.diagnosis import check_setup as check_classifier_setup
+from secondlook.errors import ANY, Repair, ReportError, SecondLookError, SourceError
+from secondlook.estimators import needs_fitting
+from secondlook.evaluation import DEFAULT_METRICS, evaluate
+from secondlook.files import compute_checksum
 from secondlook.predictions import (
+    DEFAULT_EXECUTION,
     BatchSize,
-    Engine,
-    PredictFrom,
-    check_predict_from,
+    ClassifierRecord,
+    ClassNamesWarning,
+    Execution,
     check_top_k,
+    collect,
+    ensemble_key,
+    entry_key,
     skip_by_default,
 )
-from secondlook.report.evaluation_job import EvaluationJob
 from secondlook.report.run import (
     OOD_PREDICTIONS,
     PREDICTIONS,
     REPORT_FILES,
-    STATISTICS,
     Run,
+    RunData,
     RunRecord,
+    RunSettings,
     open_run,
-    store_key,
     write_run,
 )
-from secondlook.sources import OnError, Source, open_labeled, open_source
+from secondlook.report.study import EvaluationOptions, EvaluationSettings
+from secondlook.sources import Source, open_labeled, open_source
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
-from secondlook.views import AUTO, ViewSet, ViewsLike, ViewWarning, as_view_set
+from secondlook.views import AUTO, ViewsLike, ViewWarning, as_view_set
 
 
 def create_run(
     classifier: object,
     data: Any,
-    path: str | Path,
-    *,
     views: ViewsLike = AUTO,
+    *,
+    out: str | Path,
     labels: Any = None,
-    methods: Iterable[str] | None = None,
-    metrics: Iterable[str] | None = None,
-    predict_from: PredictFrom = "image",
-    top_k: int = 1,
-    per_class: bool = False,
     ood: Any = None,
-    level: float = 0.95,
-    resamples: int = 500,
-    seed: int = 0,
-    batch_size: BatchSize = "auto",
-    on_error: OnError | None = None,
+    per_class: bool = False,
     check_setup: bool = True,
-    progress: bool = True,
-    device: str = "auto",
-    engine: Engine | None = None,
-    keep_predictions: bool = True,
+    execution: Execution = DEFAULT_EXECUTION,
+    **options: Unpack[EvaluationOptions],
 ) -> Run:
-    """Evaluate a classifier on labeled images and write the run to the folder `path`.
+    """Evaluate a classifier on labeled images and write the run to the folder `out`.
 
     An interrupted call resumes where it stopped: predictions that are stored in the folder are not computed again. A
     report in the folder is removed if the run is another one than before.
@@ -76,129 +72,118 @@ def create_run(
     data, labels
         Labeled images: a spec such as 'folder:val/', or anything else that `open_source` accepts, such as an array
         uint8 [N, H, W, C], with `labels` int [N], or class names, if the images have no labels of their own.
-    path
-        The folder of the run; not one of the images.
     views
         A preset, view texts or a `ViewSet`; "auto" chooses views that suit the classifier and the images.
-    methods, metrics
-        Names of the confidence methods and metrics to evaluate; None for the defaults of `evaluate`.
-    predict_from, top_k
-        Predict the class from the "image" itself or from the mean over "views", and count a prediction as correct
-        where the label is among the `top_k` leading classes.
-    per_class
-        Also evaluate each true class separately.
+    out
+        The folder of the run; not one of the images.
     ood
         Out-of-distribution images; every prediction for them counts as an error.
-    level, resamples, seed
-        Confidence level of the intervals, number of bootstrap resamples of the images, and random seed.
-    batch_size, on_error
-        Images per call of the classifier; "fail" or "skip" for an image that cannot be read.
+    per_class
+        Also evaluate each true class separately.
     check_setup
         Whether to check the preprocessing and the class order on up to 256 of the images first, and warn if others are
         clearly better; see `check_setup`.
-    progress
-        Whether to show progress bars.
-    device
-        Where to classify: "auto", "cpu", "cuda" (all GPUs) or "cuda:N", see `collect`.
-    engine
-        Where chunks of the images are classified and reduced to what the evaluation needs to know of each image, such
-        as `RayEngine()`; by default in this process. The evaluation is the same. `on_error` is then "skip" by default.
-    keep_predictions
-        Whether to store the outputs of all images. Without them, which is possible with an engine only, the run has its
-        evaluation, but nothing else can be computed from it.
+    execution
+        Where and how the classifier runs. With an engine, the evaluation is the same as in this process.
+    **options
+        Options of `evaluate`: `methods`, `metrics`, `predict_from`, `top_k`, `level`, `resamples` and `seed`.
     """
-    chosen_methods, chosen_metrics = list(methods or ()), list(metrics or ())
-    _check_arguments(chosen_methods, chosen_metrics, predict_from)
-    check_resampling(level, resamples, seed)
-    check_device(device)
-    if engine is None and not keep_predictions:
-        raise ReportError("predictions can be left out with engine= only; pass one, or keep the predictions.")
+    settings, engine, on_error = EvaluationSettings.from_options(**options), execution.engine, execution.on_error
+    loaded = load_classifier(classifier)
     # The workers of an engine put their classifiers on devices of their own.
-    loaded = load_classifier(classifier).on_device(device) if engine is None else load_classifier(classifier)
+    loaded = loaded.on_device(execution.device) if engine is None else loaded
     if loaded.n_classes is not None:
-        check_top_k(top_k, loaded.n_classes)
-    # Numbers of NumPy are stored as those of Python.
-    level, resamples, seed, top_k = float(level), int(resamples), int(seed), int(top_k)
+        check_top_k(settings.top_k, loaded.n_classes)
+    settings = replace(settings, top_k=int(settings.top_k))  # a number of NumPy is stored as one of Python
     source = open_labeled(data, labels, loaded.class_names, on_error)
     if source.labels is None:
         raise SourceError(
-            f"{source.spec!r} has no labels, which an evaluation needs; pass a folder per class, a table with a label "
-            "column, or labels= with an array."
+            f"{source.spec!r} has no labels, which an evaluation needs",
+            repair=Repair(
+                "pass a folder per class, a table with a label column, or {labels} with an array", labels=ANY
+            ),
         )
     # Whatever classes those images have, they are none of the classifier's.
     outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
     if engine is not None and on_error is None:
         source = skip_by_default(source, data)
         outside = None if outside is None else skip_by_default(outside, ood)
-    _check_apart(Path(path), [source] if outside is None else [source, outside])
+    folder = Path(out)
+    _check_apart(folder, [source] if outside is None else [source, outside])
     if not (isinstance(views, str) and views == AUTO):
         views = as_view_set(views)  # rejected before a folder is made
-    folder = _make_folder(Path(path))
-    wrong = _find_setup_warnings(folder, loaded, source, batch_size) if check_setup else ()
+    _make_folder(folder)
+    wrong = _find_setup_warnings(folder, loaded, source, execution.batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
-    job = EvaluationJob(
-        classifier=loaded,
-        source=source,
-        ood=outside,
-        folder=folder,
-        views=views,
-        methods=chosen_methods,
-        metrics=chosen_metrics or DEFAULT_METRICS,
-        predict_from=predict_from,
-        top_k=top_k,
-        per_class=per_class,
-        level=level,
-        resamples=resamples,
-        seed=seed,
-        batch_size=batch_size,
-        progress=progress,
-        device=device,
+    store = folder / PREDICTIONS
+    collected = collect_views(loaded, source, views, top_k=settings.top_k, store=store, execution=execution)
+    preds, choice = collected.preds, collected.choice
+    must_fit = any(map(needs_fitting, settings.methods or ()))
+    tuning = collected.tuning if choice is not None or must_fit else collected.tuning[:0]
+    evaluation = evaluate(
+        preds,
+        settings.methods or None,
+        settings.metrics,
+        predict_from=settings.predict_from,
+        top_k=settings.top_k,
+        groups="class" if per_class else None,
+        ood=None
+        if outside is None
+        else collect(loaded, outside, preds.views, store=folder / OOD_PREDICTIONS, execution=execution),
+        level=settings.level,
+        resamples=settings.resamples,
+        seed=settings.seed,
+        tuning=tuning if len(tuning) else None,
+        execution=execution,
     )
-    found = job.evaluate_here() if engine is None else job.evaluate_with(engine, keep_predictions=keep_predictions)
-    harmful = () if found.harmful is None else (found.harmful,)
-    for message in harmful:
-        warnings.warn(message, ViewWarning, stacklevel=2)
-    settings = {
-        "model": _model_specs(loaded),
+    harmful = describe_harmful_views(preds, top_k=settings.top_k) if choice is None else None
+    if harmful is not None:
+        warnings.warn(harmful, ViewWarning, stacklevel=2)
+        wrong = (*wrong, harmful)
+    content = {
+        **evaluation.to_dict(),
+        "skipped": [{"id": id_, "reason": reason} for id_, reason in preds.skipped],
+        "warnings": list(wrong),
+    }
+    recorded = {
+        "model": loaded.name.split(MEMBER_SEPARATOR),
         "data": source.spec,
-        "out": str(path),
-        "views": AUTO if found.choice else _views_text(found.views),
-        "method": chosen_methods,
-        "metric": chosen_metrics,
-        "predict_from": predict_from,
-        "top_k": top_k,
+        "out": str(out),
+        "views": AUTO if choice else preds.views.preset.name if preds.views.preset else str(preds.views),
+        "method": list(settings.methods or ()),
+        "metric": [] if settings.metrics == DEFAULT_METRICS else list(settings.metrics),
+        "predict_from": settings.predict_from,
+        "top_k": settings.top_k,
         "per_class": per_class,
         "ood": None if outside is None else outside.spec,
-        "level": level,
-        "resamples": resamples,
-        "seed": seed,
-        "batch_size": None if batch_size == "auto" else batch_size,
+        "level": settings.level,
+        "resamples": settings.resamples,
+        "seed": settings.seed,
+        "batch_size": None if execution.batch_size == "auto" else execution.batch_size,
         "on_error": on_error,
         "no_check": not check_setup,
-        "device": None if device == "auto" else device,
-        "no_predictions": not keep_predictions,
+        "device": None if execution.device == "auto" else execution.device,
     }
-    record = RunRecord.create(
-        _given(settings),
-        loaded,
-        source,
-        found.views.texts,
-        (*wrong, *harmful),
-        tuning=found.tuning,
-        view_choice=found.choice,
+    record = RunRecord(
+        secondlook=secondlook.__version__,
+        settings=_drop_defaults(recorded),
+        classifier=ClassifierRecord.describe(loaded),
+        data=RunData(
+            spec=source.spec,
+            digest=source.digest,
+            images=len(source),
+            class_names=source.class_names,
+            duplicates=tuple(source.ids[index] for index in source.find_duplicates()),
+        ),
+        views=preds.views.texts,
+        predictions=_store_key(loaded, source),
+        warnings=wrong,
+        evaluation=compute_checksum(content),
+        tuning=tuple(preds.ids[position] for position in tuning),
+        view_choice=choice,
     )
-    skipped = [{"id": id_, "reason": reason} for id_, reason in found.skipped]
-    evaluation = {**found.evaluation.to_dict(), "skipped": skipped, "warnings": list(record.warnings)}
-    return write_run(folder, record, evaluation)
-
-
-def _check_arguments(methods: list[str], metrics: list[str], predict_from: str) -> None:
-    """Reject before the classifier runs what would be rejected afterwards."""
-    parse_metrics(metrics)
-    for name in methods:
-        find_method(name)
-    check_predict_from(predict_from)
+    return write_run(folder, record, content)
 
 
 def _find_setup_warnings(
@@ -207,14 +192,24 @@ def _find_setup_warnings(
     """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
     with suppress(SecondLookError):
         record = open_run(folder).record
-        if record.predictions == store_key(classifier, source) and not record.settings.get("no_check"):
-            return tuple(message for message in record.warnings if message.startswith(LOOKS_WRONG))
-    return find_setup_warnings(classifier, source, batch_size=batch_size)
+        if record.predictions == _store_key(classifier, source) and not record.settings.get("no_check"):
+            return tuple(message for message in record.warnings if message.startswith(SetupWarning.START))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClassNamesWarning)  # the evaluation itself warns
+        execution = Execution(batch_size=batch_size, progress=False)
+        return check_classifier_setup(classifier, source, quick=True, execution=execution).warnings
+
+
+def _store_key(classifier: Classifier, source: Source) -> str:
+    """Return the name of the entry, in the store of a run, of the predictions of a classifier on a source."""
+    if not classifier.members:
+        return entry_key(classifier, source)
+    return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))
 
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
     """Reject a run folder whose files would lie among images: the next evaluation could read them as images."""
-    written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, STATISTICS, REPORT_FILES)]
+    written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES)]
     for source in sources:
         images = _find_folder(source.spec)
         if images is None:
@@ -240,21 +235,15 @@ def _contains(folder: Path, path: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
-def _make_folder(folder: Path) -> Path:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
-    return folder
 
 
-def _model_specs(classifier: Classifier) -> list[str]:
-    return classifier.name.split(MEMBER_SEPARATOR)
-
-
-def _views_text(views: ViewSet) -> str:
-    return views.preset.name if views.preset else str(views)
-
-
-def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None and value is not False and value != []}
+def _drop_defaults(settings: Mapping[str, Any]) -> RunSettings:
+    given = {
+        name: value for name, value in settings.items() if value is not None and value is not False and value != []
+    }
+    return cast(RunSettings, given)

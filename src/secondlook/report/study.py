@@ -1,15 +1,18 @@
 """The numbers that a report is about: correctness, confidences and rankings of the same labeled images."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, Unpack
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.errors import ReportError
+from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import FittedMethods, find_method, fit_methods
-from secondlook.metrics import Ranking, rank
-from secondlook.predictions import PredictFrom, Predictions
+from secondlook.evaluation import DEFAULT_METRICS, check_resampling
+from secondlook.metrics import Ranking, parse_metrics, rank
+from secondlook.predictions import PredictFrom, Predictions, check_predict_from
 
 BASELINE = "msr"
 SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap", "bootstrap-lower", "mean-logit")
@@ -25,6 +28,45 @@ EXPLANATIONS = {
 """What the methods of a report mean, for readers who do not know machine learning."""
 
 
+class EvaluationOptions(TypedDict, total=False):
+    """Keyword arguments of `create_run` and `write_report` that are those of `evaluate`."""
+
+    methods: Iterable[str] | None
+    metrics: Iterable[str] | None
+    predict_from: PredictFrom
+    top_k: int
+    level: float
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """The options of `evaluate` with their defaults; None stands for the default methods."""
+
+    methods: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    predict_from: PredictFrom = "image"
+    top_k: int = 1
+    level: float = 0.95
+    resamples: int = 500
+    seed: int = 0
+
+    @classmethod
+    def from_options(
+        cls, methods: Iterable[str] | None = None, metrics: Iterable[str] | None = None, **options: Any
+    ) -> Self:
+        """Check options before anything is computed, and store numbers of NumPy as those of Python."""
+        settings = cls(None if methods is None else tuple(methods), tuple(metrics or DEFAULT_METRICS), **options)
+        parse_metrics(settings.metrics)
+        for name in settings.methods or ():
+            find_method(name)
+        check_predict_from(settings.predict_from)
+        check_resampling(settings.level, settings.resamples, settings.seed)
+        level, resamples, seed = float(settings.level), int(settings.resamples), int(settings.seed)
+        return replace(settings, level=level, resamples=resamples, seed=seed)
+
+
 @dataclass(frozen=True, eq=False)
 class Study:
     """Labeled predictions and the confidences to compare."""
@@ -35,9 +77,9 @@ class Study:
     """The predictions for all images."""
     fitted: FittedMethods
     """The methods with their options, and which of the given images are judged."""
-    predict_from: PredictFrom
-    top_k: int
-    seed: int
+    settings: EvaluationSettings
+    calibrated: tuple[str, ...]
+    """The methods that were calibrated; empty if none was."""
     class_names: tuple[str, ...]
     correct: BoolArray
     """Whether each prediction is correct. bool [N]"""
@@ -84,15 +126,12 @@ class Study:
 
 def build_study(
     preds: Predictions,
-    methods: Sequence[str] | None = None,
     *,
     calibrated: Sequence[str] = (),
-    predict_from: PredictFrom = "image",
-    top_k: int = 1,
-    seed: int = 0,
     duplicates: Collection[str] = (),
     tuning: object = None,
     progress: bool = True,
+    **options: Unpack[EvaluationOptions],
 ) -> Study:
     """Compute correctness, confidences and rankings of labeled predictions.
 
@@ -100,10 +139,15 @@ def build_study(
     are the images that are not judged, as in `evaluate`.
     """
     if not preds.has_labels:
-        raise ReportError("a report needs labels, and these predictions have none; pass labels= when collecting them.")
+        raise ReportError(
+            "a report needs labels, and these predictions have none",
+            repair=Repair("pass {labels} when collecting them", labels=ANY),
+        )
+    settings = EvaluationSettings.from_options(**options)
+    predict_from, top_k = settings.predict_from, settings.top_k
     fitted = fit_methods(
         preds,
-        methods,
+        settings.methods,
         added=calibrated,
         tuning=tuning,
         predict_from=predict_from,
@@ -112,11 +156,11 @@ def build_study(
     )
     names, judged = tuple(fitted.options), fitted.select_judged(preds)
     if not names:
-        raise ReportError("methods= is empty; name at least one method, such as 'mean'.")
+        raise ReportError("is empty", argument="methods", repair="name at least one method, such as 'mean'")
     with judged.show_progress("confidences", len(names) + 1, enabled=progress) as table:
         correct = table.correct(predict_from=predict_from, top_k=top_k)
         leading = table.predicted(predict_from=predict_from, top_k=top_k).reshape(table.n_images, top_k)[:, 0]
-        confidences = {name: fitted.compute(table, name, seed=seed) for name in names}
+        confidences = {name: fitted.compute(table, name, seed=settings.seed) for name in names}
     copies = frozenset(duplicates)
     baseline = BASELINE if BASELINE in names else names[0]
     others = [name for name in (*SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
@@ -124,9 +168,8 @@ def build_study(
         preds=judged,
         given=preds,
         fitted=fitted,
-        predict_from=predict_from,
-        top_k=top_k,
-        seed=seed,
+        settings=settings,
+        calibrated=tuple(calibrated),
         class_names=preds.class_names or tuple(f"class {index}" for index in range(preds.n_classes)),
         correct=correct,
         leading=leading,
@@ -138,16 +181,6 @@ def build_study(
         second_look=others[0] if others and preds.n_outputs > 1 else None,
         progress=progress,
     )
-
-
-def is_probability(method: str) -> bool:
-    """Return whether the values of a method can be read as the probability of being correct."""
-    return find_method(method).is_probability
-
-
-def method_symbol(method: str) -> str:
-    """Return the symbol of a method, such as 'MSR(D)'."""
-    return find_method(method).symbol
 
 
 def explain_method(method: str) -> str:

@@ -1,55 +1,63 @@
 """`write_report`: the page, with every table as CSV and every plot as PNG and SVG in a folder next to it."""
 
 import platform
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Unpack
 
+from secondlook.arrays import Array
 from secondlook.diagnosis import describe_harmful_views
 from secondlook.errors import ReportError
 from secondlook.estimators import needs_fitting
-from secondlook.evaluation import DEFAULT_METRICS
 from secondlook.files import write_bytes_atomically
 from secondlook.policies import DEFAULT_DELTA
-from secondlook.predictions import PredictFrom, Predictions
+from secondlook.predictions import Predictions
 from secondlook.progress import progress_bar
-from secondlook.report.curves import BAND_RESAMPLES
+from secondlook.report.artifacts import N_PLOTS, render_plots, render_tables
+from secondlook.report.breakdowns import RESAMPLES
 from secondlook.report.findings import Findings, compute_findings
-from secondlook.report.galleries import ImageReader, read_images
+from secondlook.report.galleries import read_images
 from secondlook.report.page import render_report_page
-from secondlook.report.static_plots import N_PLOTS, render_plots
-from secondlook.report.study import Study, build_study
-from secondlook.report.tables import render_tables
+from secondlook.report.study import EvaluationOptions, Study, build_study
 
 REPORTED_PACKAGES = ("secondlook", "numpy", "scipy", "numba", "pillow", "opencv-python-headless")
 
 
+@dataclass(frozen=True)
+class ReportContext:
+    """What a run knows about its predictions, for the page."""
+
+    calibrated: tuple[str, ...] = ()
+    """Methods that were calibrated with the risk and the delta of the report. They are reported, only they have a
+    guarantee, and the page selects the operating point that `certify` chooses from them."""
+    duplicates: frozenset[str] = frozenset()
+    """Ids of images that are copies of others: a guarantee counts them once."""
+    warnings: tuple[str, ...] | None = None
+    """Warnings at the top of the page; by default it warns of harmful views."""
+    notes: tuple[str, ...] = ()
+    """Remarks for the reader, listed at the end of the page."""
+    command: str | None = None
+    """The command that made the predictions, shown at the end of the page."""
+
+
 def write_report(
     preds: Predictions,
-    path: str | Path,
+    out: str | Path,
     *,
     title: str,
-    methods: Sequence[str] | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    predict_from: PredictFrom = "image",
-    top_k: int = 1,
     risk: float | None = None,
     delta: float = DEFAULT_DELTA,
-    calibrated: Sequence[str] = (),
-    duplicates: Collection[str] = (),
     tuning: object = None,
-    level: float = 0.95,
-    resamples: int = 500,
-    seed: int = 0,
-    image: ImageReader | None = None,
+    image: Callable[[int], Array] | None = None,
     facts: Mapping[str, str] | None = None,
-    warnings: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
-    command: str | None = None,
+    context: ReportContext | None = None,
     artifacts: bool = True,
     progress: bool = True,
+    **options: Unpack[EvaluationOptions],
 ) -> Path:
-    """Write a self-contained HTML report about labeled predictions.
+    """Write a self-contained HTML report about labeled predictions, and return its path.
 
     The page compares the methods, lets the reader choose an operating point with sliders, and shows results per class
     and per view. Images that are set apart to fit methods are not part of it, except for their number. The same
@@ -57,83 +65,48 @@ def write_report(
 
     Parameters
     ----------
-    preds : Predictions
+    preds
         Labeled predictions. Their `class_names` and `skipped` images appear on the page.
-    path : str or Path
+    out
         The HTML file to write.
-    title : str
+    title
         Heading of the page.
-    methods : sequence of str, optional
-        Names of the confidences to compare, by default those of `evaluate`. The first of `blend`, `learned` and `mean`
-        among them is the second look that the headline compares with `msr`.
-    metrics : sequence of str, optional
-        Names of the metrics to compare them by, such as 'auroc' or 'risk_at:0.8'.
-    predict_from : {"image", "views"}, default "image"
-        Whether the class is predicted from the image itself or from the mean over its views.
-    top_k : int, default 1
-        A prediction is correct if the label is among the `top_k` most probable classes.
-    risk : float, optional
+    risk
         Tolerated risk that the page selects at first. By default the largest of 1, 2, 5 x 10^n that is at most a
         quarter of the error rate.
-    delta : float, default 0.001
+    delta
         Failure probability of the guarantees (0.001 means 99.9 % confidence). All methods that can have a guarantee
         share it, as in `certify`, so that the guarantee holds for whichever of them is chosen.
-    calibrated : sequence of str, optional
-        Methods that were calibrated with this `risk` and `delta`. They are reported, only they have a guarantee, and
-        the page selects the operating point that `certify` chooses from them.
-    duplicates : collection of str, optional
-        Ids of images that are copies of others: a guarantee counts them once.
-    tuning : positions or mask, optional
-        Images that were used to choose or fit something, and on which methods are fitted, as in `evaluate`.
-    level : float, default 0.95
-        Confidence level of the intervals.
-    resamples : int, default 500
-        Number of resamplings of the images for the intervals.
-    seed : int, default 0
-        Random seed.
-    image : callable, optional
+    tuning
+        Positions or mask of the images that were used to choose or fit something, and on which methods are fitted, as
+        in `evaluate`.
+    image
         Function from the index of an image in `preds` to its pixels at the classifier's input size, uint8 [H, W, 1 or
         3]. By default the page has no example images.
-    facts : mapping of str to str, optional
+    facts
         Further facts about how the results were made, listed at the end of the page.
-    warnings : sequence of str, optional
-        Warnings for the reader, shown at the top of the page. By default it warns of harmful views.
-    notes : sequence of str, optional
-        Remarks for the reader, listed at the end of the page.
-    command : str, optional
-        The command that made the predictions, shown at the end of the page.
-    artifacts : bool, default True
+    context
+        What `Run.report` adds to the page.
+    artifacts
         Whether to write all tables (CSV) and plots (PNG, SVG) to the folder `<stem>-files` next to the page.
-    progress : bool, default True
+    progress
         Whether to show progress bars if standard error is a terminal.
-
-    Returns
-    -------
-    Path
-        The HTML file.
+    **options
+        Options of `evaluate`: `methods`, `metrics`, `predict_from`, `top_k`, `level`, `resamples` and `seed`. The first
+        of `blend`, `learned` and `mean` among the methods is the second look that the headline compares with `msr`.
 
     Raises
     ------
     ReportError
         If the predictions have no labels, an argument is invalid, or a file cannot be written.
     """
-    target = Path(path)
+    target, known = Path(out), context or ReportContext()
     if target.suffix.lower() not in (".html", ".htm"):
-        raise ReportError(f"path is {str(target)!r}, expected an HTML file such as 'report.html'.")
+        raise ReportError("is no HTML file such as 'report.html'", argument="out", value=str(target))
     study = build_study(
-        preds,
-        methods,
-        calibrated=calibrated,
-        predict_from=predict_from,
-        top_k=top_k,
-        seed=seed,
-        duplicates=duplicates,
-        tuning=tuning,
-        progress=progress,
+        preds, calibrated=known.calibrated, duplicates=known.duplicates, tuning=tuning, progress=progress, **options
     )
-    findings = compute_findings(
-        study, risk=risk, delta=delta, calibrated=calibrated, metrics=metrics, level=level, resamples=resamples
-    )
+    findings = compute_findings(study, risk=risk, delta=delta)
     all_facts = {**_describe_settings(findings), **(facts or {})}
     folder = target.with_name(f"{target.stem}-files")
     page = render_report_page(
@@ -141,9 +114,9 @@ def write_report(
         title=title,
         images={} if image is None else read_images(study, findings.images, image),
         facts=all_facts,
-        warnings=_find_warnings(study) if warnings is None else warnings,
-        notes=(*study.fitted.notes, *notes),
-        command=command,
+        warnings=_find_warnings(study) if known.warnings is None else known.warnings,
+        notes=(*study.fitted.notes, *known.notes),
+        command=known.command,
         artifacts=folder.name if artifacts else None,
     )
     if artifacts:
@@ -157,15 +130,15 @@ def write_report(
 
 
 def _find_warnings(study: Study) -> tuple[str, ...]:
-    warning = describe_harmful_views(study.preds, top_k=study.top_k)
+    warning = describe_harmful_views(study.preds, top_k=study.settings.top_k)
     return () if warning is None else (warning,)
 
 
 def _describe_settings(findings: Findings) -> dict[str, str]:
     """Return the settings and versions behind the numbers; no date, so that the same input gives the same bytes."""
-    study, evaluation = findings.study, findings.evaluation
-    classes = "class" if study.top_k == 1 else f"{study.top_k} most probable classes"
-    origin = "the image itself" if study.predict_from == "image" else "the mean over views"
+    study, settings = findings.study, findings.study.settings
+    classes = "class" if settings.top_k == 1 else f"{settings.top_k} most probable classes"
+    origin = "the image itself" if settings.predict_from == "image" else "the mean over views"
     packages = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in REPORTED_PACKAGES)]
     return {
         "methods": ", ".join(study.confidences),
@@ -173,10 +146,10 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
         "prediction": f"{classes} predicted from {origin}",
         "views": " ".join(study.preds.views.texts),
         "intervals": (
-            f"{100 * evaluation.level:g} % confidence level, {evaluation.resamples:,} resamplings of the images "
-            f"({BAND_RESAMPLES} for the bands of curves and the changes per view)"
+            f"{100 * settings.level:g} % confidence level, {settings.resamples:,} resamplings of the images "
+            f"({RESAMPLES} for the bands of curves and the changes per view)"
         ),
-        "seed": str(study.seed),
+        "seed": str(settings.seed),
         "guarantee": _describe_guarantee(findings),
         "versions": ", ".join(packages),
     }
@@ -204,9 +177,10 @@ def _describe_guarantee(findings: Findings) -> str:
     """Return the terms of the guarantees, and where they come from."""
     shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
     terms = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
-    if not findings.calibrated:
+    calibrated = findings.study.calibrated
+    if not calibrated:
         return f"{terms}; no calibration was reported"
-    return f"{terms}, as calibrated for {' and '.join(findings.calibrated)} at {100 * findings.risk:g} % risk"
+    return f"{terms}, as calibrated for {' and '.join(calibrated)} at {100 * findings.risk:g} % risk"
 
 
 def _write_files(folder: Path, contents: Iterable[tuple[str, bytes]]) -> None:

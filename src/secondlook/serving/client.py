@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from secondlook.arrays import is_number
-from secondlook.classifiers import HttpClient, HttpResponse, hide_secrets
+from secondlook.classifiers import HttpClient, HttpResponse
 from secondlook.decisions import encode_png
 from secondlook.errors import ClassifierError, ServingError
 from secondlook.serving.faults import RequestError
@@ -104,8 +104,10 @@ class Client:
             raise ServingError(f"timeout={timeout!r} is not a number of seconds above 0.")
         address = parse_address(url)
         self.url, self._base, self._timeout = address.url, address.path, timeout
-        self._headers = {"User-Agent": "secondlook", **make_authorization(token)}
-        self._http = HttpClient(address.host, address.port, encrypted=address.encrypted, timeout=timeout)
+        headers = make_authorization(token)
+        self._http = HttpClient(
+            address.host, address.port, encrypted=address.encrypted, timeout=timeout, headers=headers
+        )
 
     def decide(self, image: object, id: str | None = None) -> ServedDecision:  # noqa: A002 - the word of the protocol
         """Return the decision about one image.
@@ -175,7 +177,7 @@ class Client:
                 response = self._http.send(
                     method,
                     f"{self._base}{path}",
-                    headers={**self._headers, **(headers or {})},
+                    headers=headers,
                     body=body,
                     max_bytes=MAX_RESPONSE_BYTES,
                     timeout=left,
@@ -220,19 +222,15 @@ class Client:
     def _describe_failure(self, response: HttpResponse) -> RequestError:
         code, message = read_error(response)
         text = " ".join(message.split()) or f"status {response.status}"
-        return RequestError(
-            response.status, code, self._hide(f"the service at {self.url} refused the request: {text.rstrip('.')}.")
-        )
+        refusal = f"the service at {self.url} refused the request: {text.rstrip('.')}."
+        return RequestError(response.status, code, self._http.hide_secrets(refusal))
 
     def _unreachable(self, error: Exception, repair: str) -> ServingError:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        return ServingError(self._hide(f"the service at {self.url} did not respond ({reason}); {repair}."))
+        return ServingError(self._http.hide_secrets(f"the service at {self.url} did not respond ({reason}); {repair}."))
 
     def _invalid(self, what: str) -> ServingError:
         return ServingError(f"the service at {self.url} sent {what}; check that url= is that of a secondlook service.")
-
-    def _hide(self, text: str) -> str:
-        return hide_secrets(text, {name: self._headers[name] for name in self._headers if name == "Authorization"})
 
 
 class _Address(NamedTuple):

@@ -13,9 +13,12 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from secondlook.arrays import Array, describe_image_fault
-from secondlook.classifiers import HEADER_LENGTH, MAX_JSON_VALUES
+from secondlook.classifiers import HEADER_LENGTH
 from secondlook.serving.decision_store import StoredDecision
 from secondlook.serving.faults import RequestError
+
+MAX_JSON_VALUES = 2**20
+"""A value takes up to 25 times the memory of its text; more can be sent as bytes."""
 
 INPUT_NAME = "image"
 PIXEL_TYPES = {"UINT8": "<u1", "FP32": "<f4"}

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import Monitor, ReadFile
+from secondlook.monitoring import Monitor
 from secondlook.policies import Policy
 from secondlook.serving.database import Database
 from secondlook.serving.policy_stream import PolicyStream
@@ -68,8 +68,8 @@ class StreamMonitor:
         digest = self._stream.identify(self.last)
         assert digest is not None, "decisions are never removed"
         # The table of decisions is the one file that is read.
-        read = ReadFile(name="decisions", size=self.last, digest=digest, images=self.monitor.images)
-        self.monitor.files = (read,)
+        self.monitor.files = ()
+        self.monitor.record_file("decisions", size=self.last, digest=digest, images=self.monitor.images)
         self.monitor.save(self._path)
         self._is_saved = True
 

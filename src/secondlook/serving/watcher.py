@@ -12,9 +12,7 @@ import sqlalchemy as sa
 
 from secondlook import __version__
 from secondlook.errors import SecondLookError
-from secondlook.monitoring import StreamImage
-from secondlook.policies import Policy
-from secondlook.report import describe_plots, describe_timeline
+from secondlook.report import describe_monitor_plots
 from secondlook.serving.activity import MINUTE, Activity, DecisionCounts
 from secondlook.serving.database import StorageError
 from secondlook.serving.decision_store import Deployment
@@ -228,9 +226,8 @@ class Watcher:
                 **status.to_dict(),
                 "burn_in": monitor.burn_in,
                 "in_burn_in": status.in_burn_in,
-                "wrong_images": [describe_image(image, monitor.policy) for image in wrong],
-                "captions": describe_plots(status),
-                "timeline": describe_timeline(monitor, status),
+                "wrong_images": [image.to_dict(monitor.policy.class_names) for image in wrong],
+                **describe_monitor_plots(monitor, status),
             }
             self._described = state, content
         return self._described[1]
@@ -264,15 +261,6 @@ def describe_counts(counts: DecisionCounts | None) -> dict[str, Any]:
         "coverage": counts.accepted / counts.images if counts.images else None,
         "looks_per_image": counts.looks / counts.images if counts.images else None,
     }
-
-
-def describe_image(image: StreamImage, policy: Policy) -> dict[str, Any]:
-    """Return an image with the names of its classes, as JSON values."""
-    content, names = image.to_dict(), policy.class_names
-    if names is not None:
-        content["predicted"] = [names[one] for one in content["predicted"]]
-        content["label"] = names[content["label"]]
-    return content
 
 
 def add_counts(counts: Mapping[int, DecisionCounts]) -> DecisionCounts:

@@ -8,7 +8,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, describe_image_fault
 from secondlook.errors import ViewError
-from secondlook.sources import stack_images
+from secondlook.sources import open_source
 from secondlook.views.operations import (
     Blur,
     Copy,
@@ -36,8 +36,8 @@ _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror"
 def apply_views(images: Any, views: ViewsLike) -> Array:
     """Return every view of every image. uint8 or float32 [N, H, W, C] -> [N, V, H, W, C] of the same dtype
 
-    Instead of an array, `images` may be anything else that `open_source` accepts except a spec: a path, a PIL image, a
-    torch tensor [N, C, H, W], a list of images, a data set. All images must have the same size.
+    Instead of an array, `images` may be anything else that `open_source` accepts: a path, a PIL image, a torch tensor
+    [N, C, H, W], a list of images, a data set. All images must have the same size.
     """
     view_set = as_view_set(views)
     images = check_images(images)
@@ -62,7 +62,8 @@ def apply_view(images: Any, view: View | str) -> Array:
 
 def check_images(images: Any) -> Array:
     """Return images of any kind as an array in C order: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
-    images = stack_images(images)
+    if not isinstance(images, np.ndarray) or images.ndim != 4:
+        images = open_source(images).stack()
     fault = describe_image_fault(images)
     if fault is not None:
         raise ViewError(f"images {fault}.")

@@ -203,7 +203,7 @@ def _parse_item(position: int, item: View | str, n_items: int) -> View:
         if item.strip() == AUTO:
             raise ViewError(
                 f"{AUTO!r} chooses views for a classifier and its images; use it to evaluate, in SelectiveClassifier "
-                "or auto_views, and name a preset here, such as 'natural'."
+                "or choose_views, and name a preset here, such as 'natural'."
             ) from None
         if item in PRESETS:
             raise ViewError(f"preset {item!r} is a whole set; it cannot be combined with other views.") from None

@@ -10,9 +10,9 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.diagnosis import SetupCheck, find_setup_warnings
+from secondlook.diagnosis import SetupCheck
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.sources import ArraySource, spread_images
+from secondlook.sources import ArraySource
 from tests.classifiers.loopback_server import METADATA, Chunks, as_json, http, serve
 from tests.diagnosis.setup_check.conftest import N_CLASSES, LinearModel, Photos
 
@@ -23,7 +23,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 def check(model: object, photos: Photos, labels: Array | None = None, **options: Any) -> SetupCheck:
     chosen = photos.labels if labels is None else labels
-    return sl.check_setup(sl.load_classifier(model, **options), photos.images, labels=chosen, progress=False)
+    return sl.check_setup(sl.load_classifier(model, **options), photos.images, labels=chosen)
 
 
 def apply(result: SetupCheck, model: object, photos: Photos, **options: Any) -> float:
@@ -33,7 +33,11 @@ def apply(result: SetupCheck, model: object, photos: Photos, **options: Any) -> 
     labels = photos.labels
     if result.better.class_order is not None:
         labels = np.array(result.better.class_order)[labels]
-    return float(sl.collect(classifier, photos.images, "identity", labels=labels, progress=False).correct().mean())
+    return float(
+        sl.collect(classifier, photos.images, "identity", labels=labels, execution=sl.Execution(progress=False))
+        .correct()
+        .mean()
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,13 +79,13 @@ def test_scikit_learn_pipeline_of_digits_with_16_gray_levels() -> None:
         digits.data[:900], digits.target[:900]
     )
     images = np.rint(digits.images[900:, :, :, None] * 255 / 16).astype(np.uint8)
-    result = sl.check_setup(sl.load_classifier(pipeline), images, labels=digits.target[900:], progress=False)
+    result = sl.check_setup(sl.load_classifier(pipeline), images, labels=digits.target[900:])
     assert result.better is not None
     assert result.better.settings == {"scale": 16 / 255}
     assert (result.readings[0].accuracy or 1) < 0.5
     assert (result.better.accuracy or 0) > 0.85
     repaired = sl.load_classifier(pipeline, scale=16 / 255)
-    assert sl.check_setup(repaired, images, labels=digits.target[900:], progress=False).looks_right
+    assert sl.check_setup(repaired, images, labels=digits.target[900:]).looks_right
 
 
 def test_function_is_told_how_to_normalize(photos: Photos) -> None:
@@ -124,11 +128,11 @@ def test_ways_to_crop_are_tried() -> None:
     images = np.clip(prototypes[labels] + rng.normal(0, 40, (300, 8, 24, 3)), 0, 255).astype(np.uint8)
     model = LinearModel(prototypes, sl.Preprocessing(layout="NHWC", resize=(8, 8), size=(8, 8)))
     cropped = sl.load_classifier(model, resize=8, crop=8, size=8)
-    result = sl.check_setup(cropped, images, labels=labels, progress=False)
+    result = sl.check_setup(cropped, images, labels=labels)
     assert result.better is not None
     assert result.better.settings == {"resize": (8, 8)}
     repaired = sl.load_classifier(model, resize=(8, 8), crop=8, size=8)
-    assert sl.check_setup(repaired, images, labels=labels, progress=False).looks_right
+    assert sl.check_setup(repaired, images, labels=labels).looks_right
 
 
 def test_shuffled_classes_are_listed_in_the_order_of_the_classifier(photos: Photos) -> None:
@@ -143,7 +147,7 @@ def test_exchanged_classes_are_named(photos: Photos) -> None:
     exchanged = np.arange(N_CLASSES)
     exchanged[[2, 5]] = 5, 2
     source = ArraySource(photos.images, labels=exchanged[photos.labels], class_names=[f"kind-{n}" for n in range(10)])
-    found = find_setup_warnings(sl.load_classifier(photos.train()), source)
+    found = sl.check_setup(sl.load_classifier(photos.train()), source, quick=True).warnings
     assert len(found) == 1
     assert "'kind-2' and 'kind-5'" in found[0]
 
@@ -169,7 +173,7 @@ def test_classes_sorted_as_text_are_found_with_few_images_of_each() -> None:
         certain: Array = np.eye(200)[np.rint(batch[:, 0, 0, 0]).astype(int)]
         return certain * 0.9 + 0.1 / 200
 
-    result = sl.check_setup(classify, source, progress=False)
+    result = sl.check_setup(classify, source)
     assert result.better is not None
     assert result.better.accuracy == 1.0
     assert [int(name) for name in names] == list(result.better.class_order or ())
@@ -216,20 +220,20 @@ def test_constant_output_raises_no_alarm(photos: Photos) -> None:
 
 def test_without_labels_only_a_hint_is_given(photos: Photos) -> None:
     model = photos.train(**IMAGENET)
-    unlabeled = sl.check_setup(sl.load_classifier(model, mean=0.2, std=2.0), photos.images, progress=False)
+    unlabeled = sl.check_setup(sl.load_classifier(model, mean=0.2, std=2.0), photos.images)
     assert unlabeled.looks_right
     assert unlabeled.better is None
     assert unlabeled.readings[0].accuracy is None
     assert "mean=" in unlabeled.verdict
     assert "labeled" in unlabeled.verdict
-    right = sl.check_setup(sl.load_classifier(model, **IMAGENET), photos.images, progress=False)
+    right = sl.check_setup(sl.load_classifier(model, **IMAGENET), photos.images)
     assert "mean=" not in right.verdict
 
 
 def test_members_of_an_ensemble_are_checked_one_by_one(photos: Photos) -> None:
     model = photos.train(**IMAGENET)
     right, wrong = sl.load_classifier(model, **IMAGENET), sl.load_classifier(model)
-    result = sl.check_setup([right, wrong], photos.images, labels=photos.labels, progress=False)
+    result = sl.check_setup([right, wrong], photos.images, labels=photos.labels)
     assert [member.looks_right for member in result.members] == [True, False]
     assert result.warnings == result.members[1].warnings
     assert result.classified == sum(member.classified for member in result.members)
@@ -254,13 +258,13 @@ def test_sigmoid_outputs_are_told_apart_from_logits(photos: Photos) -> None:
 def test_images_are_spread_over_the_source_whatever_its_order() -> None:
     images = np.zeros((2560, 1, 1, 1), dtype=np.uint8)
     for labels in (np.arange(2560) // 256, np.arange(2560) % 10):
-        chosen = spread_images(ArraySource(images, labels=labels), 256)
+        chosen = ArraySource(images, labels=labels).spread(256)
         assert len(chosen) == 256
         assert chosen.labels is not None
         assert np.bincount(chosen.labels).min() >= 10
-        again = spread_images(ArraySource(images, labels=labels), 256)
+        again = ArraySource(images, labels=labels).spread(256)
         assert list(again.ids) == list(chosen.ids)
-    assert sorted(spread_images(ArraySource(images), 5000).ids) == sorted(ArraySource(images).ids)
+    assert sorted(ArraySource(images).spread(5000).ids) == sorted(ArraySource(images).ids)
 
 
 def test_cost_is_bounded_and_small_where_nothing_is_suspicious(photos: Photos) -> None:
@@ -274,10 +278,10 @@ def test_cost_is_bounded_and_small_where_nothing_is_suspicious(photos: Photos) -
 
     counting = Counting(photos.prototypes, sl.Preprocessing(layout="NHWC", **IMAGENET))
     source = ArraySource(photos.images, labels=photos.labels)
-    assert find_setup_warnings(sl.load_classifier(counting, **IMAGENET), source) == ()
+    assert sl.check_setup(sl.load_classifier(counting, **IMAGENET), source, quick=True).warnings == ()
     assert sum(calls) == 256
     calls.clear()
-    assert find_setup_warnings(sl.load_classifier(counting), source)
+    assert sl.check_setup(sl.load_classifier(counting), source, quick=True).warnings
     assert 256 < sum(calls) < 3000
     result = check(model, photos)
     assert result.classified == sum(calls)
@@ -300,9 +304,9 @@ def test_remote_model_is_asked_in_few_requests(photos: Photos) -> None:
         spec = f"http://{server.host}/v2/models/m?output=probabilities&binary=false"
         right = sl.load_classifier(spec, **IMAGENET)
         before = len(server.requests)
-        assert find_setup_warnings(right, source) == ()
+        assert sl.check_setup(right, source, quick=True).warnings == ()
         assert len(server.requests) - before == 8
-        found = find_setup_warnings(sl.load_classifier(spec), source)
+        found = sl.check_setup(sl.load_classifier(spec), source, quick=True).warnings
         assert "mean=(0.485, 0.456, 0.406)" in found[0]
         assert len(server.requests) < 100
 
@@ -322,24 +326,25 @@ def test_labels_that_the_classifier_does_not_have_are_rejected(photos: Photos) -
     with pytest.raises(PredictionsError, match="10"):
         check(photos.train(), photos, labels=photos.labels + 1)
     with pytest.raises(ClassifierError, match="images"):
-        sl.check_setup(photos.train(), photos.images, images=0)
+        sl.check_setup(photos.train(), photos.images, n_images=0)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the CIFAR-10 classifiers")
 def test_real_classifier_without_its_normalization() -> None:
     given: dict[str, Any] = {"output": "logits"}
     model, data = f"onnx:{SHARED}/cifar10/resnet20.onnx", f"npz:{SHARED}/cifar10/test.npz?limit=2000"
-    wrong = sl.check_setup(sl.load_classifier(model, **given), data, progress=False)
+    wrong = sl.check_setup(sl.load_classifier(model, **given), data)
     assert wrong.better is not None
     assert (wrong.better.accuracy or 0) > 0.85 > 0.6 > (wrong.readings[0].accuracy or 1)
     assert {"mean", "std"} == set(wrong.better.settings)
-    assert sl.check_setup(sl.load_classifier(model, **given, **IMAGENET), data, progress=False).looks_right
+    assert sl.check_setup(sl.load_classifier(model, **given, **IMAGENET), data).looks_right
 
 
 def test_setup_is_checked_on_the_device(cuda_1_only: sl.Classifier, photos: Photos) -> None:
     labels = np.arange(len(photos.images)) % 2
-    options: dict[str, Any] = {"labels": labels, "images": 40, "progress": False}
-    given, *others = sl.check_setup(cuda_1_only, photos.images, device="cuda:1", **options).readings
+    options: dict[str, Any] = {"labels": labels, "n_images": 40}
+    execution = sl.Execution(device="cuda:1")
+    given, *others = sl.check_setup(cuda_1_only, photos.images, execution=execution, **options).readings
     assert others, "readings that fail are left out"
     assert given.images == 40
     with pytest.raises(AssertionError):

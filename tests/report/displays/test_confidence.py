@@ -13,7 +13,7 @@ from secondlook import metrics
 from secondlook.arrays import Float64Array
 from secondlook.errors import MetricError
 from secondlook.predictions import PredictFrom, Predictions
-from secondlook.report.confidence_displays import ConfidenceDisplay
+from secondlook.report.displays import ConfidenceDisplay
 
 DISPLAYS = [sl.RiskCoverageDisplay, sl.ReliabilityDisplay, sl.ConfidenceHistogramDisplay]
 

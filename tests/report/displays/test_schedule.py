@@ -11,7 +11,8 @@ from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.policies import Schedule, fit_schedule
 from secondlook.predictions import Predictions
-from secondlook.report import looks_ticks
+from secondlook.report.displays import looks_ticks
+from tests.policy_maker import attach
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def schedule(preds: Predictions) -> Schedule:
 def make_policy(schedule: Schedule | None) -> sl.Policy:
     classifier = load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name="constant")
     views = ("identity", "hflip") if schedule is None else schedule.views
-    return sl.Policy.from_rule(sl.Policy(0.8, "mean", schedule=schedule), classifier=classifier, views=views)
+    return attach(sl.Policy(0.8, "mean", schedule=schedule), classifier=classifier, views=views)
 
 
 def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:

@@ -34,4 +34,4 @@ def test_default_quantity_depends_on_labels(preds: Predictions) -> None:
     with pytest.raises(DiagnosisError, match="'accuracy' needs labels"):
         sl.ViewsDisplay.from_predictions(unlabeled, quantity="accuracy")
     with pytest.raises(DiagnosisError, match=r"'agrement'.*'agreement'"):
-        sl.ViewsDisplay.from_predictions(preds, quantity="agrement")  # type: ignore[arg-type]
+        sl.ViewsDisplay.from_predictions(preds, quantity="agrement")

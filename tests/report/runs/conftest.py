@@ -9,6 +9,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 
 VIEWS = "identity hflip vflip"
+QUIET = sl.Execution(progress=False)
 
 
 def classify(batch: Array) -> Array:
@@ -36,4 +37,4 @@ def archive(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(classifier: sl.Classifier, archive: str, tmp_path: Path) -> sl.Run:
-    return sl.create_run(classifier, archive, tmp_path / "run", views=VIEWS, resamples=20, progress=False)
+    return sl.create_run(classifier, archive, out=tmp_path / "run", views=VIEWS, resamples=20, execution=QUIET)

@@ -1,4 +1,4 @@
-"""Runs with an engine: the same evaluation and predictions as in this process, from statistics kept in parts."""
+"""Runs with an engine: the same evaluation and predictions as in this process."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,8 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.diagnosis import auto
-from secondlook.errors import PredictionsError, ReportError
-from secondlook.evaluation import ImageStatistics
+from secondlook.errors import PredictionsError
 from secondlook.predictions import DamagedChunkWarning, batching
-from secondlook.predictions.store import StoredTable
 from secondlook.sources import UnreadableImageError
 
 VIEWS = "identity hflip vflip"
@@ -60,9 +58,13 @@ def create_both(
     tmp_path: Path, engine: Any, data: Any, classifier: Any = None, **options: Any
 ) -> tuple[sl.Run, sl.Run]:
     """Create a run here and one with an engine."""
-    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "progress": False, "check_setup": False, **options}
-    first = sl.create_run(classifier or load(), data, tmp_path / "here", **arguments)
-    return first, sl.create_run(classifier or load(), data, tmp_path / "engine", engine=engine, **arguments)
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False, **options}
+    executions = {"here": sl.Execution(progress=False), "engine": sl.Execution(engine=engine, progress=False)}
+    first, second = (
+        sl.create_run(classifier or load(), data, out=tmp_path / name, execution=execution, **arguments)
+        for name, execution in executions.items()
+    )
+    return first, second
 
 
 @pytest.mark.parametrize(
@@ -112,32 +114,9 @@ def test_views_that_are_set_aside_on_more_images_are_stored_but_not_evaluated(
 def test_evaluation_of_an_ensemble(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     members = [load(), load(classify_otherwise)]
     here, there = create_both(tmp_path, pickled_engine, archive, members, methods=["bootstrap", "mean", "nn-ensemble"])
-    assert sorted(pickled_engine.numbers) == list(range(8)), "all members of a chunk are classified together"
+    assert sorted(pickled_engine.numbers) == sorted([*range(8)] * 2), "both members"
     assert (here.path / "evaluation.json").read_bytes() == (there.path / "evaluation.json").read_bytes()
     assert read_files(there.path / "predictions") == read_files(here.path / "predictions")
-
-
-@pytest.mark.parametrize("views", ["auto", "identity brightness:0.3"])
-@pytest.mark.filterwarnings("ignore::secondlook.ViewWarning")
-def test_run_without_predictions_has_the_same_evaluation(
-    archive: str, tmp_path: Path, pickled_engine: Any, views: str
-) -> None:
-    arguments: dict[str, Any] = {"views": views, "resamples": 20, "progress": False}
-    expected = sl.create_run(load(), archive, tmp_path / "here", **arguments)
-    arguments |= {"engine": pickled_engine, "keep_predictions": False}
-    run = sl.create_run(load(), archive, tmp_path / "run", **arguments)
-    assert (run.path / "evaluation.json").read_bytes() == (expected.path / "evaluation.json").read_bytes()
-    assert not (run.path / "predictions" / run.record.predictions).exists()
-    for use in (run.evaluate, run.report, lambda **_: run.certify(risk=0.1, progress=False)):
-        with pytest.raises(PredictionsError, match="no predictions"):
-            use(progress=False)
-    computed = len(pickled_engine.numbers)
-    again = sl.create_run(load(), archive, tmp_path / "run", seed=1, **arguments)
-    assert again.evaluation.seed == 1
-    numbers = pickled_engine.numbers[computed:]
-    assert len(numbers) <= 8, "the parts are reused; given views are checked on a sample"
-    with pytest.raises(ReportError, match="engine="):
-        sl.create_run(load(), archive, tmp_path / "other", keep_predictions=False)
 
 
 def write_images(folder: Path, archive: str, broken: list[int]) -> str:
@@ -155,17 +134,17 @@ def write_images(folder: Path, archive: str, broken: list[int]) -> str:
     return f"csv:{folder / 'labels.csv'}"
 
 
-@pytest.mark.parametrize("keep", [True, False])
 def test_unreadable_images_are_listed_and_evaluated_once_repaired(
-    archive: str, tmp_path: Path, pickled_engine: Any, keep: bool
+    archive: str, tmp_path: Path, pickled_engine: Any
 ) -> None:
     broken = [0, 70, *range(256, 384), 899]  # the third chunk has no other images
     data = write_images(tmp_path / "images", archive, broken)
-    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "progress": False, "check_setup": False}
-    engine = {"engine": pickled_engine, "keep_predictions": keep}
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False}
+    skip = sl.Execution(on_error="skip", progress=False)
+    engine = sl.Execution(engine=pickled_engine, progress=False)
     for path in ("before", "after"):
-        here = sl.create_run(load(), data, tmp_path / path, on_error="skip", **arguments)
-        there = sl.create_run(load(), data, tmp_path / "run", **engine, **arguments)
+        here = sl.create_run(load(), data, out=tmp_path / path, execution=skip, **arguments)
+        there = sl.create_run(load(), data, out=tmp_path / "run", execution=engine, **arguments)
         assert (there.path / "evaluation.json").read_bytes() == (here.path / "evaluation.json").read_bytes()
         skipped = json.loads((there.path / "evaluation.json").read_text())["skipped"]
         assert [one["id"] for one in skipped] == [f"{number:03d}.png" for number in broken]
@@ -190,43 +169,38 @@ class UnreliableSource(sl.Source):
         return str(index).encode()
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_images_that_can_be_read_again_are_evaluated(tmp_path: Path, pickled_engine: Any, keep: bool) -> None:
+def test_images_that_can_be_read_again_are_evaluated(tmp_path: Path, pickled_engine: Any) -> None:
     failing = tmp_path / "failing"
     failing.touch()
-    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "progress": False, "check_setup": False}
-    arguments |= {"engine": pickled_engine, "keep_predictions": keep, "on_error": "skip"}
+    execution = sl.Execution(engine=pickled_engine, on_error="skip", progress=False)
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "check_setup": False, "execution": execution}
     counts = []
     for _ in range(2):
-        run = sl.create_run(load(), UnreliableSource(failing), tmp_path / "run", **arguments)
+        run = sl.create_run(load(), UnreliableSource(failing), out=tmp_path / "run", **arguments)
         counts.append(run.evaluation.rows[0].images)
         failing.unlink(missing_ok=True)
     assert counts == [299, 300]
 
 
-def test_killed_job_resumes_and_damaged_parts_are_computed_again(
-    archive: str, tmp_path: Path, pickled_engine: Any, monkeypatch: pytest.MonkeyPatch
+def test_killed_job_resumes_and_damaged_chunks_are_computed_again(
+    archive: str, tmp_path: Path, pickled_engine: Any
 ) -> None:
-    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "progress": False, "check_setup": False}
-    arguments |= {"engine": pickled_engine, "keep_predictions": False}
+    execution = sl.Execution(engine=pickled_engine, progress=False)
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False, "execution": execution}
     pickled_engine.dies_after = 3
     with pytest.raises(KeyboardInterrupt):
-        sl.create_run(load(), archive, tmp_path / "run", **arguments)
+        sl.create_run(load(), archive, out=tmp_path / "run", **arguments)
     pickled_engine.dies_after = None
-    first = sl.create_run(load(), archive, tmp_path / "run", **arguments)
-    assert sorted(pickled_engine.numbers[:8]) == list(range(8)), "no chunk is summarized twice"
-    expected = (first.path / "evaluation.json").read_bytes()
+    first = sl.create_run(load(), archive, out=tmp_path / "run", **arguments)
+    assert sorted(pickled_engine.numbers) == list(range(8)), "no chunk is classified twice"
+    expected = read_files(first.path)
     pickled_engine.numbers.clear()
-    part = sorted((tmp_path / "run" / "statistics").rglob("part-000005*"))[0]
-    part.write_bytes(part.read_bytes()[:-100])
-    with pytest.warns(DamagedChunkWarning, match="part-000005"):
-        again = sl.create_run(load(), archive, tmp_path / "run", **arguments)
-    assert pickled_engine.numbers[0] == 5
-    assert (again.path / "evaluation.json").read_bytes() == expected
-    monkeypatch.setattr(batching, "CHUNK_BYTES", 256 * 6 * 6 * 3)
-    with pytest.warns(DamagedChunkWarning, match="other images"):
-        divided_otherwise = sl.create_run(load(), archive, tmp_path / "run", **arguments)
-    assert (divided_otherwise.path / "evaluation.json").read_bytes() == expected
+    chunk = sorted((first.path / "predictions" / first.record.predictions).rglob("*5.parquet"))[0]
+    chunk.write_bytes(chunk.read_bytes()[:-100])
+    with pytest.warns(DamagedChunkWarning):
+        again = sl.create_run(load(), archive, out=tmp_path / "run", **arguments)
+    assert pickled_engine.numbers == [5]
+    assert read_files(again.path) == expected
 
 
 def test_other_methods_are_evaluated_from_stored_predictions(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
@@ -237,46 +211,8 @@ def test_other_methods_are_evaluated_from_stored_predictions(archive: str, tmp_p
     assert (here.path / "evaluation.json").read_bytes() == (there.path / "evaluation.json").read_bytes()
 
 
-def test_stored_outputs_are_not_read_again(
-    archive: str, tmp_path: Path, pickled_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Views that were chosen need no check on stored outputs; all numbers come from the statistics."""
-    read: list[int] = []
-    before = StoredTable.read
-
-    def count(table: StoredTable, images: Array, views: Array) -> Array:
-        read.append(len(images) if table.shape[0] > 256 else 0)
-        return before(table, images, views)
-
-    monkeypatch.setattr(StoredTable, "read", count)
-    arguments: dict[str, Any] = {"views": "auto", "resamples": 20, "progress": False, "engine": pickled_engine}
-    run = sl.create_run(load(), archive, tmp_path / "run", **arguments)
-    assert 0 < len(run.record.tuning) <= 225
-    assert read
-    assert sum(read) == 0, "all reads are of the tuning images"
-
-
-def test_statistics_are_kept_as_parquet(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
-    import pyarrow.parquet as pq
-
-    _, there = create_both(tmp_path, pickled_engine, archive)
-    parts = [pq.read_table(path) for path in sorted((there.path / "statistics").rglob("*.parquet"))]
-    joined = ImageStatistics.join([ImageStatistics.from_arrow(part) for part in parts])
-    assert joined.ids == there.predictions.ids
-    np.testing.assert_array_equal(joined.confidences["mean"], sl.confidence(there.predictions, "mean"))
-
-
 def test_function_without_a_name_is_rejected(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     unnamed = sl.load_classifier(classify, output="probabilities")
-    for keep in (True, False):
-        with pytest.raises(PredictionsError, match="name"):
-            sl.create_run(
-                unnamed,
-                archive,
-                tmp_path / "run",
-                views=VIEWS,
-                engine=pickled_engine,
-                keep_predictions=keep,
-                check_setup=False,
-                progress=False,
-            )
+    execution = sl.Execution(engine=pickled_engine, progress=False)
+    with pytest.raises(PredictionsError, match="name"):
+        sl.create_run(unnamed, archive, VIEWS, out=tmp_path / "run", check_setup=False, execution=execution)

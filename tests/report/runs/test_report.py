@@ -12,6 +12,8 @@ import secondlook as sl
 from secondlook.errors import ReportError
 from secondlook.report import CalibrationWarning, writer
 
+QUIET = sl.Execution(progress=False)
+
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +91,7 @@ def test_guarantee_counts_copies_once(run: sl.Run, classifier: sl.Classifier, ar
     np.savez(tmp_path / "three.npz", **content)
     views = list(run.predictions.views.texts)
     source = f"npz:{tmp_path / 'three.npz'}"
-    repeated = sl.create_run(classifier, source, tmp_path / "three", views=views, resamples=5, progress=False)
+    repeated = sl.create_run(classifier, source, out=tmp_path / "three", views=views, resamples=5, execution=QUIET)
     policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
     assert repeated.certify("mean", risk=0.1, delta=0.1, progress=False).threshold == policy.threshold
     assert policy.calibration is not None

@@ -2,6 +2,7 @@
 
 import json
 import re
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import ClassifierError, DecisionError, PredictionsError, ReportError, SourceError
+from secondlook.files import compute_checksum
 
 VIEWS = "identity hflip vflip"
+QUIET = sl.Execution(progress=False)
 
 
 def test_created_run_equals_the_opened_one(run: sl.Run) -> None:
@@ -24,15 +27,39 @@ def test_created_run_equals_the_opened_one(run: sl.Run) -> None:
     np.testing.assert_array_equal(opened.predictions.labels, run.predictions.labels)
 
 
+def test_repr_is_for_people(run: sl.Run) -> None:
+    accuracy = 100 * run.predictions.correct().mean()
+    for text in (repr(run), run._repr_html_()):
+        assert "brightness-v1 on data.npz" in text
+        assert f"500 images x 3 views, accuracy {accuracy:.1f} %" in text
+    assert len(repr(run).splitlines()) <= 2
+    (run.path / "evaluation.json").write_text("damaged")
+    assert "500 images x 3 views" in repr(sl.open_run(run.path)), "it does not need the evaluation"
+
+
+def test_arguments_come_in_the_order_of_collect() -> None:
+    collect, create_run = (list(signature(one).parameters) for one in (sl.collect, sl.create_run))
+    assert create_run[:3] == collect[:3] == ["classifier", "data", "views"]
+    assert len(create_run) <= 12
+
+
+def test_unknown_options_are_rejected_before_anything_is_computed(
+    classifier: sl.Classifier, archive: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match="resample"):
+        sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", resample=5)  # type: ignore[call-arg]
+    assert not (tmp_path / "run").exists()
+
+
 def test_predictions_are_those_of_collect(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
-    expected = sl.collect(classifier, archive, VIEWS, progress=False)
+    expected = sl.collect(classifier, archive, VIEWS, execution=sl.Execution(progress=False))
     np.testing.assert_array_equal(run.predictions.probabilities, expected.probabilities)
     assert tuple(run.predictions.ids) == tuple(expected.ids)
 
 
 def test_stored_evaluation_equals_a_new_one(run: sl.Run) -> None:
     assert run.evaluation == run.evaluate(progress=False)
-    assert run.evaluation == sl.evaluate(run.predictions, resamples=20, progress=False)
+    assert run.evaluation == sl.evaluate(run.predictions, resamples=20)
 
 
 def test_evaluate_takes_other_methods_and_metrics(run: sl.Run) -> None:
@@ -44,7 +71,7 @@ def test_evaluate_takes_other_methods_and_metrics(run: sl.Run) -> None:
 def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
     policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
     rule = sl.certify(run.predictions, "mean", risk=0.1, delta=0.1)
-    assert policy.rule == rule
+    assert policy == rule
     assert policy.views == run.record.views
     assert policy.classifier == run.record.classifier
     assert policy.class_names == ("dark", "bright")
@@ -52,7 +79,7 @@ def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
 
 def test_default_method_needs_no_labels(run: sl.Run) -> None:
     policy = run.certify(risk=0.1, delta=0.1, progress=False)
-    assert policy.rule == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
+    assert policy == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
 
 
 def test_certify_raises_where_nothing_can_be_certified(run: sl.Run) -> None:
@@ -62,8 +89,8 @@ def test_certify_raises_where_nothing_can_be_certified(run: sl.Run) -> None:
 
 def test_threshold_for_a_coverage_has_no_guarantee(run: sl.Run) -> None:
     policy = run.threshold_for(coverage=0.8, progress=False)
-    assert not policy.rule.certified
-    assert policy.rule.coverage >= 0.8
+    assert not policy.certified
+    assert policy.coverage >= 0.8
 
 
 def test_seed_zero_is_recorded(run: sl.Run) -> None:
@@ -79,7 +106,7 @@ def test_numbers_of_numpy_are_stored_as_those_of_python(
         "level": np.float64(0.95),
         "top_k": np.int64(1),
     }
-    other = sl.create_run(classifier, archive, tmp_path / "other", views=VIEWS, progress=False, **numbers)
+    other = sl.create_run(classifier, archive, out=tmp_path / "other", views=VIEWS, execution=QUIET, **numbers)
     assert other.evaluation == run.evaluation
     assert (tmp_path / "other" / "evaluation.json").read_bytes() == (tmp_path / "run" / "evaluation.json").read_bytes()
 
@@ -88,14 +115,14 @@ def test_settings_of_the_run_are_the_defaults(classifier: sl.Classifier, archive
     run = sl.create_run(
         classifier,
         archive,
-        tmp_path / "views-run",
+        out=tmp_path / "views-run",
         views=VIEWS,
         methods=["mean"],
         metrics=["accuracy"],
         predict_from="views",
         resamples=5,
         seed=4,
-        progress=False,
+        execution=QUIET,
     )
     assert run.predict_from == "views"
     again = run.evaluate(progress=False)
@@ -121,9 +148,9 @@ def test_report_is_kept_for_the_same_run_and_removed_for_another(
 ) -> None:
     run.report(progress=False)
     before = read_files(run)
-    sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=20, progress=False)
+    sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=20, execution=QUIET)
     assert read_files(run) == before
-    sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=20, seed=1, progress=False)
+    sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=20, seed=1, execution=QUIET)
     assert not list(run.path.glob("report*"))
 
 
@@ -135,7 +162,7 @@ def test_report_of_other_numbers_is_removed_but_no_file_of_a_person(
     for name in ("report.html", "other.html", "report-files/metrics.csv", "report-files/notes.txt"):
         (run.path / name).write_text("...")
     options = {"views": VIEWS, "resamples": 20, **change}
-    sl.create_run(classifier, archive + options.pop("data", ""), run.path, progress=False, **options)
+    sl.create_run(classifier, archive + options.pop("data", ""), out=run.path, execution=QUIET, **options)
     left = {path.name for path in [*run.path.glob("*.html"), *run.path.glob("report-files/*")]}
     assert left == {"other.html", "notes.txt"}
 
@@ -143,7 +170,7 @@ def test_report_of_other_numbers_is_removed_but_no_file_of_a_person(
 def test_page_in_a_folder_without_a_run_is_kept(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "report.html").write_text("of a person")
-    sl.create_run(classifier, archive, tmp_path / "run", views=VIEWS, resamples=5, progress=False)
+    sl.create_run(classifier, archive, out=tmp_path / "run", views=VIEWS, resamples=5, execution=QUIET)
     assert (tmp_path / "run" / "report.html").read_text() == "of a person"
 
 
@@ -162,7 +189,7 @@ def test_run_among_the_images_is_rejected(classifier: sl.Classifier, tmp_path: P
     (tmp_path / "link").symlink_to(tmp_path / "val")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ReportError, match=re.escape(str(tmp_path / place))):
-        sl.create_run(classifier, f"folder:{tmp_path / 'val'}", tmp_path / place, views=VIEWS, progress=False)
+        sl.create_run(classifier, f"folder:{tmp_path / 'val'}", out=tmp_path / place, views=VIEWS, execution=QUIET)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -170,14 +197,14 @@ def test_run_among_the_images_is_rejected(classifier: sl.Classifier, tmp_path: P
 def test_images_in_a_place_of_the_run_are_rejected(classifier: sl.Classifier, tmp_path: Path, data: str) -> None:
     write_folders(tmp_path / data)
     with pytest.raises(ReportError, match=re.escape(data)):
-        sl.create_run(classifier, f"folder:{tmp_path / data}", tmp_path, views=VIEWS, progress=False)
+        sl.create_run(classifier, f"folder:{tmp_path / data}", out=tmp_path, views=VIEWS, execution=QUIET)
 
 
 def test_run_among_the_ood_images_is_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     write_folders(tmp_path / "other")
-    arguments: dict[str, Any] = {"views": VIEWS, "progress": False, "ood": f"folder:{tmp_path / 'other'}"}
+    arguments: dict[str, Any] = {"views": VIEWS, "execution": QUIET, "ood": f"folder:{tmp_path / 'other'}"}
     with pytest.raises(ReportError, match="other"):
-        sl.create_run(classifier, archive, tmp_path / "other" / "run", **arguments)
+        sl.create_run(classifier, archive, out=tmp_path / "other" / "run", **arguments)
 
 
 @pytest.mark.filterwarnings("ignore::secondlook.predictions.ClassNamesWarning")
@@ -185,7 +212,7 @@ def test_run_beside_or_above_the_images_is_written(classifier: sl.Classifier, tm
     write_folders(tmp_path / "data" / "val")
     for place in ("data", "data/val-run"):
         data = f"folder:{tmp_path / 'data' / 'val'}"
-        run = sl.create_run(classifier, data, tmp_path / place, views=VIEWS, resamples=5, progress=False)
+        run = sl.create_run(classifier, data, out=tmp_path / place, views=VIEWS, resamples=5, execution=QUIET)
         assert run.predictions.n_images == 20
 
 
@@ -233,7 +260,8 @@ def test_settings_of_other_versions_are_kept(run: sl.Run) -> None:
 @pytest.mark.parametrize("rows", [[], [{}], 3, [[[[]]]], [{"images": "\ud800"}]])
 def test_forged_evaluation_is_rejected(run: sl.Run, rows: object) -> None:
     forge(run.path / "evaluation.json", rows=rows)
-    forge(run.path / "run.json", evaluation=None)
+    content = json.loads((run.path / "evaluation.json").read_text())
+    forge(run.path / "run.json", evaluation=compute_checksum(content))
     with pytest.raises(PredictionsError, match=re.escape(str(run.path / "evaluation.json"))):
         _ = sl.open_run(run.path).evaluation
 
@@ -262,7 +290,7 @@ def test_changed_images_are_not_shown(run: sl.Run, archive: str) -> None:
 
 def test_same_run_gives_the_same_bytes(classifier: sl.Classifier, archive: str, run: sl.Run) -> None:
     before = read_files(run)
-    sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=20, progress=False)
+    sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=20, execution=QUIET)
     assert read_files(run) == before
 
 
@@ -270,7 +298,9 @@ def test_arrays_can_be_evaluated(classifier: sl.Classifier, tmp_path: Path) -> N
     labels = np.arange(40) % 2
     images = np.full((40, 6, 6, 3), 200, dtype=np.uint8) * labels[:, None, None, None].astype(np.uint8)
     labels[:3] = 1 - labels[:3]
-    run = sl.create_run(classifier, images, tmp_path / "run", labels=labels, views=VIEWS, resamples=5, progress=False)
+    run = sl.create_run(
+        classifier, images, out=tmp_path / "run", labels=labels, views=VIEWS, resamples=5, execution=QUIET
+    )
     assert run.predictions.n_images == 40
     assert run.report(progress=False).notes, "an array cannot be opened again, so the report has no images"
 
@@ -278,7 +308,7 @@ def test_arrays_can_be_evaluated(classifier: sl.Classifier, tmp_path: Path) -> N
 def test_unlabeled_data_is_rejected(classifier: sl.Classifier, tmp_path: Path) -> None:
     images = np.zeros((4, 6, 6, 3), dtype=np.uint8)
     with pytest.raises(SourceError, match="labels"):
-        sl.create_run(classifier, images, tmp_path / "run", views=VIEWS, progress=False)
+        sl.create_run(classifier, images, out=tmp_path / "run", views=VIEWS, execution=QUIET)
     assert not (tmp_path / "run").exists()
 
 
@@ -298,7 +328,7 @@ def test_bad_arguments_are_rejected_before_anything_is_computed(
     classifier: sl.Classifier, archive: str, tmp_path: Path, arguments: dict[str, object]
 ) -> None:
     with pytest.raises(sl.SecondLookError, match=re.escape(repr(next(iter(arguments.values()))).strip("[]"))):
-        sl.create_run(classifier, archive, tmp_path / "run", views=VIEWS, progress=False, **arguments)  # type: ignore[arg-type]
+        sl.create_run(classifier, archive, out=tmp_path / "run", views=VIEWS, execution=QUIET, **arguments)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
@@ -322,7 +352,7 @@ def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path
     model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
     data = make_left_half_images(tmp_path)
     with pytest.warns(sl.ViewWarning, match=r"hflip.*views='auto'"):
-        run = sl.create_run(model, data, tmp_path / "run", views="identity hflip", resamples=5, progress=False)
+        run = sl.create_run(model, data, out=tmp_path / "run", views="identity hflip", resamples=5, execution=QUIET)
     assert "hflip" in run.record.warnings[0]
     with pytest.warns(sl.ViewWarning, match="hflip"):
         run.threshold_for(coverage=0.8, progress=False)
@@ -332,7 +362,7 @@ def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path
 
 def test_views_are_chosen_on_images_that_nothing_is_judged_on(tmp_path: Path) -> None:
     model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
-    run = sl.create_run(model, make_left_half_images(tmp_path), tmp_path / "run", resamples=5, progress=False)
+    run = sl.create_run(model, make_left_half_images(tmp_path), out=tmp_path / "run", resamples=5, execution=QUIET)
     assert run.settings["views"] == "auto"
     choice = run.record.view_choice
     assert choice is not None
@@ -360,15 +390,17 @@ def test_automatic_choice_is_resumed_and_repeated(tmp_path: Path) -> None:
 
     model = sl.load_classifier(classify, output="probabilities", name="left-half")
     data = make_left_half_images(tmp_path, 400)
-    first = sl.create_run(model, data, tmp_path / "run", resamples=5, check_setup=False, progress=False)
+    first = sl.create_run(model, data, out=tmp_path / "run", resamples=5, check_setup=False, execution=QUIET)
     record = (tmp_path / "run" / "run.json").read_bytes()
     calls.clear()
-    assert sl.create_run(model, data, tmp_path / "run", resamples=5, check_setup=False, progress=False) == first
+    assert sl.create_run(model, data, out=tmp_path / "run", resamples=5, check_setup=False, execution=QUIET) == first
     assert (tmp_path / "run" / "run.json").read_bytes() == record
     assert sum(calls) <= 1, "the input is probed at most"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"format": "secondlook run", "version": 1}'])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}", b'{"format": "secondlook run", "version": 1}', b'{"version": 4}']
+)
 def test_unreadable_folders_are_rejected(tmp_path: Path, content: bytes | None) -> None:
     folder = tmp_path / "run"
     if content is not None:
@@ -404,16 +436,16 @@ def test_run_that_cannot_be_written_is_an_error_with_the_path(
     (run.path / "evaluation.json").unlink()
     (run.path / "evaluation.json").mkdir()
     with pytest.raises(ReportError, match=re.escape(str(run.path / "evaluation.json"))):
-        sl.create_run(classifier, archive, run.path, views=VIEWS, resamples=5, progress=False)
+        sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=5, execution=QUIET)
 
 
 def test_runs_are_compared_on_shared_images(
     run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
 ) -> None:
     other = sl.create_run(
-        classifier, f"{archive}?limit=300", tmp_path / "other", views=VIEWS, resamples=5, progress=False
+        classifier, f"{archive}?limit=300", out=tmp_path / "other", views=VIEWS, resamples=5, execution=QUIET
     )
-    result = sl.compare({"all": run, "first": other}, methods=["mean"], metrics=["auroc"], resamples=5, progress=False)
+    result = sl.compare({"all": run, "first": other}, methods=["mean"], metrics=["auroc"], resamples=5)
     assert result.n_images == 300
     first, second = result.rows
     assert (first.value, second.difference) == (second.value, 0)
@@ -428,14 +460,14 @@ def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None
         return np.stack([bright, 1 - bright], axis=1)
 
     model = sl.load_classifier(classify_inverted, name="inverted-v1")
-    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "progress": False}
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "execution": QUIET}
     with pytest.warns(sl.SetupWarning, match="'dark' and 'bright'"):
-        run = sl.create_run(model, archive, tmp_path / "run", **arguments)
+        run = sl.create_run(model, archive, out=tmp_path / "run", **arguments)
     assert "'dark' and 'bright'" in run.record.warnings[0]
     assert json.loads((run.path / "evaluation.json").read_bytes())["warnings"][0] == run.record.warnings[0]
     record, classified = (run.path / "run.json").read_bytes(), sum(calls)
     with pytest.warns(sl.SetupWarning, match="'dark' and 'bright'"):
-        sl.create_run(model, archive, tmp_path / "run", **arguments)
+        sl.create_run(model, archive, out=tmp_path / "run", **arguments)
     assert (run.path / "run.json").read_bytes() == record
     assert sum(calls) == classified  # everything is stored
 
@@ -448,11 +480,11 @@ def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None
         return np.tile([0.1, 0.9], (len(batch), 1))
 
     model = sl.load_classifier(guess, name="guess-v1")
-    arguments: dict[str, Any] = {"views": "identity", "resamples": 5, "progress": False}
-    run = sl.create_run(model, archive, tmp_path / "run", check_setup=False, **arguments)
+    arguments: dict[str, Any] = {"views": "identity", "resamples": 5, "execution": QUIET}
+    run = sl.create_run(model, archive, out=tmp_path / "run", check_setup=False, **arguments)
     assert sum(calls) == 500
     assert run.settings["no_check"] is True
-    sl.create_run(model, archive, tmp_path / "run", **arguments)  # not checked before
+    sl.create_run(model, archive, out=tmp_path / "run", **arguments)  # not checked before
     assert sum(calls) > 500
     assert "no_check" not in sl.open_run(run.path).settings
 
@@ -460,14 +492,14 @@ def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None
 def test_everything_is_classified_on_the_device(cuda_1_only: sl.Classifier, archive: str, tmp_path: Path) -> None:
     """The setup check, the choice of views, the labeled and the out-of-distribution images."""
     path, noise = tmp_path / "run", np.zeros((4, 6, 6, 3), dtype=np.uint8)
-    options: dict[str, Any] = {"ood": noise, "resamples": 5, "progress": False}
-    run = sl.create_run(cuda_1_only, archive, path, device="cuda:1", **options)
+    options: dict[str, Any] = {"ood": noise, "resamples": 5}
+    run = sl.create_run(cuda_1_only, archive, out=path, execution=sl.Execution("cuda:1", progress=False), **options)
     assert run.record.settings["device"] == "cuda:1"
     with pytest.raises(AssertionError):
-        sl.create_run(cuda_1_only, archive, tmp_path / "other", **options)
+        sl.create_run(cuda_1_only, archive, out=tmp_path / "other", execution=QUIET, **options)
 
 
 def test_device_is_checked_before_the_classifier_is_loaded(run: sl.Run, archive: str, tmp_path: Path) -> None:
     assert "device" not in run.record.settings
     with pytest.raises(ClassifierError, match="unknown device='gpu'"):
-        sl.create_run("onnx:absent.onnx", archive, tmp_path / "new", device="gpu")
+        sl.create_run("onnx:absent.onnx", archive, out=tmp_path / "new", execution=sl.Execution(device="gpu"))

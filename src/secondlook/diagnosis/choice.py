@@ -1,0 +1,188 @@
+"""`choose_views`: the most useful views of a pool that do not harm a classifier, and predictions for them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secondlook.arrays import IntArray
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.diagnosis.candidates import AUTO_POOL
+from secondlook.diagnosis.diagnosis import Pool, assess_view, count_views, find_strain, list_first, read_pool
+from secondlook.diagnosis.search import THE_IMAGE, check_whole_number, compute_gain, measure_performances
+from secondlook.errors import ANY, DiagnosisError, Repair
+from secondlook.estimators import tuning_positions
+from secondlook.files import Count, FrozenRecord
+from secondlook.metrics import parse_metric
+from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
+from secondlook.sources import Source, Subset, open_labeled
+from secondlook.views import AUTO, ViewsLike, as_view_set
+
+MAX_IMAGES = 256
+"""Images that the pool is collected for: enough to tell views that break a classifier from the others."""
+MAX_STRAIN, MAX_STRAIN_AGAIN = 0.3, 0.2
+"""Growth of the doubt above which a view is set aside although nothing shows that it is harmful: at first, and when the
+chosen views are checked on more images, where a smaller growth is told from chance."""
+
+
+class ViewChoice(FrozenRecord):
+    """Views chosen for a classifier and its images; `print` shows what was chosen, and what was set aside and why."""
+
+    views: tuple[str, ...]
+    """The identity and the chosen views, the most useful first."""
+    set_aside: dict[str, str]
+    """Views that harm the classifier, or are likely to, and the reason."""
+    images: Count
+    """Number of images that the choice was made on."""
+    pool: Count
+    """Number of views to choose from, besides the image itself."""
+    note: str | None = None
+    """Why no views were chosen, if so."""
+
+    def refine(self, preds: Predictions, *, top_k: int = 1) -> "ViewChoice":
+        """Check the chosen views again on more images, and set aside those that harm after all.
+
+        `preds` are the predictions for the chosen views on all tuning images. Nothing new is classified.
+        """
+        chosen = preds.select(views=list(self.views))
+        again = _choose(chosen, max(1, len(self.views) - 1), top_k, MAX_STRAIN_AGAIN)
+        set_aside = {**self.set_aside, **again.set_aside}
+        return again.model_copy(update={"set_aside": set_aside, "pool": self.pool, "note": self.note or again.note})
+
+    def __str__(self) -> str:
+        chosen, harmful = self.views[1:], "none"
+        what = f"{len(chosen)} of {self.pool} ({list_first(chosen)})" if chosen else f"none of {self.pool}"
+        note = f"; {self.note}" if self.note else ""
+        if self.set_aside:
+            first, reason = next(iter(self.set_aside.items()))
+            which = f"; {first!r}" if len(self.set_aside) > 1 else ""
+            harmful = f"{len(self.set_aside)} of {self.pool} ({list_first(list(self.set_aside))}){which}: {reason}"
+        return f"Views chosen on {self.images:,} images: {what}{note}.\nHarmful views set aside: {harmful}."
+
+
+def choose_views(
+    classifier: Any,
+    data: Any = None,
+    *,
+    budget: int = 12,
+    labels: Any = None,
+    top_k: int = 1,
+    store: str | Path | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+) -> ViewChoice:
+    """Choose views for a classifier and images: the most useful ones of a pool that are not harmful.
+
+    The pool is `candidate_views("auto", n=None)`. At most 256 of the images are classified, spread evenly over the
+    data, the same ones each time. With labels, the image alone is chosen if the mean over the views is measurably worse
+    in AUROC.
+
+    Parameters
+    ----------
+    classifier
+        Anything that `load_classifier` accepts: a spec, a model, or a function from images to probabilities. Or
+        predictions that were collected for a pool of your own, the most useful views first; then `data` is not needed.
+    data, labels
+        Images as for `collect`, with labels if possible. Do not certify a guarantee on images that views were chosen
+        on.
+    budget
+        Maximum number of views to choose besides the image itself.
+    top_k
+        A prediction is correct if the label is among the k most probable classes.
+    store
+        Folder to store the outputs in, so that an interrupted or repeated call does not compute them again.
+    execution
+        Where and how to classify, see `Execution`.
+    """
+    if isinstance(classifier, Predictions):
+        check_whole_number("budget", budget, 1)
+        return _choose(classifier, budget, top_k, MAX_STRAIN)
+    check_whole_number("budget", budget, 1, len(AUTO_POOL))
+    if data is None:
+        raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
+    loaded = load_classifier(classifier)
+    images = open_labeled(data, labels, loaded.class_names, execution.on_error).spread(MAX_IMAGES)
+    pool = as_view_set(("identity", *AUTO_POOL))
+    preds = collect(loaded, images, pool, store=store, execution=execution)
+    return _choose(preds, budget, top_k, MAX_STRAIN)
+
+
+def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> ViewChoice:
+    pool = read_pool(preds, top_k)
+    reasons = {text: _find_reason(pool, position, max_strain) for position, text in enumerate(pool.views.texts)}
+    set_aside = {text: reason for text, reason in reasons.items() if reason is not None}
+    chosen = tuple(text for text in reasons if text not in set_aside)[: budget + 1]
+    note = _describe_loss(pool, chosen)
+    return ViewChoice(
+        views=chosen[:1] if note else chosen,
+        set_aside=set_aside,
+        images=preds.n_images,
+        pool=preds.n_views - 1,
+        note=note,
+    )
+
+
+def _find_reason(pool: Pool, position: int, max_strain: float) -> str | None:
+    """Return why a view is set aside, or None."""
+    status, reason, _ = assess_view(pool, position)
+    return reason if status == "harmful" else find_strain(pool, position, max_strain)
+
+
+def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:
+    """Return by how much the mean over views is measurably worse than the image alone in AUROC, or None."""
+    if pool.view_correct is None or pool.correct.all() or not pool.correct.any():
+        return None
+    metric = parse_metric("auroc")
+    confidences = [pool.mean_confidence(views), pool.mean_confidence(views[:1])]
+    mean, image = measure_performances(metric, pool.correct, confidences, seed=0)
+    gain = compute_gain(metric, mean, image, THE_IMAGE)
+    if gain.verdict != "worse":
+        return None
+    return f"the mean over {count_views(len(views) - 1)} is worse than {THE_IMAGE}, AUROC {gain}"
+
+
+@dataclass(frozen=True, eq=False)
+class CollectedViews:
+    """Predictions for all images of a source, and which of the images are set apart for tuning."""
+
+    preds: Predictions
+    tuning: IntArray
+    """Positions of the tuning images in the predictions; empty if there are fewer than four images. int64 [n]"""
+    choice: ViewChoice | None
+    """How the views were chosen on the tuning images; None if they were given."""
+
+
+def collect_views(
+    classifier: Classifier,
+    source: Source,
+    views: ViewsLike,
+    *,
+    top_k: int = 1,
+    store: Path | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+) -> CollectedViews:
+    """Collect predictions for given views; "auto" chooses views first.
+
+    Views are chosen in two steps: the pool is classified for a few hundred of the tuning images, and the views that
+    pass are checked again on all tuning images.
+    """
+    indices, choice = choose_tuning_images(source), None
+    if isinstance(views, str) and views == AUTO:
+        # Fewer than four images are too few to set one apart, and to certify anything.
+        sample = Subset(source, indices, source.spec, source.on_error) if len(indices) else source
+        choice = choose_views(classifier, sample, top_k=top_k, store=store, execution=execution)
+        views = choice.views
+    preds = collect(classifier, source, as_view_set(views), store=store, execution=execution)
+    # Images that could not be read are not in the predictions.
+    ids = frozenset(source.ids[index] for index in indices)
+    tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)
+    if choice is not None:
+        choice = choice.refine(preds.select(images=tuning) if len(tuning) else preds, top_k=top_k)
+        preds = preds.select(views=list(choice.views))
+    return CollectedViews(preds, tuning, choice)
+
+
+def choose_tuning_images(source: Source) -> IntArray:
+    """Return the positions of the images of a source to set apart, ascending; never a copy of another. -> int64 [n]"""
+    distinct = np.delete(np.arange(len(source)), source.find_duplicates())
+    return distinct[tuning_positions(len(distinct))]

@@ -1,0 +1,230 @@
+"""`monitor_scores`: monitor the images of score files; a folder remembers which files were read."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secondlook.errors import ANY, MonitoringError, Repair
+from secondlook.files import exclusive_lock
+from secondlook.monitoring.monitor import Monitor, write_text
+from secondlook.monitoring.scores import FoundFile, collect_labels, find_class, list_score_files, parse_scores
+from secondlook.monitoring.status import MonitorStatus
+from secondlook.policies import Policy, read_policy
+from secondlook.predictions import DEFAULT_EXECUTION, Execution
+from secondlook.progress import progress_bar
+from secondlook.tables import format_csv_row
+
+STATE = "state.json"
+RESULT = "monitor.json"
+QUEUE = "to_review.csv"
+LOCK = "_lock"
+
+
+@dataclass(frozen=True)
+class MonitoredScores:
+    """Result of `monitor_scores`: the monitor after all files, and what was new; `str` puts it in words."""
+
+    monitor: Monitor
+    status: MonitorStatus
+    new_files: int
+    new_labels: int
+    ignored_labels: int
+    """Reviewed labels of images that were not audited, which say nothing about the accepted images as a whole."""
+    queue: Path | None
+    """CSV file of the audits that nobody reviewed yet, to be filled in; None if there are none."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values: the content of `monitor.json`, and what was new."""
+        news = {"new_files": self.new_files, "new_labels": self.new_labels, "ignored_labels": self.ignored_labels}
+        return {**_describe(self.monitor, self.status), **news}
+
+    def __str__(self) -> str:
+        lines = [str(self.status), "", f"New score files: {self.new_files:,}"]
+        if self.new_labels or self.ignored_labels:
+            ignored = f" ({self.ignored_labels:,} of images that were not audited are not used)"
+            lines.append(f"New labels: {self.new_labels:,}{ignored if self.ignored_labels else ''}")
+        if self.queue is not None:
+            lines.append(f"To review: {self.queue}")
+        return "\n".join(lines)
+
+
+def monitor_scores(
+    policy: Policy | str | Path,
+    scores: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    reviewed: str | Path | None = None,
+    alpha: float | None = None,
+    window: int | None = None,
+    burn_in: int | None = None,
+    seed: int | None = None,
+    shuffle: bool = False,
+    execution: Execution = DEFAULT_EXECUTION,
+) -> MonitoredScores:
+    """Monitor the images of score files that were not read before, and write the result to `monitor.json`.
+
+    Audits that nobody reviewed yet are listed in `to_review.csv`; filled in, it can be passed as `reviewed`. The state
+    of the monitor is kept in `state.json`, after each file: an interrupted call, called again, resumes and ends with
+    the same bytes. Files are read in sorted order; those that appear later are read after all others.
+
+    Parameters
+    ----------
+    policy
+        The policy that the images were scored with, or the path of its file.
+    scores
+        Parquet files of scores: paths, patterns such as 'scores/*.parquet', folders or URLs of parts. Files that were
+        read before may be gone, but must not have changed.
+    out
+        The folder of the state and of the result, which need not exist.
+    reviewed
+        A CSV file with the columns id and label, with what people found when they reviewed audits.
+    alpha, window, burn_in, seed
+        Options of `Monitor`, by default its own, or those that the folder was started with.
+    shuffle
+        Whether the images of each file have no order of time, so that they are read in random order: those of a
+        folder that is sorted by class would look like a stream that changes all the time.
+    execution
+        Whether to show a progress bar; nothing else of it is used.
+    """
+    loaded = policy if isinstance(policy, Policy) else read_policy(policy)
+    found = list_score_files([scores] if isinstance(scores, str | Path) else scores)
+    labels = {} if reviewed is None else collect_labels(reviewed)
+    folder = Path(out)
+    if reviewed is not None and Path(reviewed).absolute() == (folder / QUEUE).absolute():
+        raise MonitoringError(
+            f"reviewed labels {str(reviewed)!r} would be replaced, since this file lists what is left to review; save "
+            "them under another name, such as labels.csv."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MonitoringError(
+            f"cannot write to the folder {str(folder)!r}: {error.strerror}; choose another path."
+        ) from None
+    with exclusive_lock(folder / LOCK):
+        monitor = _open_monitor(folder, loaded, {"alpha": alpha, "window": window, "burn_in": burn_in, "seed": seed})
+        new_files = _read_new_files(monitor, found, folder, shuffle=shuffle, progress=execution.progress)
+        new_labels, ignored = _add_labels(monitor, labels, found)
+        monitor.save(folder / STATE)
+        status = monitor.status()
+        _write_result(folder, monitor, status)
+    queue = folder / QUEUE if status.audit is not None and status.audit.pending else None
+    return MonitoredScores(monitor, status, new_files, new_labels, ignored, queue)
+
+
+def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> Monitor:
+    """Return the monitor of a folder, or a new one; options that are None are as before, or the default."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if not (folder / STATE).exists():
+        return Monitor(policy, **given)
+    monitor = Monitor.load(folder / STATE, policy)
+    monitor.burn_in = given.pop("burn_in", monitor.burn_in)
+    for name, value in given.items():
+        started = getattr(monitor, name)
+        if value != started:
+            raise MonitoringError(
+                "is not what the monitor was started with",
+                argument=name,
+                value=value,
+                repair=Repair(
+                    f"pass {{{name}}} or omit it, or start a new monitor in another folder", **{name: started}
+                ),
+            )
+    return monitor
+
+
+def _read_new_files(
+    monitor: Monitor, found: Sequence[FoundFile], folder: Path, *, shuffle: bool, progress: bool
+) -> int:
+    """Read the files that were not read before, save the state after each, and return how many there were."""
+    present: dict[str, FoundFile] = {}
+    for file in found:
+        other = present.setdefault(_digest(file.read()), file)
+        if other is not file:
+            raise MonitoringError(
+                f"the score files {other.name!r} and {file.name!r} are the same; pass every image once."
+            )
+    names = {file.name for file in found}
+    for read in monitor.files:  # one that is not there any more is no harm
+        if read.digest not in present and read.name in names:
+            raise MonitoringError(
+                f"the score file {read.name!r} has changed since it was read ({read.images:,} images), and what was "
+                "read cannot be taken back",
+                repair=Repair("restore it, or start again with another folder {out}", out=ANY),
+            )
+    known = {read.digest for read in monitor.files}
+    new = [file for digest, file in present.items() if digest not in known]
+    with progress_bar("scores", len(new), "files", enabled=progress) as advance:
+        for file in new:
+            _read_file(monitor, file, shuffle=shuffle)
+            monitor.save(folder / STATE)
+            advance(1)
+    return len(new)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read_file(monitor: Monitor, file: FoundFile, *, shuffle: bool) -> None:
+    """Add the images of a file to the stream."""
+    content, before = file.read(), monitor.images
+    try:
+        rows = parse_scores(content)
+        if shuffle:
+            rows = rows.take(np.random.default_rng([monitor.seed, len(monitor.files)]).permutation(len(rows)))
+        monitor.update(rows)
+    except MonitoringError as error:
+        raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
+    monitor.record_file(file.name, size=len(content), digest=_digest(content), images=monitor.images - before)
+
+
+def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[FoundFile]) -> tuple[int, int]:
+    """Add reviewed labels of audits; return how many are new, and how many are of other images.
+
+    The labels of images that were rejected, or accepted but not marked, are ignored: people choose which of these they
+    look at, and no weights make up for it.
+    """
+    audited = {audit.id for audit in monitor.audited}
+    others = {id_: label for id_, label in labels.items() if id_ not in audited}
+    for id_, label in others.items():
+        find_class(label, monitor.policy.class_names, id_)
+    unknown = dict.fromkeys(others)
+    for file in found if unknown else ():
+        for id_ in parse_scores(file.read(), ["id"])["id"].to_pylist():
+            unknown.pop(id_, None)
+    if unknown:
+        first, *more = unknown
+        many = f" and {len(more):,} others" if more else ""
+        raise MonitoringError(
+            f"there are labels for image {first!r}{many}, which the scores do not have; pass the score files with "
+            "these images, or correct the ids."
+        )
+    new = monitor.add_labels({id_: label for id_, label in labels.items() if id_ in audited})
+    return new, len(others)
+
+
+def _describe(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
+    """Return all that a monitor knows as JSON values: the status, the windows, the worst images and the files."""
+    return {
+        "format": "secondlook monitor result",
+        "version": 1,
+        "policy": monitor.policy.checksum,
+        "options": monitor.options,
+        **status.to_dict(),
+        "windows": [window.to_dict() for window in monitor.timeline()],
+        "worst_images": [image.to_dict() for image in monitor.worst_images()],
+        "files": [file.model_dump() for file in monitor.files],
+    }
+
+
+def _write_result(folder: Path, monitor: Monitor, status: MonitorStatus) -> None:
+    text = json.dumps(_describe(monitor, status), indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(folder / RESULT, f"{text}\n")
+    pending = (format_csv_row([audit.id, ""]) for audit in monitor.audited if audit.label is None)
+    write_text(folder / QUEUE, "".join([format_csv_row(["id", "label"]), *pending]))

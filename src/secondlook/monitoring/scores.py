@@ -1,0 +1,390 @@
+"""Input of monitoring: score files, their rows as checked arrays, and reviewed labels."""
+
+import csv
+import glob
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number, is_whole_number
+from secondlook.errors import MonitoringError
+from secondlook.file_systems import is_url, open_location
+from secondlook.policies import AuditPlan, Policy
+from secondlook.registry import did_you_mean
+from secondlook.tables import unescape_formula
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("id", "label", "confidence", "accept", "looks", "first_look", "disagreement")
+"""Columns that every row has; `labels` is needed for several predicted classes per image."""
+READ_COLUMNS = (*COLUMNS, "labels", "reason", "audit", "audit_probability")
+SCORE_METADATA = b"secondlook.score"
+"""Metadata of a Parquet file of scores: JSON with the policy."""
+SUFFIX = ".parquet"
+
+Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
+"""The class of each image by its id, an index or a name; or the path of a CSV file with the columns id and label."""
+
+
+# ---- Files
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A Parquet file of scores."""
+
+    name: str
+    """Its path or URL."""
+    _read: Callable[[], bytes]
+
+    def read(self) -> bytes:
+        """Return the content."""
+        try:
+            return self._read()
+        except OSError as error:
+            raise MonitoringError(f"cannot read the score file {self.name!r}: {error.strerror}; check it.") from None
+
+
+def parse_scores(content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.Table":
+    """Return the rows of a Parquet file, with as many of the given columns as it has."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
+            present = [name for name in columns if name in file.schema_arrow.names]
+            # A thread of Arrow could release the content while Python shuts down, which aborts the process.
+            return file.read(columns=present, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise MonitoringError(f"the content is not Parquet ({error}); score again, or remove the file.") from None
+
+
+def list_score_files(patterns: Iterable[str | Path]) -> list[FoundFile]:
+    """Return the files that paths, patterns, folders and URLs name, each once, sorted within each of them."""
+    found: dict[str, FoundFile] = {}
+    for pattern in map(str, patterns):
+        files = list(_find_at_url(pattern) if is_url(pattern) else _find_locally(pattern))
+        if not files:
+            raise MonitoringError(
+                f"there are no score files {pattern!r}; expected Parquet files, a pattern such as 'scores/*.parquet', "
+                "or a folder or URL of parts."
+            )
+        found |= {file.name: file for file in files if file.name not in found}
+    return list(found.values())
+
+
+def _find_locally(pattern: str) -> Iterator[FoundFile]:
+    path = Path(pattern).expanduser()
+    # A file may have brackets in its name.
+    matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - it may be absolute
+    for match in matches:
+        for file in sorted(match.iterdir()) if match.is_dir() else [match]:
+            if file.name.startswith(("_", ".")) or file.is_dir():
+                continue
+            if file.suffix.lower() != SUFFIX:
+                raise MonitoringError(
+                    f"{str(file)!r} is not a Parquet file; expected scores that were written as .parquet, or as a "
+                    "folder of parts."
+                )
+            yield FoundFile(str(file), file.read_bytes)
+
+
+def _find_at_url(url: str) -> Iterator[FoundFile]:
+    location = open_location(url, MonitoringError)
+    is_file = location.name.endswith(SUFFIX)
+    folder = location.parent if is_file else location
+    for name in [location.name] if is_file else location.list_names():
+        if name.endswith(SUFFIX) and not name.rpartition("/")[2].startswith("_"):
+            yield FoundFile(folder.locate(name), partial(folder.read_bytes, name))
+
+
+# ---- Rows
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRows:
+    """The rows of n images that could be read, in the order of the stream."""
+
+    ids: tuple[str, ...]
+    predicted: IntArray
+    """The predicted classes. int64 [n, k]"""
+    confidence: Float64Array
+    accept: BoolArray
+    first_look: Float64Array
+    """Probability of the predicted class after the first look. float64 [n]"""
+    disagreement: Float64Array
+    """How much the looks disagree; NaN after a single look. float64 [n]"""
+    audit: BoolArray
+    """Whether an image was accepted and marked for review. bool [n]"""
+    audit_probability: Float64Array
+    """Probability of being marked; NaN for rejected images, and everywhere without audits. float64 [n]"""
+    smallest_probability: float | None
+    """Smallest probability that an accepted image could have, as far as it is known; None without audits."""
+    skipped: int
+    """Number of images that could not be read; they have no place in the arrays."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_auditable(self) -> BoolArray:
+        """Whether an image was accepted and could have been marked. bool [n]"""
+        return np.isfinite(self.audit_probability)
+
+    @classmethod
+    def read(cls, rows: object, policy: Policy) -> "ScoreRows":
+        """Check a table of scores, and return the images that could be read."""
+        import pyarrow.compute as pc
+
+        table = _make_table(rows)
+        metadata = _read_metadata(table, policy)
+        _check_columns(table, policy)
+        kept = table.filter(pc.is_null(table["reason"])) if "reason" in table.column_names else table
+        ids = _read_ids(kept)
+        numbers = {name: _read_numbers(kept, name, ids) for name in ("confidence", "first_look", "accept", "looks")}
+        confidence, accept = numbers["confidence"], numbers["accept"] > 0
+        predicted = _read_predicted(kept, policy, ids)
+        _check_accept(policy, ids, confidence, accept, predicted)
+        audit, probability = _read_audits(kept, ids, accept)
+        probabilities = probability[np.isfinite(probability)].tolist()
+        rate = metadata.get("audit")
+        if is_number(rate) and 0 < rate <= 1:
+            probabilities.append(AuditPlan(policy.reference, policy.threshold, rate).smallest)
+        return cls(
+            ids=ids,
+            predicted=predicted,
+            confidence=confidence,
+            accept=accept,
+            first_look=numbers["first_look"],
+            disagreement=_read_numbers(
+                kept,
+                "disagreement",
+                ids,
+                lambda values: ~((values < 0) | (values > 1)),
+                "a number from 0 to 1, or null after a single look",
+            ),
+            audit=audit,
+            audit_probability=probability,
+            smallest_probability=min(probabilities, default=None),
+            skipped=len(table) - len(kept),
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["ScoreRows"]) -> "ScoreRows":
+        """Return the rows of one or more tables as one."""
+        arrays = ("predicted", "confidence", "accept", "first_look", "disagreement", "audit", "audit_probability")
+        known = [part.smallest_probability for part in parts if part.smallest_probability is not None]
+        return cls(
+            ids=tuple(id_ for part in parts for id_ in part.ids),
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+            smallest_probability=min(known, default=None),
+            skipped=sum(part.skipped for part in parts),
+        )
+
+
+def _make_table(rows: object) -> "pa.Table":
+    """Return rows as an Arrow table: from Arrow, pandas, `Decisions`, or a list of dictionaries."""
+    import pyarrow as pa
+
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if hasattr(rows, "to_arrow"):
+        return _make_table(rows.to_arrow())
+    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, Iterable) and not isinstance(rows, str | Mapping):
+        listed = list(rows)
+        if all(isinstance(row, Mapping) for row in listed):
+            names = dict.fromkeys(name for row in listed for name in row) or (*COLUMNS, "labels")
+            return pa.table({name: [row.get(name) for row in listed] for name in names})
+    raise MonitoringError(
+        f"rows are a {type(rows).__name__}; expected an Arrow table, a pandas data frame, Decisions, or a list of "
+        "dictionaries."
+    )
+
+
+def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
+    """Return how the rows were scored; empty if it is unknown, as for rows that are not from a file of scores.
+
+    Raises for rows that were scored with another policy, or with another classifier than that of the policy.
+    """
+    try:
+        metadata = json.loads((table.schema.metadata or {}).get(SCORE_METADATA, "{}"))
+        used = metadata.get("policy")
+        is_other = used is not None and used["checksum"] != policy.checksum
+    except (ValueError, AttributeError, TypeError, KeyError):
+        raise MonitoringError("the metadata of the rows is damaged, so their policy is unknown; score again.") from None
+    if metadata.get("mismatch"):
+        raise MonitoringError(
+            f"nothing is guaranteed about the rows, since {metadata['mismatch']}; score with the classifier of the "
+            "policy."
+        )
+    if is_other:
+        identity = f"{used.get('method')} >= {used.get('threshold')}, made {used.get('made')}, {used['checksum']:.8}"
+        raise MonitoringError(
+            f"the rows were scored with another policy ({identity}) than this one ({policy.identity}); pass the policy "
+            "that they were scored with."
+        )
+    return dict(metadata)
+
+
+def _check_columns(table: "pa.Table", policy: Policy) -> None:
+    expected = (*COLUMNS, *(["labels"] if policy.top_k > 1 else []))
+    missing = [name for name in expected if name not in table.column_names]
+    if missing:
+        raise MonitoringError(
+            f"the rows have no column {', '.join(map(repr, missing))}; expected those of score files: "
+            f"{', '.join(expected)}."
+        )
+    if "audit" in table.column_names and "audit_probability" not in table.column_names:
+        raise MonitoringError(
+            "the rows have a column 'audit' but no 'audit_probability', without which audits cannot be weighted; keep "
+            "both columns as they were scored, or drop both."
+        )
+
+
+def _read_ids(table: "pa.Table") -> tuple[str, ...]:
+    if table["id"].null_count:
+        raise MonitoringError("the id of an image is null; every row needs an id.")
+    ids = tuple(map(str, table["id"].to_pylist()))
+    if len(set(ids)) < len(ids):
+        duplicate, times = Counter(ids).most_common(1)[0]
+        raise MonitoringError(f"duplicate id {duplicate!r} ({times} times) in the rows; ids must be unique.")
+    return ids
+
+
+def _read_numbers(
+    table: "pa.Table",
+    name: str,
+    ids: tuple[str, ...],
+    is_valid: Callable[[Float64Array], BoolArray] = np.isfinite,
+    expected: str = "a number in every row of an image that could be read (one with a null reason)",
+) -> Float64Array:
+    """Return a column of numbers or booleans, NaN where it is null; raise for the first invalid one. float64 [n]"""
+    import pyarrow as pa
+
+    column = table[name]
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    try:
+        values: Float64Array = column.cast(pa.float64()).combine_chunks().to_numpy(zero_copy_only=False)
+    except pa.ArrowException:
+        raise MonitoringError(f"column {name!r} has type {column.type}; expected numbers.") from None
+    valid = is_valid(values)
+    if not valid.all():
+        place = int(np.argmin(valid))
+        found = "null or nan" if np.isnan(values[place]) else f"{values[place]:g}"
+        raise MonitoringError(f"{name} of image {ids[place]!r} is {found}; expected {expected}.")
+    return values
+
+
+def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> IntArray:
+    """Return the predicted classes of each image. int64 [n, k]"""
+    if policy.top_k == 1:
+        predicted = _read_numbers(table, "label", ids).astype(np.int64)[:, None]
+    else:
+        classes = table["labels"].to_pylist()
+        for id_, row in zip(ids, classes, strict=True):
+            if row is None or len(row) != policy.top_k:
+                raise MonitoringError(f"labels of image {id_!r} are {row}; expected {policy.top_k} predicted classes.")
+        predicted = np.array(classes, dtype=np.int64).reshape(len(ids), policy.top_k)
+    n_classes = len(policy.class_names) if policy.class_names else np.iinfo(np.int64).max
+    unknown = np.flatnonzero(((predicted < 0) | (predicted >= n_classes)).any(axis=1))
+    if unknown.size:
+        place = int(unknown[0])
+        raise MonitoringError(
+            f"the predicted class of image {ids[place]!r} is {predicted[place].tolist()}; expected indices of classes "
+            "of the policy; pass the policy that the rows were scored with."
+        )
+    return predicted
+
+
+def _check_accept(
+    policy: Policy, ids: tuple[str, ...], confidence: Float64Array, accept: BoolArray, predicted: IntArray
+) -> None:
+    """Raise for decisions that are not those of the policy: of all that rows hold, only these show another policy."""
+    expected = policy.accept_values(confidence, predicted[:, 0] if policy.grouped_by == "class" else None)
+    differing = np.flatnonzero(expected != accept)
+    if differing.size:
+        place = int(differing[0])
+        decision = "accepted" if accept[place] else "rejected"
+        raise MonitoringError(
+            f"image {ids[place]!r} was {decision} with confidence {confidence[place]:.6g}, which the policy would not "
+            f"do (threshold {policy.threshold:.6g}); pass the policy that the rows were scored with."
+        )
+
+
+def _read_audits(table: "pa.Table", ids: tuple[str, ...], accept: BoolArray) -> tuple[BoolArray, Float64Array]:
+    """Return which images are audited, and with which probability. bool [n], float64 [n]"""
+    if "audit" not in table.column_names:
+        return np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
+    probability = _read_numbers(
+        table,
+        "audit_probability",
+        ids,
+        lambda values: ~accept | ((values > 0) & (values <= 1)),
+        "a number above 0 and at most 1 for every accepted image; keep the column as it was scored, or score again",
+    )
+    is_marked = _read_numbers(table, "audit", ids, lambda values: np.full(len(values), True)) > 0
+    return is_marked & accept, np.where(accept, probability, np.nan)
+
+
+# ---- Reviewed labels
+
+
+def collect_labels(labels: Labels) -> dict[str, int | str]:
+    """Return labels by id; an image that is listed with two different ones is an error."""
+    if isinstance(labels, str | Path):
+        labels = _read_label_file(labels)
+    collected: dict[str, int | str] = {}
+    for id_, label in labels.items() if isinstance(labels, Mapping) else labels:
+        if collected.setdefault(str(id_), label) != label:
+            raise MonitoringError(
+                f"image {id_!r} has two labels, {collected[str(id_)]!r} and {label!r}; keep the correct one."
+            )
+    return collected
+
+
+def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
+    """Read a CSV file with the columns id and label; images without a label are left out."""
+    where = f"reviewed labels {str(path)!r}"
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            missing = {"id", "label"} - set(rows.fieldnames or ())
+            if missing:
+                raise MonitoringError(
+                    f"{where} have no column {' and '.join(map(repr, sorted(missing)))}; expected a CSV file whose "
+                    "first line is id,label."
+                )
+            pairs = [(unescape_formula(row["id"] or ""), (row["label"] or "").strip()) for row in rows]
+    except OSError as error:
+        raise MonitoringError(f"cannot read {where}: {error.strerror}; check the path.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MonitoringError(f"cannot read {where}: {error}; expected a CSV file in UTF-8.") from None
+    return [(id_, unescape_formula(label)) for id_, label in pairs if unescape_formula(label)]
+
+
+def find_class(label: object, class_names: tuple[str, ...] | None, id_: str) -> int:
+    """Return the index of a class, given by its name or its index, as a number or as text.
+
+    A text that is the name of a class is one, even if it looks like a number.
+    """
+    names = class_names or ()
+    if isinstance(label, str) and label in names:
+        return names.index(label)
+    index = int(label) if is_whole_number(label) or (isinstance(label, str) and label.isdecimal()) else -1
+    if index < 0 or (names and index >= len(names)):
+        known = f"one of the {len(names)} class names or an index below {len(names)}" if names else "a class index"
+        hint = did_you_mean(label, names) if isinstance(label, str) else ""
+        raise MonitoringError(f"label {label!r} of image {id_!r} is no class of the policy; expected {known}.{hint}")
+    return index
