@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.decisions.test_adaptive_looks import Counting, look_slowly, make_images
+from tests.decisions.test_looking import Counting, look_slowly, make_images
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
