@@ -299,7 +299,7 @@ class TestPlan:
         policy = sl.load_policy(
             save_policy(tmp_path / "p.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
         )
-        ((positions, preds),) = Looking(compile_policy(policy), colors).look_to_end()
+        ((positions, preds),) = Looking(compile_policy(policy), colors).groups()
         assert positions.tolist() == list(range(len(colors)))
         alone = [policy.decide(image, interval=True) for image in colors]
         np.testing.assert_allclose(policy.confidence(preds), [one.confidence for one in alone])
