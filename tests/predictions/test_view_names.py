@@ -11,7 +11,9 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
+from secondlook.diagnosis import diagnose_views, search_views
 from secondlook.errors import DecisionError, PredictionsError, SecondLookError, ViewError
+from secondlook.views import View
 from tests.policy_maker import attach
 
 NAMES = ["orig", "crop 1", "rotate", "HorizontalFlip", "hflip"]
@@ -41,7 +43,7 @@ def test_first_view_is_the_identity_and_texts_are_views(named: sl.Predictions) -
     assert [view.name for view in named.views] == [None, "crop 1", "rotate", "HorizontalFlip", None]
     assert named.views[0].is_identity
     assert not named.views[1].is_identity
-    assert named.views[4] == sl.View.parse("hflip")
+    assert named.views[4] == View.parse("hflip")
     assert named.views.index("rotate") == 2
     assert "crop 1" in named.views
     assert str(named.views) == "identity, crop 1, rotate, HorizontalFlip, hflip"
@@ -79,11 +81,11 @@ def test_evaluation_rule_and_table_do_not_depend_on_names(named: sl.Predictions,
 
 
 def test_diagnosis_and_search_name_the_views(named: sl.Predictions, parsed: sl.Predictions) -> None:
-    diagnosis, reference = sl.diagnose_views(named), sl.diagnose_views(parsed)
+    diagnosis, reference = diagnose_views(named), diagnose_views(parsed)
     assert diagnosis["crop 1"].agreement == reference["hflip"].agreement
     assert len(diagnosis.usable) == len(reference.usable)
     assert set(diagnosis.usable.texts) <= set(named.views.texts)
-    found, expected = (sl.search_views(preds, budget=2).found for preds in (named, parsed))
+    found, expected = (search_views(preds, budget=2).found for preds in (named, parsed))
     assert [named.views.index(view) for view in found] == [parsed.views.index(view) for view in expected]
 
 
