@@ -19,8 +19,7 @@ from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.classifiers.torch_model import TorchClassifier
 from secondlook.classifiers.torch_placement import Placement, find_weight, use_exact_arithmetic
-from secondlook.predictions import Chunking, choose_batch_size, chunk_rows, collect, read_first_image
-from secondlook.predictions.decoding import decode_chunk
+from secondlook.predictions import Chunking, choose_batch_size, chunk_rows, collect, decode_chunk, read_first_image
 from secondlook.sources import open_source
 from secondlook.views import ViewSet
 

@@ -140,13 +140,14 @@ def test_only_selected_outputs_are_read_and_only_once() -> None:
         rows_per_read = 1
         requests: list[tuple[list[int], list[int]]]
 
-        def read(self, images: Array, views: Array) -> Array:
+        def read(self, images: Array, views: Array | None = None) -> Array:
+            assert views is not None, "some of the views are selected"
             self.requests.append((images.tolist(), views.tolist()))
             return np.zeros((len(images), len(views), 2), dtype=np.float32)
 
     table = CountingTable()
     table.requests = []
-    preds = Predictions.from_table(table, VIEWS)
+    preds = Predictions.from_table(table, VIEWS, ids="abcd")
     selected = preds.select(views=["shift:1,0"], images=[3, 1])
     assert table.requests == []
     assert selected.probabilities.shape == (2, 2, 2)

@@ -25,7 +25,6 @@ from secondlook.predictions import (
     choose_batch_size,
     chunk_rows,
     decode_chunk,
-    make_inference,
     read_ahead,
     read_first_image,
 )
@@ -118,7 +117,7 @@ class Plan:
         """Return what classifies views of images of this shape. [n, H, W, C]"""
         if batch_size is None and len(images):
             batch_size = choose_batch_size(self.execution.batch_size, images[0], self.classifier)
-        return make_inference(self.classifier, batch_size or 1)
+        return Inference.create(self.classifier, batch_size or 1)
 
     def make_predictions(
         self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.predictions import PredictFrom, Predictions, block_rows
+from secondlook.predictions import PredictFrom, Predictions
 
 
 def list_members(preds: Predictions) -> tuple[Predictions, ...]:
@@ -15,7 +15,7 @@ def list_members(preds: Predictions) -> tuple[Predictions, ...]:
 
 def iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float64Array]]]:
     """Yield blocks of images, and the probabilities of each member for them, float64 [n, V, C] each."""
-    rows = block_rows(preds.n_views, preds.n_classes) if preds.members else None
+    rows = preds.block_rows if preds.members else None
     for blocks in zip(*(member.blocks(rows) for member in list_members(preds)), strict=True):
         yield blocks[0][0], [block for _, block in blocks]
 

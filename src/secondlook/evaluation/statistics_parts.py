@@ -1,6 +1,5 @@
 """Statistics of images kept in parts, as Parquet files: one for each chunk, computed where its outputs are."""
 
-import io
 import json
 import warnings
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from secondlook.predictions import (
     DamagedChunkWarning,
     LocalStorage,
     Predictions,
-    SkippedImage,
     encode_chunk,
 )
 from secondlook.sources import Source
@@ -40,19 +38,15 @@ class SummarizeImages:
     is_judged: bool
     """Whether the images are labeled."""
 
-    def __call__(self, preds: Predictions | None, skipped: Sequence[SkippedImage]) -> bytes:
-        """Return a Parquet file with the statistics of all readable images, and the id and reason of each other."""
+    def __call__(self, number: int, preds: Predictions | None, skipped: Sequence[tuple[str, str]]) -> bytes:
+        """Return a chunk with the statistics of all readable images, and the id and reason of each other."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         table = pa.table({})
         if preds is not None:
             selected = preds.select(views=list(self.views))
             table = compute_statistics(selected, self.fitted, is_judged=self.is_judged).to_arrow()
-        pairs = json.dumps([(image.id, image.reason) for image in skipped])
-        file = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), SKIPPED: pairs}), file)
-        return file.getvalue()
+        return encode_chunk(JOB, number, table, {**(table.schema.metadata or {}), SKIPPED: json.dumps(skipped)})
 
 
 class AllStatistics(NamedTuple):
@@ -87,11 +81,8 @@ class StatisticsParts:
 
     def write(self, number: int, content: bytes) -> None:
         """Write the part of a chunk."""
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(io.BytesIO(content))
         try:
-            self._parts.write(number, encode_chunk(JOB, number, table, table.schema.metadata))
+            self._parts.write(number, content)
         except OSError as error:
             raise MetricError(
                 f"statistics cannot be kept in {str(self.folder)!r}: {error.strerror}; free space or make the folder "
@@ -120,12 +111,10 @@ class StatisticsParts:
         for number in chunking.numbers:
             if self.has(number):
                 continue
-            ids = {index: self._source.ids[index] for index in chunking.indices_of(number)}
-            places = [place_of[id_] for id_ in ids.values() if id_ in place_of]
-            skipped = [
-                SkippedImage(index=index, id=id_, reason=reasons[id_]) for index, id_ in ids.items() if id_ in reasons
-            ]
-            self.write(number, self.summarize(preds.select(images=places) if places else None, skipped))
+            ids = [self._source.ids[index] for index in chunking.indices_of(number)]
+            places = [place_of[id_] for id_ in ids if id_ in place_of]
+            skipped = [(id_, reasons[id_]) for id_ in ids if id_ in reasons]
+            self.write(number, self.summarize(number, preds.select(images=places) if places else None, skipped))
 
     def read(self, chunking: Chunking) -> AllStatistics:
         """Return the statistics of all parts, which must exist."""

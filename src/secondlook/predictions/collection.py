@@ -1,43 +1,59 @@
-"""`collect`: classify every view of every image once, in memory or into a store."""
+"""`collect`: classify every view of every image once, in this process or others, in memory or into a store."""
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from secondlook.arrays import Float32Array, IntArray
+from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError, SourceError
 from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
-from secondlook.predictions.chunks import Chunk, SaveTimer, ensure_images_file
-from secondlook.predictions.collect_worker import EngineJob, LoadCollector, Summaries
-from secondlook.predictions.decoding import read_first_image
-from secondlook.predictions.engine import Engine
+from secondlook.predictions.execution import Engine
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
     Manifest,
     Origin,
     SkippedImage,
-    ensemble_key,
     entry_key,
     write_manifest,
 )
-from secondlook.predictions.pipeline import CollectJob, Sink, run_pipeline
+from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
 from secondlook.predictions.predictions import ArrayTable, Predictions, open_entry
-from secondlook.predictions.store import StoreEntry, translate_store_errors
-from secondlook.predictions.validation import check_class_names_match
-from secondlook.progress import progress_bar
+from secondlook.predictions.store import Chunk, StoreEntry, translate_store_errors
+from secondlook.predictions.validation import check_class_names_match, check_classes
+from secondlook.progress import IMAGES_X_VIEWS, Advance, ignore_progress, progress_bar
 from secondlook.sources import OnError, Source, open_labeled
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
-PROGRESS_UNIT = "images x views"
 _MAX_PENDING_WRITES = 2
+
+Summarize = Callable[[int, Predictions | None, Sequence[tuple[str, str]]], bytes]
+"""Summarizes a chunk from its number, its predictions (None if no image could be read), and id and reason of others."""
+
+
+class Summaries(Protocol):
+    """Where summaries of chunks are kept, and how they are made."""
+
+    @property
+    def summarize(self) -> Summarize:
+        """What makes a summary in other processes, where it is sent by pickle."""
+
+    def remove_outdated(self, chunking: Chunking) -> None:
+        """Remove summaries that have to be made again."""
+
+    def has(self, number: int) -> bool:
+        """Whether the summary of a chunk exists."""
+
+    def write(self, number: int, content: bytes) -> None:
+        """Write the summary of a chunk."""
 
 
 def collect(
@@ -145,10 +161,11 @@ class _Collector:
         self._run(self._plan(classifier, is_stored=False), sink)
         indices, outputs = sink.result()
         is_complete = len(indices) == len(self.source)
-        return Predictions.from_table(  # the classifier has validated its outputs
+        labels = None if self.source.labels is None else np.array(self.source.labels[indices], dtype=np.int64)
+        return Predictions.from_table(  # the classifier has validated its outputs, and labels were checked with them
             ArrayTable(outputs, classifier.output),
             self.views,
-            labels=None if self.source.labels is None else self.source.labels[indices],
+            labels=labels,
             ids=self.source.ids if is_complete else [self.source.ids[index] for index in indices.tolist()],
             class_names=self.source.class_names,
             skipped=[(image.id, image.reason) for _, image in sorted(sink.skipped.items())],
@@ -164,7 +181,7 @@ class _Collector:
         entry = self._open_entry(job, store)
         with entry.lock_for_writing():
             self._clean(entry)
-            with OnDisk(entry, self.views.texts, SaveTimer()).open() as sink:
+            with OnDisk(entry, self.views.texts).open() as sink:
                 # An existing entry may have been divided by other rules.
                 self._run(replace(job, chunking=entry.chunking), sink)
             self._finish(entry)
@@ -190,7 +207,7 @@ class _Collector:
                 held.enter_context(entry.lock_for_writing())
                 self._clean(entry)
             with ExitStack() as opened:
-                sinks = [OnDisk(entry, self.views.texts, SaveTimer()) for entry in entries]
+                sinks = [OnDisk(entry, self.views.texts) for entry in entries]
                 self._run_on_engine(
                     classifier, entries[0].chunking, [opened.enter_context(sink.open()) for sink in sinks], summaries
                 )
@@ -220,7 +237,7 @@ class _Collector:
         """Remove what has to be computed again."""
         repaired = [image.index for image in entry.manifest.skipped if self.source.is_readable(image.index)]
         with translate_store_errors(entry.folder):
-            ensure_images_file(entry.folder, self.source.ids, self.source.labels)
+            entry.ensure_images(self.source.ids, self.source.labels)
             entry.remove_chunks_with(repaired)
             entry.remove_damaged_chunks(self.views.texts)
 
@@ -234,7 +251,7 @@ class _Collector:
             for place in range(len(job.views))
             if sink.needs(place, number)
         )
-        with progress_bar(short_name(job.classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
+        with progress_bar(short_name(job.classifier.name), total, IMAGES_X_VIEWS, enabled=self.progress) as advance:
             run_pipeline(job, sink, advance)
 
     def _run_on_engine(
@@ -249,7 +266,7 @@ class _Collector:
         total = sum(
             len(views) * len(chunking.indices_of(number)) for views, numbers in missing.items() for number in numbers
         )
-        with progress_bar(short_name(classifier.name), total, PROGRESS_UNIT, enabled=self.progress) as advance:
+        with progress_bar(short_name(classifier.name), total, IMAGES_X_VIEWS, enabled=self.progress) as advance:
             job.run(missing, advance)
 
     def _entry_name(self, classifier: Classifier) -> str:
@@ -262,7 +279,7 @@ class _Collector:
 
     def _write_ensemble(self, ensemble: Classifier, store: Path) -> None:
         members = tuple(entry_key(member, self.source) for member in ensemble.members)
-        folder = store / ensemble_key(members)
+        folder = store / entry_key(ensemble, self.source)
         with translate_store_errors(folder):
             folder.mkdir(exist_ok=True)
             write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
@@ -304,10 +321,9 @@ class InMemory(Sink):
 class OnDisk(Sink):
     """A sink that writes chunks to a store entry, in a thread of its own while the classifier continues."""
 
-    def __init__(self, entry: StoreEntry, views: tuple[str, ...], timer: SaveTimer) -> None:
+    def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
         self._entry = entry
         self._views = views
-        self._timer = timer
         self._pending: list[Future[None]] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="secondlook-write")
 
@@ -322,30 +338,154 @@ class OnDisk(Sink):
 
     def needs(self, view: int, number: int) -> bool:
         """Whether the chunk does not exist; another process may be writing it."""
-        return not self._entry.has_chunk(self._views[view], number)
+        return number not in self._entry.chunks_of(self._views[view])
 
     def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Schedule the write of a chunk."""
-        self._submit(self._entry.write_chunk, view, number, chunk)
-
-    def read_partial(self, view: int, number: int) -> Chunk | None:
-        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
-        return self._entry.read_partial(self._views[view], number)
-
-    def is_save_due(self) -> bool:
-        """Whether nothing was written for a while."""
-        return self._timer.is_due()
-
-    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
-        """Schedule the write of the first images of a chunk."""
-        self._submit(self._entry.write_partial, view, number, chunk)
-
-    def _submit(self, write: Callable[[str, int, Chunk], None], view: int, number: int, chunk: Chunk) -> None:
-        """Schedule a write; wait if the disk is slow, to bound memory."""
+        """Schedule the write of a chunk; wait if the disk is slow, to bound memory."""
         self._wait(_MAX_PENDING_WRITES - 1)
-        self._pending.append(self._writer.submit(write, self._views[view], number, chunk))
-        self._timer.restart()
+        self._pending.append(self._writer.submit(self._entry.write_chunk, self._views[view], number, chunk))
 
     def _wait(self, max_pending: int) -> None:
         while len(self._pending) > max_pending:
             self._pending.pop(0).result()
+
+
+# --- In other processes: what an engine sends there, and what comes back ---
+
+
+class CollectedChunk(NamedTuple):
+    """What a worker returns; images are counted from the first of the chunk."""
+
+    indices: IntArray
+    """Positions of the readable images, int64 [n]."""
+    skipped: tuple[SkippedImage, ...]
+    n_classes: int | None
+    """None if no image could be read."""
+    outputs: list[dict[int, Float32Array]]
+    """For each member, the outputs of each view that was needed, float32 [n, classes]; none if they are not kept."""
+    summary: bytes | None
+
+
+@dataclass(frozen=True, eq=False)
+class LoadCollector:
+    """Loads a collector in another process; everything that it needs can be pickled."""
+
+    classifier: Classifier
+    """A classifier or an ensemble."""
+    device: str
+    views: ViewSet
+    needed: frozenset[int]
+    """Positions of the views to classify."""
+    batch_size: BatchSize
+    image: Array
+    """An image at the input size, from which the batch size is chosen. [H, W, C]"""
+    summarize: Summarize | None
+    keeps_outputs: bool
+
+    def __call__(self) -> "ChunkCollector":
+        """Put the classifier on the device of this process."""
+        return ChunkCollector(replace(self, classifier=self.classifier.on_device(self.device)))
+
+
+class ChunkCollector:
+    """Classifies views of the images of one chunk after another."""
+
+    def __init__(self, settings: LoadCollector) -> None:
+        self._settings = settings
+
+    def __call__(self, number: int, images: Source) -> bytes:
+        """Return a pickled `CollectedChunk`; `images` are those of the chunk only."""
+        settings = self._settings
+        members = settings.classifier.members or (settings.classifier,)
+        sinks = [self._classify(member, images) for member in members]
+        chunk = next(iter(sinks[0].chunks.values()))
+        summary = None
+        if settings.summarize is not None:
+            preds = None
+            if len(chunk.indices):
+                tables = [self._make_predictions(*pair, images) for pair in zip(members, sinks, strict=True)]
+                preds = Predictions(members=tables, views=settings.views) if settings.classifier.members else tables[0]
+            summary = settings.summarize(number, preds, [(image.id, image.reason) for image in chunk.skipped])
+        outputs = [{view: one.outputs for view, one in sink.chunks.items()} for sink in sinks]
+        kept = outputs if settings.keeps_outputs else [{} for _ in sinks]
+        n_classes = chunk.outputs.shape[1] if len(chunk.indices) else None
+        return pickle.dumps(CollectedChunk(chunk.indices, chunk.skipped, n_classes, kept, summary), protocol=5)
+
+    def _classify(self, member: Classifier, images: Source) -> "_OneChunk":
+        settings, sink = self._settings, _OneChunk(self._settings.needed)
+        batch_size = choose_batch_size(settings.batch_size, settings.image, member)
+        job = CollectJob(member, images, settings.views, batch_size, Chunking(len(images), len(images)))
+        run_pipeline(job, sink, ignore_progress)
+        return sink
+
+    def _make_predictions(self, member: Classifier, sink: "_OneChunk", images: Source) -> Predictions:
+        chunks = [sink.chunks[view] for view in range(len(self._settings.views))]
+        outputs = np.stack([chunk.outputs for chunk in chunks], axis=1)
+        ids = [images.ids[index] for index in chunks[0].indices.tolist()]
+        return Predictions.from_table(ArrayTable(outputs, member.output), self._settings.views, ids=ids)
+
+
+class _OneChunk(Sink):
+    """Keeps the outputs of a single chunk in memory."""
+
+    def __init__(self, needed: frozenset[int]) -> None:
+        self._needed = needed
+        self.chunks: dict[int, Chunk] = {}
+
+    def needs(self, view: int, number: int) -> bool:
+        return view in self._needed
+
+    def write(self, view: int, number: int, chunk: Chunk) -> None:
+        self.chunks[view] = chunk
+
+
+@dataclass(frozen=True, eq=False)
+class EngineJob:
+    """What to collect with an engine, and where to write it."""
+
+    engine: Engine
+    load: LoadCollector
+    source: Source
+    chunking: Chunking
+    sinks: Sequence[Sink]
+    """One for each member; none if outputs are not kept."""
+    summaries: Summaries | None
+
+    def list_missing(self) -> dict[frozenset[int], list[int]]:
+        """Return the numbers of the chunks that have to be computed, by the views that they need."""
+        missing: dict[frozenset[int], list[int]] = {}
+        every = range(len(self.load.views))
+        for number in self.chunking.numbers:
+            views = frozenset(view for view in every if any(sink.needs(view, number) for sink in self.sinks))
+            # A summary is about all views. Where all outputs are stored, it can be made from them.
+            if self.summaries is not None and (views or not (self.sinks or self.summaries.has(number))):
+                views = frozenset(every)
+            if views:
+                missing.setdefault(views, []).append(number)
+        return missing
+
+    def run(self, missing: dict[frozenset[int], list[int]], advance: Advance) -> None:
+        """Compute chunks and write each as it comes; `advance` is called with the number of images x views."""
+        summarize = None if self.summaries is None else self.summaries.summarize
+        is_checked = False
+        for views, numbers in missing.items():
+            is_whole = len(views) == len(self.load.views)
+            load = replace(self.load, needed=views, summarize=summarize if is_whole else None)
+            source = self.source.without_labels()
+            with closing(self.engine.compute_chunks(load, source, self.chunking, numbers)) as computed:
+                for one in computed:
+                    found: CollectedChunk = pickle.loads(one.content)
+                    if found.n_classes is not None and not is_checked:
+                        check_classes(self.load.classifier.name, self.source, found.n_classes)
+                        is_checked = True
+                    self._write(one.number, found)
+                    advance(len(self.chunking.indices_of(one.number)) * len(views))
+
+    def _write(self, number: int, found: CollectedChunk) -> None:
+        first = self.chunking.indices_of(number).start
+        skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in found.skipped)
+        for sink, outputs in zip(self.sinks, found.outputs, strict=False):  # no sinks where outputs are not kept
+            for view, values in outputs.items():
+                sink.write(view, number, Chunk(first + found.indices, values, skipped))
+        if found.summary is not None and self.summaries is not None:
+            self.summaries.write(number, found.summary)

@@ -44,7 +44,7 @@ from secondlook.policies import (
     describe_classifier,
     threshold_for,
 )
-from secondlook.predictions import BatchSize, PredictFrom, Predictions, ensemble_key, entry_key
+from secondlook.predictions import BatchSize, PredictFrom, Predictions, entry_key
 from secondlook.report.ledger import (
     CalibrationWarning,
     Ledger,
@@ -706,9 +706,7 @@ def format_settings(command: str, settings: Mapping[str, Any]) -> str:
 
 def store_key(classifier: Classifier, source: Source) -> str:
     """Return the name of the entry, in the store of a run, of the predictions of a classifier on a source."""
-    if not classifier.members:
-        return entry_key(classifier, source)
-    return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))
+    return entry_key(classifier, source)
 
 
 def _ood_note(spec: str) -> str:
