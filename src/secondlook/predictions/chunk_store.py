@@ -109,7 +109,7 @@ class ChunkStore:
         Identity of the job; every chunk contains it.
     is_shared
         Whether other processes may write chunks of the same job meanwhile. Equal chunks have equal names; of two
-        different ones, all processes use the same. Otherwise a second chunk of the same number is removed.
+        different ones, everyone who opens the store uses the same. Otherwise the second one is removed.
     """
 
     def __init__(self, storage: Storage, job: str, *, is_shared: bool = False) -> None:

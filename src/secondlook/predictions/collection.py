@@ -28,7 +28,7 @@ from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, 
 from secondlook.predictions.predictions import ArrayTable, Predictions, open_entry
 from secondlook.predictions.store import Chunk, StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match, check_classes
-from secondlook.progress import IMAGES_X_VIEWS, Advance, ignore_progress, progress_bar
+from secondlook.progress import IMAGES_X_VIEWS, ignore_progress, progress_bar
 from secondlook.sources import OnError, Source, open_labeled
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
@@ -199,7 +199,7 @@ class _Collector:
             return plans[0].chunking
         entries = [self._open_entry(plan, store) for plan in plans]
         summaries.remove_outdated(entries[0].chunking)
-        if len({entry.chunking for entry in entries}) > 1:  # entries of earlier versions were divided by other rules
+        if len({entry.chunking for entry in entries}) > 1:  # of members with different input sizes
             self.collect_on_disk(classifier, store)
             return entries[0].chunking
         with ExitStack() as held:
@@ -257,17 +257,38 @@ class _Collector:
     def _run_on_engine(
         self, classifier: Classifier, chunking: Chunking, sinks: Sequence[Sink], summaries: Summaries | None
     ) -> None:
+        """Let the engine compute what is missing, and write each chunk as it comes.
+
+        There is a sink for each member, or none if outputs are not kept.
+        """
         assert self.engine is not None, "called with an engine only"
+        every = range(len(self.views))
+        missing: dict[frozenset[int], list[int]] = {}
+        for number in chunking.numbers:
+            needed = frozenset(view for view in every if any(sink.needs(view, number) for sink in sinks))
+            # A summary is about all views. Where all outputs are stored, it can be made from them.
+            if summaries is not None and (needed or not (sinks or summaries.has(number))):
+                needed = frozenset(every)
+            if needed:
+                missing.setdefault(needed, []).append(number)
         image = read_first_image(classifier, self.source)
-        every = frozenset(range(len(self.views)))
-        load = LoadCollector(classifier, self.device, self.views, every, self.batch_size, image, None, bool(sinks))
-        job = EngineJob(self.engine, load, self.source, chunking, sinks, summaries)
-        missing = job.list_missing()
-        total = sum(
-            len(views) * len(chunking.indices_of(number)) for views, numbers in missing.items() for number in numbers
-        )
+        n_classes: int | None = None
+        total = sum(len(views) * len(chunking.indices_of(number)) for views in missing for number in missing[views])
         with progress_bar(short_name(classifier.name), total, IMAGES_X_VIEWS, enabled=self.progress) as advance:
-            job.run(missing, advance)
+            for views, numbers in missing.items():
+                summarize = None if summaries is None or len(views) < len(every) else summaries.summarize
+                load = LoadCollector(
+                    classifier, self.device, self.views, views, self.batch_size, image, summarize, bool(sinks)
+                )
+                source = self.source.without_labels()
+                with closing(self.engine.compute_chunks(load, source, chunking, numbers)) as computed:
+                    for one in computed:
+                        found: CollectedChunk = pickle.loads(one.content)
+                        if found.n_classes is not None and n_classes is None:
+                            n_classes = found.n_classes
+                            check_classes(classifier.name, self.source, n_classes)
+                        found.write(one.number, chunking.indices_of(one.number).start, sinks, summaries)
+                        advance(len(chunking.indices_of(one.number)) * len(views))
 
     def _entry_name(self, classifier: Classifier) -> str:
         if not classifier.digest:
@@ -365,6 +386,15 @@ class CollectedChunk(NamedTuple):
     """For each member, the outputs of each view that was needed, float32 [n, classes]; none if they are not kept."""
     summary: bytes | None
 
+    def write(self, number: int, first: int, sinks: Sequence[Sink], summaries: Summaries | None) -> None:
+        """Write a chunk to the sink of each member, if outputs are kept; `first` is the index of its first image."""
+        skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in self.skipped)
+        for sink, outputs in zip(sinks, self.outputs, strict=False):
+            for view, values in outputs.items():
+                sink.write(view, number, Chunk(first + self.indices, values, skipped))
+        if self.summary is not None and summaries is not None:
+            summaries.write(number, self.summary)
+
 
 @dataclass(frozen=True, eq=False)
 class LoadCollector:
@@ -437,55 +467,3 @@ class _OneChunk(Sink):
 
     def write(self, view: int, number: int, chunk: Chunk) -> None:
         self.chunks[view] = chunk
-
-
-@dataclass(frozen=True, eq=False)
-class EngineJob:
-    """What to collect with an engine, and where to write it."""
-
-    engine: Engine
-    load: LoadCollector
-    source: Source
-    chunking: Chunking
-    sinks: Sequence[Sink]
-    """One for each member; none if outputs are not kept."""
-    summaries: Summaries | None
-
-    def list_missing(self) -> dict[frozenset[int], list[int]]:
-        """Return the numbers of the chunks that have to be computed, by the views that they need."""
-        missing: dict[frozenset[int], list[int]] = {}
-        every = range(len(self.load.views))
-        for number in self.chunking.numbers:
-            views = frozenset(view for view in every if any(sink.needs(view, number) for sink in self.sinks))
-            # A summary is about all views. Where all outputs are stored, it can be made from them.
-            if self.summaries is not None and (views or not (self.sinks or self.summaries.has(number))):
-                views = frozenset(every)
-            if views:
-                missing.setdefault(views, []).append(number)
-        return missing
-
-    def run(self, missing: dict[frozenset[int], list[int]], advance: Advance) -> None:
-        """Compute chunks and write each as it comes; `advance` is called with the number of images x views."""
-        summarize = None if self.summaries is None else self.summaries.summarize
-        is_checked = False
-        for views, numbers in missing.items():
-            is_whole = len(views) == len(self.load.views)
-            load = replace(self.load, needed=views, summarize=summarize if is_whole else None)
-            source = self.source.without_labels()
-            with closing(self.engine.compute_chunks(load, source, self.chunking, numbers)) as computed:
-                for one in computed:
-                    found: CollectedChunk = pickle.loads(one.content)
-                    if found.n_classes is not None and not is_checked:
-                        check_classes(self.load.classifier.name, self.source, found.n_classes)
-                        is_checked = True
-                    self._write(one.number, found)
-                    advance(len(self.chunking.indices_of(one.number)) * len(views))
-
-    def _write(self, number: int, found: CollectedChunk) -> None:
-        first = self.chunking.indices_of(number).start
-        skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in found.skipped)
-        for sink, outputs in zip(self.sinks, found.outputs, strict=False):  # no sinks where outputs are not kept
-            for view, values in outputs.items():
-                sink.write(view, number, Chunk(first + found.indices, values, skipped))
-        if found.summary is not None and self.summaries is not None:
-            self.summaries.write(number, found.summary)

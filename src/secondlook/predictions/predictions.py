@@ -149,7 +149,6 @@ class Predictions:
     origin: Origin | None
     _table: Table | None
     _labels: IntArray | None
-    _n_classes: int
     _image_positions: IntArray
     _view_positions: IntArray | None
     _advance: Advance
@@ -187,8 +186,7 @@ class Predictions:
             n_images, _, n_classes = table.shape
         names = as_class_names(class_names, n_classes)
         checked = None if labels is None else as_labels(labels, n_images, n_classes, names)
-        self._initialize(table, view_set, as_ids(ids, n_images), n_classes, checked, names, tuple(skipped), origin)
-        self.__dict__["members"] = members
+        self._initialize(table, members, view_set, as_ids(ids, n_images), checked, names, skipped, origin)
 
     @classmethod
     def from_table(
@@ -204,8 +202,7 @@ class Predictions:
     ) -> Self:
         """Wrap a table, such as that of a store, without reading or checking anything: all arguments must be valid."""
         preds = cls.__new__(cls)
-        n_classes = table.shape[2]
-        preds._initialize(table, views, tuple(ids), n_classes, labels, class_names, tuple(skipped), origin)
+        preds._initialize(table, (), views, ids, labels, class_names, skipped, origin)
         return preds
 
     @classmethod
@@ -231,24 +228,23 @@ class Predictions:
     def _initialize(
         self,
         table: Table | None,
+        members: tuple[Predictions, ...],
         views: ViewSet,
-        ids: tuple[str, ...],
-        n_classes: int,
+        ids: Sequence[str],
         labels: IntArray | None,
         class_names: tuple[str, ...] | None,
-        skipped: tuple[tuple[str, str], ...],
+        skipped: Iterable[tuple[str, str]],
         origin: Origin | None,
     ) -> None:
         self.__dict__.update(
-            members=(),
+            members=members,
             views=views,
-            ids=ids,
+            ids=tuple(ids),
             class_names=class_names,
-            skipped=skipped,
+            skipped=tuple(skipped),
             origin=origin,
             _table=table,
             _labels=None if labels is None else _freeze(labels),
-            _n_classes=n_classes,
             _image_positions=np.arange(len(ids)),
             _view_positions=None,
             _advance=ignore_progress,
@@ -270,7 +266,7 @@ class Predictions:
     @property
     def n_images(self) -> int:
         """Number of images."""
-        return len(self._image_positions)
+        return len(self.ids)
 
     @property
     def n_views(self) -> int:
@@ -280,7 +276,7 @@ class Predictions:
     @property
     def n_classes(self) -> int:
         """Number of classes."""
-        return self._n_classes
+        return self.members[0].n_classes if self._table is None else self._table.shape[2]
 
     @property
     def n_members(self) -> int:
