@@ -26,7 +26,6 @@ import numpy as np, pyarrow.parquet
 from PIL import PngImagePlugin
 from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence, confidence_interval
-from secondlook.predictions import chunks
 from secondlook.policies import Policy, Policy, Schedule
 from secondlook.decisions import ExportedFile, job
 from tests.policy_maker import score
@@ -46,7 +45,6 @@ def run_file_slowly(decider, images):
 
 ExportedFile._run = run_file_slowly
 job.chunk_rows = job.choose_chunk_rows = lambda *_: 16
-chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
 pyarrow.array(np.zeros(1)), pyarrow.array([[1]])  # the first array imports the slowest modules
 classifier = load_classifier(slow, name="slow")
 views = ("identity", "hflip", "shift:1,0")

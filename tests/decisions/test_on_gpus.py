@@ -15,7 +15,7 @@ from secondlook.decisions import Plan, adaptive_looks, chunk_scorers, load_polic
 from secondlook.decisions.policy_classifier import MemberOutputs
 from secondlook.errors import ClassifierError
 from secondlook.policies import Policy
-from secondlook.predictions import Execution, chunks
+from secondlook.predictions import Execution
 from secondlook.sources import object_sources
 from tests.policy_maker import attach, score
 
@@ -144,7 +144,6 @@ def test_interrupted_job_resumes_with_the_same_rows(
     stops_at: int, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 30)
-    monkeypatch.setattr(chunks, "SAVE_SECONDS", 0)
     module = Colors()
     classifier, rule = load_on_gpus(module), make_adaptive_rule()
     expected = score_images(rule, classifier, pixels, tmp_path / "whole.parquet")
@@ -221,7 +220,6 @@ def test_job_keeps_the_size_of_its_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Chunks are larger on GPUs, but a job that was begun elsewhere goes on as it was begun."""
-    monkeypatch.setattr(chunks, "SAVE_SECONDS", 0)
     module, rule = Colors(), make_adaptive_rule()
     classifier, out = load_on_gpus(module), tmp_path / "scores.parquet"
     expected = score_images(rule, classifier, pixels, tmp_path / "whole.parquet")
