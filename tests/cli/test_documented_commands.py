@@ -12,9 +12,10 @@ import pytest
 import typer
 
 from secondlook.cli.app import app
-from secondlook.serving import ServiceOptions, open_service, server
+from secondlook.serving import ServiceOptions, server
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.review_store import NewLabel
+from secondlook.serving.service import open_service
 
 Here = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]

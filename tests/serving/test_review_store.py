@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
-from secondlook.serving.database import Database
+from secondlook.serving.database import Database, decisions, deployments, images, reviews
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
-from secondlook.serving.faults import RequestError
+from secondlook.serving.responses import RequestError
 from secondlook.serving.review_store import LabelChange, NewLabel, ReviewStore, compute_pace
-from secondlook.serving.schema import decisions, deployments, images, reviews
 from secondlook.serving.tokens import Principal
 
 LEASE = 100.0
@@ -110,8 +109,8 @@ def test_item_holds_what_reviewers_see(store: ReviewStore, database: Database) -
         "name.png",
         0.25,
     )
-    assert item.likely == (ClassProbability(1, 0.6), ClassProbability(0, 0.4))
-    assert item.views[1] == LookPrediction("hflip", 0, 0.6)
+    assert [tuple(one) for one in item.likely] == [(1, 0.6), (0, 0.4)]
+    assert tuple(item.views[1]) == ("hflip", 0, 0.6)
     assert item.has_image
     assert item.state == "waiting"
     image = store.read_image(number)

@@ -11,7 +11,7 @@ from secondlook.cli import options
 from secondlook.tables import format_table
 
 if TYPE_CHECKING:
-    from secondlook.serving import TokenFile
+    from secondlook.serving import ServiceOptions
 
 app = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.
 
     Example: secondlook token add Anna --role reviewer --data-dir service/
     """
-    token = _open_tokens(data_dir).add(name, role)
+    token = _find_service(data_dir).open_tokens().add(name, role)
     if as_json:
         typer.echo(json.dumps({"name": name, "role": role, "token": token}))
         return
@@ -54,7 +54,7 @@ def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
             "role": record.role,
             "created": datetime.fromtimestamp(record.created_at, UTC).isoformat(timespec="seconds"),
         }
-        for record in _open_tokens(data_dir).list()
+        for record in _find_service(data_dir).open_tokens().list()
     ]
     if as_json:
         typer.echo(json.dumps(rows, ensure_ascii=False))
@@ -70,14 +70,14 @@ def remove_token(name: Name, data_dir: DataDir) -> None:
 
     Example: secondlook token remove Anna --data-dir service/
     """
-    _open_tokens(data_dir).remove(name)
+    _find_service(data_dir).open_tokens().remove(name)
     typer.echo(f"Removed the token of {name}: it is refused from now on, also by a service that is running.")
 
 
-def _open_tokens(data_dir: Path) -> "TokenFile":
+def _find_service(data_dir: Path) -> "ServiceOptions":
     from secondlook.imports import import_extra
 
     import_extra("argon2", feature="the service", extra="serve")
-    from secondlook.serving import open_tokens
+    from secondlook.serving import ServiceOptions
 
-    return open_tokens(data_dir)
+    return ServiceOptions(data_dir)

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from secondlook.files import describe_invalid
 from secondlook.policies import Policy
-from secondlook.serving.faults import RequestError
 from secondlook.serving.pages import render_page
+from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
 from secondlook.serving.watcher import describe_policy
 
