@@ -32,7 +32,7 @@ def expect(database: Database, policy: Policy) -> Policy:
     """Return the policy that Python makes from the same rows and labels."""
     store = DecisionStore(database)
     numbers = {number: audit for number, audit in store.find_audits(policy).items() if audit is not None}
-    labels = {one.id: one.label for one in ReviewStore(database, 1.0).labels(list(numbers))}
+    labels = ReviewStore(database, 1.0).labels(list(numbers))
     assert None not in labels.values()
     tables = [rows for _, rows in store.iter_score_tables(policy, numbers)]
     return recertify(policy, tables, labels).policy  # type: ignore[arg-type]

@@ -19,9 +19,8 @@ from secondlook.serving.database import open_database
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.pages import SESSION_COOKIE, make_pages_router, render_page
 from secondlook.serving.request_log import RequestLog
-from secondlook.serving.responses import RequestError
 from secondlook.serving.review_store import ReviewStore
-from secondlook.serving.server import format_error
+from secondlook.serving.server import answer_error
 from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.tokens import Permission, Principal, Role, TokenFile
 from tests.serving.asgi import call
@@ -79,11 +78,6 @@ class Site:
         """Log somebody in; returns the header with the cookie, and the CSRF token."""
         cookie = {"Cookie": read_cookie(self.log_in(self.tokens.add(name, role)))}
         return cookie, read_csrf(self.get("/watch", {**PAGE, **cookie}))
-
-
-async def answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return format_error(request, error)
 
 
 def read_cookie(reply: Reply) -> str:

@@ -14,7 +14,7 @@ from secondlook.decisions import ClassProbability, DetailedDecision, LookPredict
 from secondlook.serving.database import Database, decisions, deployments, images, reviews
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_store import LabelChange, NewLabel, ReviewStore, compute_pace
+from secondlook.serving.review_store import NewLabel, ReviewStore, compute_pace
 from secondlook.serving.tokens import Principal
 
 LEASE = 100.0
@@ -337,14 +337,13 @@ def test_labels_and_their_changes_are_listed_for_monitors(store: ReviewStore, da
     clock.now += 10
     store.label(a, 1, ANNA)
     clock.now += 10
-    assert store.labels([1]) == [LabelChange(a, "a", 1, "anna", start + 10), LabelChange(b, "b", 0, "anna", start)]
-    assert store.labels([2]) == []
+    assert list(store.labels([1]).items()) == [("a", 1), ("b", 0)]
+    assert store.labels([1], since=start + 10) == {"a": 1}
+    assert store.labels([2]) == {}
     store.undo(b, ANNA)
-    assert [one.number for one in store.labels([1])] == [a]
-    assert store.label_changes([1], start + 10) == [
-        LabelChange(a, "a", 1, "anna", start + 10),
-        LabelChange(b, "b", None, None, start + 20),
-    ]
+    assert store.labels([1]) == {"a": 1}
+    assert store.labels([1], since=start + 10) == {"a": 1, "b": None}
+    assert store.labels([1], since=start + 20) == {"b": None}
 
 
 def test_items_are_listed_in_the_order_of_review(store: ReviewStore, database: Database) -> None:

@@ -81,9 +81,9 @@ class SessionStore:
         if len(cookie) > LONGEST_COOKIE:
             return None
         is_live = (sessions.c.digest == _digest(cookie)) & (sessions.c.expires_at >= time.time())
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(sessions).where(is_live)).one_or_none()
-        return None if row is None else Session(row.digest, cookie.partition(".")[0], row.csrf)
+        for row in self._database.fetch(sa.select(sessions).where(is_live)):
+            return Session(row.digest, cookie.partition(".")[0], row.csrf)
+        return None
 
     def end(self, cookie: str) -> None:
         """End the session of a cookie."""

@@ -4,7 +4,7 @@ Times are seconds since 1970, UTC.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -167,6 +167,11 @@ class Database:
         with self._translate_errors(DatabaseReadError), engine.connect() as connection:
             yield connection
 
+    def fetch(self, query: sa.Select[Any]) -> Sequence[Any]:
+        """Return all rows of a query."""
+        with self.read() as connection:
+            return connection.execute(query).all()
+
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """Write in one transaction, which is on disk afterwards; an exception undoes all of it."""
@@ -178,8 +183,8 @@ class Database:
     @property
     def audit_seed(self) -> int:
         """Random seed of the audits: nobody who chooses ids can know which of them will be audited."""
-        with self.read() as connection:
-            return int(connection.execute(sa.select(settings.c.value).where(settings.c.name == "seed")).scalar_one())
+        ((seed,),) = self.fetch(sa.select(settings.c.value).where(settings.c.name == "seed"))
+        return int(seed)
 
     def close(self) -> None:
         """Close all connections."""

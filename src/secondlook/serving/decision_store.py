@@ -145,9 +145,7 @@ class DecisionStore:
     def find_review(self, number: int) -> FoundReview | None:
         """Return the review of a decision; None if there is none to be made."""
         query = sa.select(reviews.c.label, reviews.c.reviewer, reviews.c.reviewed_at).where(reviews.c.number == number)
-        with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else FoundReview(*row)
+        return next((FoundReview(*row) for row in self._database.fetch(query)), None)
 
     def deploy(self, policy: Policy, audit: float | None) -> Deployment:
         """Put a policy in force, and return its deployment: the present one if nothing changes."""
@@ -164,24 +162,21 @@ class DecisionStore:
 
     def latest_deployment(self) -> Deployment | None:
         """Return the deployment in force; None before the first one."""
-        with self._database.read() as connection:
-            number = connection.execute(sa.select(sa.func.max(deployments.c.number))).scalar()
+        ((number,),) = self._database.fetch(sa.select(sa.func.max(deployments.c.number)))
         return None if number is None else self.find_deployment(number)
 
     def find_deployment(self, number: int) -> Deployment:
         """Return a deployment by its number."""
         if number not in self._deployments:
-            with self._database.read() as connection:
-                row = connection.execute(sa.select(deployments).where(deployments.c.number == number)).one()
+            (row,) = self._database.fetch(sa.select(deployments).where(deployments.c.number == number))
             policy = Policy.model_validate_json(row.policy)
             self._deployments[number] = Deployment(number, policy, row.audit, row.deployed_at)
         return self._deployments[number]
 
     def list_deployments(self) -> list[Deployment]:
         """Return all deployments, oldest first."""
-        with self._database.read() as connection:
-            numbers = connection.execute(sa.select(deployments.c.number).order_by(deployments.c.number)).scalars().all()
-        return [self.find_deployment(number) for number in numbers]
+        rows = self._database.fetch(sa.select(deployments.c.number).order_by(deployments.c.number))
+        return [self.find_deployment(number) for (number,) in rows]
 
     def find_audits(self, policy: Policy) -> dict[int, float | None]:
         """Return the numbers of all deployments of a policy, each with its fraction of audits."""
@@ -199,8 +194,7 @@ class DecisionStore:
                 .order_by(decisions.c.number)
                 .limit(block)
             )
-            with self._database.read() as connection:
-                found = [make_stored_decision(row) for row in connection.execute(query).mappings()]
+            found = [make_stored_decision(row._mapping) for row in self._database.fetch(query)]
             if found:
                 yield found
                 after = found[-1].number
@@ -223,11 +217,9 @@ class DecisionStore:
     def identify(self, number: int) -> str | None:
         """Return a digest of the decision with a number and of its database; None if there is none."""
         columns = (decisions.c.id, decisions.c.digest, decisions.c.decided_at)
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(*columns).where(decisions.c.number == number)).first()
-        if row is None:
-            return None
-        return hashlib.sha256(json.dumps([self._database.audit_seed, number, *row]).encode()).hexdigest()
+        for row in self._database.fetch(sa.select(*columns).where(decisions.c.number == number)):
+            return hashlib.sha256(json.dumps([self._database.audit_seed, number, *row]).encode()).hexdigest()
+        return None
 
 
 def make_stored_decision(row: Mapping[Any, Any]) -> StoredDecision:
@@ -263,12 +255,7 @@ def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Seque
     rows: dict[sa.Table, list[dict[str, Any]]] = {
         decisions: [vars(row) for row in stored],
         reviews: [
-            {
-                "number": row.number,
-                "confidence": row.confidence,
-                "likely": one.decision.likely,
-                "views": one.decision.views,
-            }
+            {name: getattr(one.decision, name) for name in ("confidence", "likely", "views")} | {"number": row.number}
             for row, one in due
         ],
         images: [

@@ -67,7 +67,7 @@ class LiveDeployment:
         return detail_decisions(self.options, preds, audit_seed=self.audit_seed)
 
 
-_Result = StoredOutcome | RequestError
+_Result = StoredOutcome | Exception
 _Future = asyncio.Future[_Result]
 
 
@@ -153,18 +153,17 @@ class DecisionWorker:
         loop = asyncio.get_running_loop()
         futures: list[_Future] = [loop.create_future() for _ in images]
         try:
-            admission = loop.run_in_executor(self._decoders, self._admit, images, futures)
+            self._decoders.submit(self._admit, images, futures)
         except RuntimeError:  # after `stop`
             message = "the service is stopping; send the request again in a moment."
             raise RequestError(503, "stopping", message, headers={"Retry-After": "5"}) from None
         self.waiting += len(images)
         try:
-            await admission
             results = [await future for future in futures]
         finally:
             self.waiting -= len(images)
         for result in results:
-            if isinstance(result, RequestError):
+            if isinstance(result, Exception):
                 raise result
         return [result for result in results if isinstance(result, StoredOutcome)]
 
@@ -182,12 +181,18 @@ class DecisionWorker:
             )
 
     def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[_Future]) -> None:
-        """Decode the images of a request and hand them to the next stage, all of them or none.
+        """Decode the images of a request and hand them to the next stage, all of them or none."""
+        try:
+            prepared = self._decoder.prepare(images)
+            self._check_stored(prepared, images)
+            self._submit(images, prepared, futures)
+        except Exception as error:  # noqa: BLE001 - whatever fails, the next request may not
+            _deliver([(future, error) for future in futures])
 
-        An image whose id is in work already waits for the same decision.
-        """
-        prepared = self._decoder.prepare(images)
-        self._check_stored(prepared, images)
+    def _submit(
+        self, images: Sequence[SubmittedImage], prepared: Sequence[PreparedImage], futures: Sequence[_Future]
+    ) -> None:
+        """Hand decoded images to the next stage; one whose id is in work already waits for the same decision."""
         with self._changed:
             for one in prepared:  # before any of them is handed on
                 if one.id in self._in_work:
@@ -323,26 +328,34 @@ class DecisionWorker:
         self._answer(jobs, [make_request_error(error)] * len(jobs))
 
     def _answer(self, jobs: Sequence[_Job], results: Sequence[_Result]) -> None:
-        """Give the results of images to who waits for them, in one call per event loop; later results do not count."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Result]]] = {}
+        """Give the results of images to who waits for them; later results do not count."""
+        answers: list[tuple[_Future, _Result]] = []
         with self._changed:
             for job, result in zip(jobs, results, strict=True):
                 if self._in_work.get(job.id) is not job:
                     continue
                 del self._in_work[job.id]
                 for future in job.waiting:
-                    by_loop.setdefault(future.get_loop(), []).append((future, result))
+                    answers.append((future, result))
                     if isinstance(result, StoredOutcome):
                         result = result._replace(replayed=True)  # for the others, it is there already
-        for loop, answers in by_loop.items():
-            with suppress(RuntimeError):  # the loop is closed: the server gave the requests up
-                loop.call_soon_threadsafe(_set_results, answers)
+        _deliver(answers)
 
 
-def _set_results(answers: Sequence[tuple[_Future, _Result]]) -> None:
+def _deliver(answers: Sequence[tuple[_Future, _Result]]) -> None:
+    """Set the results of futures in one call per event loop, which is woken up once."""
+
+    def set_results(ready: Sequence[tuple[_Future, _Result]]) -> None:
+        for future, result in ready:
+            if not future.done():  # else the request was canceled
+                future.set_result(result)
+
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Result]]] = {}
     for future, result in answers:
-        if not future.done():  # else the request was canceled
-            future.set_result(result)
+        by_loop.setdefault(future.get_loop(), []).append((future, result))
+    for loop, ready in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: the server gave the requests up
+            loop.call_soon_threadsafe(set_results, ready)
 
 
 def make_request_error(error: Exception) -> RequestError:

@@ -7,7 +7,7 @@ Requests and responses are JSON, or JSON followed by binary tensors. Whatever a 
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -39,30 +39,22 @@ LENGTH_BYTES = 4
 """Each element of a binary BYTES tensor follows its length, a little-endian uint32."""
 
 
-@dataclass(frozen=True)
-class OutputTensor:
-    """One output of the model: a value per image."""
-
-    datatype: str
-    read: Callable[[StoredDecision], str | float | bool | None]
-    """Returns the value of one decision; None for a number that is unknown."""
-
-
-OUTPUT_TENSORS: Mapping[str, OutputTensor] = {
-    "label": OutputTensor("INT64", lambda decision: decision.label),
-    "class": OutputTensor("BYTES", lambda decision: decision.class_name or ""),
-    "confidence": OutputTensor("FP64", lambda decision: decision.confidence),
-    "accept": OutputTensor("BOOL", lambda decision: decision.accept),
-    "low": OutputTensor("FP64", lambda decision: decision.low),
-    "high": OutputTensor("FP64", lambda decision: decision.high),
-    "looks": OutputTensor("INT64", lambda decision: decision.looks),
-    "id": OutputTensor("BYTES", lambda decision: decision.id),
+OUTPUT_TENSORS = {
+    "label": "INT64",
+    "class": "BYTES",
+    "confidence": "FP64",
+    "accept": "BOOL",
+    "low": "FP64",
+    "high": "FP64",
+    "looks": "INT64",
+    "id": "BYTES",
 }
+"""Datatypes of the outputs of the model, which have a value per image."""
 INFER_DESCRIPTION = (
     "Input `image`: BYTES [n] image files (base64 in JSON), or pixels UINT8 or FP32 in [0, 1] [n, H, W, 1 or 3]. "
     "`parameters.ids`: a list of n unique ids, which make the request safe to repeat; for one image, also the header "
     "`Idempotency-Key`. Outputs: "
-    + ", ".join(f"`{name}` {output.datatype}" for name, output in OUTPUT_TENSORS.items())
+    + ", ".join(f"`{name}` {datatype}" for name, datatype in OUTPUT_TENSORS.items())
     + ", each [n]. `low` and `high` are null, or NaN as binary data, after a single look."
 )
 BINARY = {"type": "string", "format": "binary", "description": f"JSON of {HEADER_LENGTH} bytes, then tensors."}
@@ -100,7 +92,7 @@ def make_inference_router(service: "Service") -> APIRouter:
             "platform": MODEL_NAME,
             "inputs": [{"name": INPUT_NAME, "datatype": "BYTES", "shape": [-1]}],
             "outputs": [
-                {"name": each, "datatype": output.datatype, "shape": [-1]} for each, output in OUTPUT_TENSORS.items()
+                {"name": each, "datatype": datatype, "shape": [-1]} for each, datatype in OUTPUT_TENSORS.items()
             ],
         }
 
@@ -346,11 +338,10 @@ def format_inference_response(
     """Return the headers and the body of a response with the requested outputs."""
     tensors, contents = [], []
     for name, is_binary in request.outputs.items():
-        output = OUTPUT_TENSORS[name]
-        values = [output.read(decision) for decision in decisions]
-        tensor: dict[str, Any] = {"name": name, "datatype": output.datatype, "shape": [len(values)]}
+        values = [one.class_name or "" if name == "class" else getattr(one, name) for one in decisions]
+        tensor: dict[str, Any] = {"name": name, "datatype": OUTPUT_TENSORS[name], "shape": [len(values)]}
         if is_binary:
-            contents.append(_encode_values(values, output.datatype))
+            contents.append(_encode_values(values, OUTPUT_TENSORS[name]))
             tensor["parameters"] = {"binary_data_size": len(contents[-1])}
         else:
             tensor["data"] = values

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -116,7 +116,7 @@ def configure_logging(*, quiet: bool = False) -> Iterator[None]:
     root.handlers = [handler]
     for logger in loggers:
         logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    warnings.showwarning = _log_warning
+    warnings.showwarning = _log_warning  # type: ignore[assignment]  # is given nothing by name
     threading.excepthook = _log_thread_exception
     try:
         yield
@@ -126,14 +126,7 @@ def configure_logging(*, quiet: bool = False) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _log_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _log_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
     """Log a warning instead of `warnings.showwarning`."""
     fields = {"category": category.__name__, "reason": str(message), "where": f"{filename}:{lineno}"}
     LOGGER.warning("warning", extra=fields)

@@ -16,7 +16,7 @@ from secondlook.serving.pages import render_page
 from secondlook.serving.request_images import fit_image
 from secondlook.serving.responses import RequestError
 from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport, parse_label_file
-from secondlook.serving.review_store import QueueState, ReviewCounts, ReviewItem, ReviewPace
+from secondlook.serving.review_store import QueueState, ReviewCounts, ReviewItem, ReviewPace, make_unknown_error
 from secondlook.serving.tokens import Principal
 from secondlook.sources import read_image
 from secondlook.views import apply_view
@@ -94,19 +94,6 @@ class UndoBody(ProgressBody):
     item: ReviewBody
 
 
-class ClassesBody(BaseModel):
-    """All classes, in the order of their indices."""
-
-    classes: list[str] | None = Field(description="Names; null if they are unknown.")
-
-
-class ImportedBody(BaseModel):
-    """What became of labels that were sent."""
-
-    labels: int = Field(description="Number of labels.")
-    new: int = Field(description="Number of labels that were not known before.")
-
-
 class LeaseRequest(BaseModel):
     """How many images a reviewer wants to have."""
 
@@ -142,10 +129,9 @@ def _add_queue(router: APIRouter, service: "Service") -> None:
     def describe_progress(principal: Principal) -> ProgressBody:
         return ProgressBody(counts=reviews.counts(), pace=reviews.pace(principal.session))
 
-    @router.get("/v1/review/classes", summary="All classes", dependencies=[reviewer])
-    def list_classes() -> ClassesBody:
-        names = find_class_names(service)
-        return ClassesBody(classes=None if names is None else list(names))
+    @router.get("/v1/review/classes", summary="The names of all classes; null if unknown", dependencies=[reviewer])
+    def list_classes() -> dict[str, tuple[str, ...] | None]:
+        return {"classes": find_class_names(service)}
 
     @router.post("/v1/review/lease", summary="Get images to review, and keep those that one has")
     def lease(request: LeaseRequest, principal: Annotated[Principal, reviewer]) -> LeaseBody:
@@ -237,11 +223,11 @@ def _add_files(router: APIRouter, service: "Service") -> None:
         summary="Import labels from a CSV or Parquet file, or from Label Studio",
         openapi_extra={"requestBody": {"required": True, "content": {"text/csv": {}, "application/json": {}}}},
     )
-    async def import_reviews(request: Request, principal: Annotated[Principal, reviewer]) -> ImportedBody:
+    async def import_reviews(request: Request, principal: Annotated[Principal, reviewer]) -> dict[str, int]:
         content = await request.body()
         labels = await run_in_threadpool(parse_label_file, content, find_class_names(service))
         new = await run_in_threadpool(service.reviews.add_labels, labels, principal.name)
-        return ImportedBody(labels=len(labels), new=new)
+        return {"labels": len(labels), "new": new}
 
 
 def find_class_names(service: "Service") -> tuple[str, ...] | None:
@@ -281,7 +267,7 @@ def describe_item(item: ReviewItem, names: tuple[str, ...] | None) -> ReviewBody
 def check_number(number: int) -> int:
     """Return the number of an image, or raise an error for one that cannot be."""
     if not 0 < number < MAX_NUMBER:
-        raise RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
+        raise make_unknown_error(number)
     return number
 
 

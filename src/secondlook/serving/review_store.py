@@ -92,17 +92,6 @@ class ReviewPace(BaseModel):
     everyone: float | None
 
 
-class LabelChange(NamedTuple):
-    """A label that a reviewer gave an image, or took back."""
-
-    number: int
-    id: str
-    label: int | None
-    """The class; None for a label that was taken back."""
-    reviewer: str | None
-    changed_at: float
-
-
 class NewLabel(NamedTuple):
     """A label from outside, and where it was found."""
 
@@ -203,8 +192,7 @@ class ReviewStore:
             .order_by(reviews.c.reviewed_at.desc(), reviews.c.number.desc())
             .limit(1)
         )
-        with self._database.read() as connection:
-            return connection.execute(query).scalar()
+        return next((number for (number,) in self._database.fetch(query)), None)
 
     def counts(self) -> ReviewCounts:
         """Count the images by what became of them."""
@@ -213,18 +201,16 @@ class ReviewStore:
             sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
             for name, condition in [*IN_STATE.items(), ("leased", is_leased)]
         ]
-        with self._database.read() as connection:
-            return ReviewCounts(**connection.execute(sa.select(*totals)).mappings().one())
+        (row,) = self._database.fetch(sa.select(*totals))
+        return ReviewCounts(**row._mapping)
 
     def pace(self, owner: str) -> ReviewPace:
         """Return how fast an owner, and everyone together, reviews."""
         recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
         # Imported labels have no owner, and say nothing about the time that people need.
-        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(
-            recent, reviews.c.lease_owner.is_not(None)
-        )
-        with self._database.read() as connection:
-            found = connection.execute(query).all()
+        owned = reviews.c.lease_owner.is_not(None)
+        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned)
+        found = self._database.fetch(query)
         own = compute_pace([at for by, at in found if by == owner])
         return ReviewPace(own=own, everyone=compute_pace([at for _, at in found]))
 
@@ -233,23 +219,20 @@ class ReviewStore:
         with self._database.read() as connection:
             found = _read_items(connection, [number])
         if not found:
-            raise _make_unknown_error(number)
+            raise make_unknown_error(number)
         return found[0]
 
     def read_image(self, number: int) -> StoredImage | None:
         """Return the stored file of an image; None if there is none."""
         query = sa.select(images.c.media_type, images.c.content).where(images.c.number == number)
-        with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else StoredImage(row.media_type, bytes(row.content))
+        return next((StoredImage(kind, bytes(content)) for kind, content in self._database.fetch(query)), None)
 
     def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[ReviewItem]]:
         """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
         chosen = [IN_STATE[state] for state in states]
         query = sa.select(reviews.c.number).where(sa.or_(*chosen))
         order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
-        with self._database.read() as connection:
-            numbers = list(connection.execute(query.order_by(*order)).scalars())
+        numbers = [number for (number,) in self._database.fetch(query.order_by(*order))]
         for start in range(0, len(numbers), block):
             wanted = numbers[start : start + block]
             with self._database.read() as connection:
@@ -270,26 +253,16 @@ class ReviewStore:
                 connection.execute(update, numbered)
         return len(changed)
 
-    def labels(self, deployment_numbers: Sequence[int]) -> list[LabelChange]:
-        """Return the labels of all images that some deployments decided about, in the order of the stream."""
-        return self._read_labels(deployment_numbers, reviews.c.label.is_not(None), reviews.c.number)
+    def labels(self, deployment_numbers: Sequence[int], *, since: float | None = None) -> dict[str, int | None]:
+        """Return the labels of images that some deployments decided about, by id.
 
-    def label_changes(self, deployment_numbers: Sequence[int], since: float) -> list[LabelChange]:
-        """Return the labels that were given or taken back at a time or later, oldest first.
-
-        Clocks of instances differ: ask again for the last minutes, and compare.
+        With `since`, those that were given or taken back (None) at that time or later. Clocks of instances differ: ask
+        again for the last minutes, and compare.
         """
-        order = (reviews.c.reviewed_at, reviews.c.number)
-        return self._read_labels(deployment_numbers, reviews.c.reviewed_at >= since, *order)
-
-    def _read_labels(
-        self, deployment_numbers: Sequence[int], condition: sa.ColumnElement[bool], *order: sa.ColumnElement[Any]
-    ) -> list[LabelChange]:
-        columns = (reviews.c.number, decisions.c.id, reviews.c.label, reviews.c.reviewer, reviews.c.reviewed_at)
-        query = sa.select(*columns).join(decisions, decisions.c.number == reviews.c.number)
-        chosen = query.where(decisions.c.deployment.in_(deployment_numbers), condition).order_by(*order)
-        with self._database.read() as connection:
-            return [LabelChange(*row) for row in connection.execute(chosen)]
+        condition = reviews.c.label.is_not(None) if since is None else reviews.c.reviewed_at >= since
+        query = sa.select(decisions.c.id, reviews.c.label).join(decisions, decisions.c.number == reviews.c.number)
+        chosen = query.where(decisions.c.deployment.in_(deployment_numbers), condition).order_by(reviews.c.number)
+        return dict(tuple(row) for row in self._database.fetch(chosen))
 
     def remove_expired(self, keep: float) -> int:
         """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many.
@@ -317,6 +290,11 @@ class ReviewStore:
                 f"image {row['number']} is with another reviewer now, since nothing was heard from this one for "
                 f"{self.lease_seconds:g} seconds; go on with the next image.",
             )
+
+
+def make_unknown_error(number: int) -> RequestError:
+    """Return the error of a number that no image of the queue has."""
+    return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
 
 
 def compute_pace(times: Sequence[float]) -> float | None:
@@ -348,7 +326,7 @@ def _read_items(connection: sa.Connection, numbers: Sequence[int]) -> list[Revie
 def _read_state(connection: sa.Connection, number: int) -> "RowMapping":
     row = connection.execute(SELECT_STATE.where(reviews.c.number == number)).mappings().first()
     if row is None:
-        raise _make_unknown_error(number)
+        raise make_unknown_error(number)
     return row
 
 
@@ -363,9 +341,8 @@ def _read_states_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[st
 def _is_new(new: NewLabel, row: "RowMapping | None") -> bool:
     """Whether a label from outside changes something; raise an error if it cannot be recorded."""
     if row is None:
-        raise RequestError(
-            422, "unknown_id", f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
-        )
+        message = f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
+        raise RequestError(422, "unknown_id", message)
     if row["label"] not in (None, new.label):
         raise RequestError(
             409,
@@ -374,10 +351,6 @@ def _is_new(new: NewLabel, row: "RowMapping | None") -> bool:
             "or let the reviewer take the label back.",
         )
     return row["label"] is None
-
-
-def _make_unknown_error(number: int) -> RequestError:
-    return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
 
 
 def _make_reviewed_error(row: "RowMapping") -> RequestError:
@@ -417,7 +390,7 @@ def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
         others = {number: None for number in audits if number not in audited}
         # Before the images: a service that runs may store and label further ones meanwhile.
         found = ReviewStore(database, options.lease_seconds).labels(list(audited))
-        labels = {one.id: one.label for one in found if one.label is not None}
+        labels = {id_: label for id_, label in found.items() if label is not None}
         tables = tuple(rows for _, rows in store.iter_score_tables(policy, audited))
         left_out = sum(len(rows) for _, rows in store.iter_score_tables(policy, others))
         if not tables:

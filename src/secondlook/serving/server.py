@@ -121,36 +121,26 @@ def create_app(service: Service) -> FastAPI:
     for make_router in ROUTERS:
         app.include_router(make_router(service))
     app.router.routes.insert(0, make_decide_route(service))
-    app.add_exception_handler(SecondLookError, _handle_error)
-    app.add_exception_handler(HTTPException, _handle_http_error)
-    app.add_exception_handler(RequestValidationError, _handle_invalid_request)
+    for kind in (SecondLookError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, answer_error)
     # The last one that is added is the first that a request comes to.
     app.add_middleware(RequestLimits, options=service.options)
     app.add_middleware(RequestLog, metrics=service.metrics)
     return app
 
 
-def format_error(request: Request, error: RequestError) -> Response:
+async def answer_error(request: Request, error: Exception) -> Response:
     """Return an error as JSON, in the form that the protocol of the route has."""
-    content = error.encode(request.url.path)
-    return Response(content, status_code=error.status, media_type="application/json", headers=error.headers)
-
-
-async def _handle_error(request: Request, error: Exception) -> Response:
-    return format_error(request, make_request_error(error))
-
-
-async def _handle_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "registered for it"
-    code, message = CODES.get(error.status_code, "invalid"), f"{error.detail.rstrip('.')}."
-    return format_error(request, RequestError(error.status_code, code, message, headers=error.headers))
-
-
-async def _handle_invalid_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError), "registered for it"
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return format_error(request, RequestError(422, "invalid", f"{where}: {first['msg'].rstrip('.')}."))
+    if isinstance(error, HTTPException):
+        code, message = CODES.get(error.status_code, "invalid"), f"{error.detail.rstrip('.')}."
+        error = RequestError(error.status_code, code, message, headers=error.headers)
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        error = RequestError(422, "invalid", f"{where}: {first['msg'].rstrip('.')}.")
+    made = make_request_error(error)
+    content = made.encode(request.url.path)
+    return Response(content, status_code=made.status, media_type="application/json", headers=made.headers)
 
 
 def make_server(

@@ -93,18 +93,6 @@ class Service:
 
 
 @contextmanager
-def _lock_folder(data_dir: Path) -> Iterator[None]:
-    """Hold the data folder; another instance that uses it is an error."""
-    with shared_lock(data_dir / LOCK_FILE) as was_alone:
-        if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
-            raise ServingError(
-                f"another service runs with the data folder {str(data_dir)!r}; stop it, or choose another folder: "
-                "several instances share a PostgreSQL database, each with a folder of its own."
-            )
-        yield
-
-
-@contextmanager
 def open_service(
     policy: str | Path, options: ServiceOptions, *, classifier: object = None, device: str = "auto"
 ) -> Iterator[Service]:
@@ -118,7 +106,12 @@ def open_service(
         raise ServingError(
             f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}; choose another one."
         ) from None
-    with _lock_folder(options.data_dir):
+    with shared_lock(options.data_dir / LOCK_FILE) as was_alone:
+        if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
+            raise ServingError(
+                f"another service runs with the data folder {str(options.data_dir)!r}; stop it, or choose another "
+                "folder: several instances share a PostgreSQL database, each with a folder of its own."
+            )
         service = Service(options, open_database(options.data_dir, options.database), decider)
         service.start()
         try:

@@ -1,10 +1,12 @@
 """Access tokens: who may use the service, and what for. Only hashes are kept, in a file of the data folder."""
 
+import builtins
 import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
@@ -99,25 +101,20 @@ class TokenFile:
         id_ = secrets.token_hex(6)
         token = f"sl_{id_}_{secrets.token_urlsafe(32)}"
         record = TokenRecord(id=id_, name=name, role=role, hash=self._hasher.hash(token), created_at=time.time())
-
-        def append(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+        with self._edit() as records:
             if any(one.name == name for one in records):
                 raise ServingError(f"there is a token for {name!r} already; remove it first, or choose another name.")
-            return (*records, record)
-
-        self._change(append)
+            records.append(record)
         return token
 
     def remove(self, name: str) -> None:
         """Remove a token; whoever uses it, or is logged in by it, is refused from now on."""
-
-        def drop(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
-            if all(one.name != name for one in records):
+        with self._edit() as records:
+            found = [one for one in records if one.name == name]
+            if not found:
                 known = ", ".join(repr(one.name) for one in records) or "none"
                 raise ServingError(f"there is no token for {name!r} in {str(self.path)!r}; there are: {known}.")
-            return tuple(one for one in records if one.name != name)
-
-        self._change(drop)
+            records.remove(found[0])
 
     def list(self) -> list[TokenRecord]:
         """Return all tokens, oldest first."""
@@ -160,11 +157,14 @@ class TokenFile:
         """Return what a token is remembered by: without the key, which never leaves the process, it tells nothing."""
         return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
-    def _change(self, change: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
+    @contextmanager
+    def _edit(self) -> "Iterator[builtins.list[TokenRecord]]":
+        """Yield all tokens to be changed, and write them."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.path.with_suffix(".lock")):
-            changed = TokenRecords(tokens=change(tuple(self._read().values())))
-            content = changed.model_dump_json(indent=2).encode() + b"\n"
+            records = [*self._read().values()]
+            yield records
+            content = TokenRecords(tokens=tuple(records)).model_dump_json(indent=2).encode() + b"\n"
 
             def write_private(file: BinaryIO) -> None:
                 Path(file.name).chmod(0o600)  # before the first byte is in it

@@ -19,7 +19,7 @@ from secondlook.policies import Policy
 from secondlook.report import describe_plots, describe_timeline
 from secondlook.serving.database import Database, StorageError, decisions, settings
 from secondlook.serving.decision_store import DecisionStore, Deployment
-from secondlook.serving.review_store import LabelChange, ReviewStore
+from secondlook.serving.review_store import ReviewStore
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
@@ -39,8 +39,8 @@ SILENT_SECONDS = 60.0
 """A database that did not respond for so long is taken for lost."""
 TIDY_SECONDS = 60.0
 NO_REFERENCE = (
-    "The policy does not tell how its calibration images looked, as those of earlier versions do not, so that changes "
-    "cannot be noticed. Calibrate again, and put the new policy in force."
+    "The policy does not tell how its calibration images looked, so that changes cannot be noticed. Calibrate again, "
+    "and put the new policy in force."
 )
 
 logger = logging.getLogger("secondlook.serving")
@@ -93,10 +93,8 @@ class Activity:
         with self._database.read() as connection:
             last = connection.execute(sa.select(sa.func.max(decisions.c.number))).scalar() or 0
             is_new = (decisions.c.number > self.newest) & (decisions.c.number <= last)
-            columns = (decisions.c.deployment, minute, *sums)
-            rows = connection.execute(
-                sa.select(*columns).where(is_new).group_by(decisions.c.deployment, "minute")
-            ).all()
+            query = sa.select(decisions.c.deployment, minute, *sums).where(is_new)
+            rows = connection.execute(query.group_by(decisions.c.deployment, "minute")).all()
             is_recent = decisions.c.decided_at > now - MINUTE
             recent = connection.execute(sa.select(sa.func.count()).select_from(decisions).where(is_recent)).scalar()
         self.last_minute = recent or 0
@@ -148,16 +146,23 @@ class StreamMonitor:
         return True
 
     def read_labels(self) -> None:
-        """Take over labels that were given or taken back since the last time."""
-        deployments = list(self._store.find_audits(self._policy))
-        now, is_due = time.time(), time.monotonic() - self._compared_at > COMPARE_SECONDS
-        if is_due or self._labels_read_at is None:
-            self._set_labels(self._reviews.labels(deployments), are_all=True)
-            self._compared_at = time.monotonic()
-        else:
+        """Take over labels that were given or taken back since the last time; from time to time, compare all."""
+        now, since = time.time(), None
+        if self._labels_read_at is not None and time.monotonic() - self._compared_at <= COMPARE_SECONDS:
             since = self._labels_read_at - OVERLAP_SECONDS
-            self._set_labels(self._reviews.label_changes(deployments, since), are_all=False)
+        known = {audit.id: audit.label for audit in self.monitor.audited}
+        found = self._reviews.labels(list(self._store.find_audits(self._policy)), since=since)
+        labels: dict[str, int | None] = dict.fromkeys(known) if since is None else {}
+        # Images that came since the last block are not known to the monitor yet; their labels are read again.
+        labels |= {id_: label for id_, label in found.items() if id_ in known}
+        changed = {id_: label for id_, label in labels.items() if label != known[id_]}
+        if changed:
+            self.monitor.remove_labels(changed)
+            self.monitor.add_labels({id_: label for id_, label in changed.items() if label is not None})
+            self._is_saved, self.revision = False, self.revision + 1
         self._labels_read_at = now
+        if since is None:
+            self._compared_at = time.monotonic()
 
     def save(self) -> None:
         """Write the state, unless it is written already."""
@@ -184,18 +189,6 @@ class StreamMonitor:
                 if read is not None and self._store.identify(read.size) == read.digest:
                     return monitor, read.size
         return Monitor(self._policy), 0
-
-    def _set_labels(self, found: list[LabelChange], *, are_all: bool) -> None:
-        """Give audits the labels that were found; if these are all, others have none."""
-        known = {audit.id: audit.label for audit in self.monitor.audited}
-        # Images that came since the last block are not known to the monitor yet; their labels are read again.
-        labels: dict[str, int | None] = dict.fromkeys(known) if are_all else {}
-        labels |= {one.id: one.label for one in found if one.id in known}
-        changed = {id_: label for id_, label in labels.items() if label != known[id_]}
-        if changed:
-            self.monitor.remove_labels(changed)
-            self.monitor.add_labels({id_: label for id_, label in changed.items() if label is not None})
-            self._is_saved, self.revision = False, self.revision + 1
 
 
 class Watcher:
