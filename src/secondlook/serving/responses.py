@@ -40,7 +40,9 @@ class DecisionBody(BaseModel):
 
     id: str = Field(description="Id of the image: the one that was sent, or a new one.")
     label: int = Field(description="Index of the predicted class, whether accepted or not.")
-    labels: tuple[int, ...] | None = Field(description="The top-k classes, where the policy predicts several.")
+    labels: tuple[int, ...] | None = Field(
+        default=None, description="The top-k classes, where the policy predicts several."
+    )
     class_name: str | None = Field(
         validation_alias=AliasChoices("class", "class_name"),
         serialization_alias="class",
