@@ -12,7 +12,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 from tests.predictions.conftest import CountingFunction as Counting
 
 VIEWS = "identity hflip"
@@ -49,11 +49,19 @@ def test_interrupted_collecting_loses_at_most_one_chunk(
     counting: Counting, images: Array, tmp_path: Path, at: int
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        collect(Interrupted(counting, at).load(), images, VIEWS, store=tmp_path / "interrupted", batch_size=BATCH)
+        collect(
+            Interrupted(counting, at).load(),
+            images,
+            VIEWS,
+            store=tmp_path / "interrupted",
+            execution=Execution(batch_size=BATCH),
+        )
     done, counting.images = counting.images, 0
-    resumed = collect(counting.load(), images, VIEWS, store=tmp_path / "interrupted", batch_size=BATCH)
+    resumed = collect(
+        counting.load(), images, VIEWS, store=tmp_path / "interrupted", execution=Execution(batch_size=BATCH)
+    )
     assert 0 <= done + counting.images - 2 * len(images) < 16
-    whole = collect(counting.load(), images, VIEWS, store=tmp_path / "whole", batch_size=BATCH)
+    whole = collect(counting.load(), images, VIEWS, store=tmp_path / "whole", execution=Execution(batch_size=BATCH))
     np.testing.assert_array_equal(resumed.logits, whole.logits)
     assert read_files(tmp_path / "interrupted") == read_files(tmp_path / "whole")
 
@@ -90,5 +98,5 @@ def test_full_disk_while_saving_names_the_path(
     with monkeypatch.context() as full_disk:
         full_disk.setattr(Path, "open", open_or_fail)
         with pytest.raises(PredictionsError, match=rf"{re.escape(str(store))}.*No space left"):
-            collect(counting.load(), images, VIEWS, store=store, batch_size=BATCH)
+            collect(counting.load(), images, VIEWS, store=store, execution=Execution(batch_size=BATCH))
     assert collect(counting.load(), images, VIEWS, store=store).n_images == 50

@@ -22,7 +22,7 @@ PARENT = """
 import os, sys, time
 import numpy as np, pyarrow.parquet
 from secondlook.classifiers import load_classifier
-from secondlook.predictions import batching, collect
+from secondlook.predictions import Execution, batching, collect
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.views import apply_view
 
