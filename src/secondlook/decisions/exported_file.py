@@ -24,7 +24,6 @@ from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, 
 from secondlook.decisions.looking import LookedGroup
 from secondlook.decisions.plan import (
     OUTPUT_BYTES,
-    Binding,
     LookedChunk,
     choose_class_names,
     take_first_views,
@@ -32,7 +31,7 @@ from secondlook.decisions.plan import (
 from secondlook.decisions.policy_classifier import split_members
 from secondlook.errors import ClassifierError, DecisionError, reject_failures, shorten_reason
 from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
-from secondlook.policies import Policy, check_threshold_transfers
+from secondlook.policies import Binding, Policy, check_threshold_transfers
 from secondlook.predictions import (
     BatchSize,
     DecodedChunk,

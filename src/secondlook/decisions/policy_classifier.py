@@ -58,7 +58,7 @@ def resolve_classifier(
     if not allow_mismatch:
         policy.check(classifier)
     mismatch = policy.find_mismatch(classifier)
-    return ResolvedClassifier(classifier, None if mismatch is None else mismatch.reason)
+    return ResolvedClassifier(classifier, None if mismatch is None else mismatch.fault)
 
 
 def can_load_classifier(policy: Policy) -> bool:

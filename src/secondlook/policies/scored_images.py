@@ -25,8 +25,10 @@ from secondlook.metrics import count_for_coverage, rank
 from secondlook.policies.guarantee import Calibration
 from secondlook.policies.policy import Policy, select_schedule_views
 from secondlook.policies.reference import Reference, make_reference
-from secondlook.policies.schedule import Looks, Schedule, check_adaptive_method
-from secondlook.policies.schedule_fit import (
+from secondlook.policies.schedule import (
+    Looks,
+    Schedule,
+    check_adaptive_method,
     check_confidence_range,
     check_image_count,
     check_view_count,
