@@ -68,10 +68,7 @@ def collect_ensemble() -> None:
 
 
 def score_adaptively() -> None:
-    """Score by an adaptive policy, and save every incomplete chunk after each batch; for forked processes only."""
-    from secondlook.predictions import chunks
-
-    chunks.SAVE_SECONDS = -1
+    """Score by an adaptive policy; for forked processes only."""
     run_command(*ADAPTIVE_SCORE.split(), "scores.jsonl", "--per-view")
 
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, describe_image_fault
 from secondlook.errors import ViewError
-from secondlook.sources import open_source
-from secondlook.views.operations import (
+from secondlook.operations import (
     Blur,
     Copy,
     Filter,
@@ -20,6 +19,7 @@ from secondlook.views.operations import (
     Warp,
     rounds_at_most_once,
 )
+from secondlook.sources import open_source
 from secondlook.views.view import View
 from secondlook.views.view_set import ViewsLike, as_view_set
 
@@ -34,8 +34,8 @@ _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror"
 def apply_views(images: Any, views: ViewsLike) -> Array:
     """Return every view of every image. uint8 or float32 [N, H, W, C] -> [N, V, H, W, C] of the same dtype
 
-    Instead of an array, `images` may be anything else that `open_source` accepts: a path, a PIL image, a torch tensor
-    [N, C, H, W], a list of images, a data set. All images must have the same size.
+    Instead of an array, `images` may be anything else that `open_source` accepts except a spec: a path, a PIL image, a
+    torch tensor [N, C, H, W], a list of images, a data set. All images must have the same size.
     """
     view_set = as_view_set(views)
     images = check_images(images)
