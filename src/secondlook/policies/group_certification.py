@@ -82,11 +82,11 @@ def make_grouping(
 def _check_labels(groups: CertifiedGroups, n_images: int) -> Array:
     """Return one label per image. [N]"""
     if isinstance(groups, Mapping):
-        raise DecisionError("groups is a mapping; expected 'class', or one label per image.")
+        raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
     try:
         by_name = select_groups(groups, n_images, np.arange(n_images))
     except MetricError as error:
-        raise DecisionError(str(error)) from None
+        raise DecisionError.from_error(error) from None
     assert isinstance(by_name, Mapping), "labels have a name"
     (labels,) = by_name.values()
     return np.asarray(labels)

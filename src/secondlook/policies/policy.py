@@ -415,15 +415,18 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             )
         values = as_array(groups, "groups", DecisionError)
         if values.shape != shape:
-            raise DecisionError(f"groups has shape {values.shape} for confidences {shape}; expected {known} of each.")
+            raise DecisionError(
+                f"has shape {values.shape} for confidences {shape}; expected {known} of each", argument="groups"
+            )
         by_value = {group.value: group.threshold for group in self.groups}
         for value in dict.fromkeys(values.ravel().tolist()):
             if value not in by_value:
                 index = int(np.flatnonzero(values == value)[0])
                 names = [str(one) for one in by_value]
                 raise DecisionError(
-                    f"groups is {value!r} at index {index}, a group that the policy has no threshold for; known groups:"
-                    f" {join_names(names)}.{did_you_mean(str(value), names)}"
+                    f"has {value!r} at index {index}, a group that the policy has no threshold for; known groups: "
+                    f"{join_names(names)}.{did_you_mean(str(value), names)}",
+                    argument="groups",
                 )
         return np.array([by_value[value] for value in values.ravel().tolist()], dtype=np.float64).reshape(shape)
 
