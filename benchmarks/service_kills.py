@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from secondlook import Client
-from secondlook.serving import ServedDecision
+from secondlook.serving.responses import ServedDecision
 from stress.server_process import START_SECONDS, ServerProcess
 
 N_CLIENTS = 16

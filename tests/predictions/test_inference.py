@@ -10,7 +10,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
-from secondlook.predictions import Inference, batching, collect
+from secondlook.predictions import Execution, Inference, batching, collect
 from secondlook.predictions.inference import HostInference
 from secondlook.views import View, ViewSet, apply_view, apply_views
 

@@ -13,7 +13,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import Chunking, batching, collect, read_ahead, validation
+from secondlook.predictions import Chunking, Execution, batching, collect, read_ahead, validation
 from secondlook.predictions.pipeline import CollectJob, read_chunks
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet

@@ -19,7 +19,15 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.files import shared_lock
-from secondlook.predictions import DamagedChunkWarning, Predictions, StoreEntry, batching, chunk_store, collect
+from secondlook.predictions import (
+    DamagedChunkWarning,
+    Execution,
+    Predictions,
+    StoreEntry,
+    batching,
+    chunk_store,
+    collect,
+)
 from secondlook.predictions.manifest import view_key
 from secondlook.predictions.store import Chunk, DamagedChunkError, group_rows
 from secondlook.views import ViewSet

@@ -13,6 +13,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.diagnosis import diagnose_views, search_views
 from secondlook.errors import DecisionError, PredictionsError, SecondLookError, ViewError
+from secondlook.views import View
 from tests.policy_maker import attach
 
 NAMES = ["orig", "crop 1", "rotate", "HorizontalFlip", "hflip"]

@@ -26,6 +26,11 @@ def iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float64
         yield blocks[0][0], [block for _, block in blocks]
 
 
+def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
+    """Return the top-k predicted classes, also for k = 1 with two axes. int64 [N, k]"""
+    return preds.predicted(predict_from, top_k).reshape(preds.n_images, top_k)
+
+
 def sum_over_classes(outputs: Float64Array, classes: IntArray) -> Float64Array:
     """Sum the values of some classes in each output. [n, C], [n, k] -> [n]"""
     sums: Float64Array = np.take_along_axis(outputs, classes, axis=1).sum(axis=1)
@@ -70,7 +75,7 @@ def _compute_mass(
     top_k: int,
     compute: Callable[[Float64Array, IntArray], Float64Array],
 ) -> Float64Array:
-    classes = preds.predicted(predict_from, top_k).reshape(-1, top_k)
+    classes = predicted_classes(preds, predict_from, top_k)
     mass = np.empty((preds.n_images, preds.n_members, preds.n_views))
     for number, member in enumerate(list_members(preds)):
         for rows, block in member.blocks():
