@@ -114,18 +114,14 @@ def certify(
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
     policy = _complete_best(policies, best, requested.guarantee)
     counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
+    assert policy.calibration is not None, "every way to choose a threshold counts images"
     return policy.model_copy(
         update={
-            "calibration": _update(policy.calibration, **counts),
+            "calibration": policy.calibration.model_copy(update=counts),
             "compared": _compare(tuple(fitted.options), policies, best),
             "reference": candidates[best].describe_reference(policy.threshold, len(policies)),
         }
     )
-
-
-def _update(calibration: Calibration | None, **counts: object) -> Calibration:
-    assert calibration is not None, "every way to choose a threshold counts images"
-    return calibration.model_copy(update=counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,13 @@ class Grouping:
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return what is guaranteed about all groups."""
-        return Guarantee.of_groups(self.grouped_by, self.risks, delta)
+        smallest, largest = min(self.risks), max(self.risks)
+        return Guarantee(
+            risk=largest,
+            delta=delta,
+            grouped_by=self.grouped_by,
+            smallest_risk=None if smallest == largest else smallest,
+        )
 
     def select(self, images: IntArray) -> "Grouping":
         """Return the groups of some images. int64 [n]"""

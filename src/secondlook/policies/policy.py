@@ -615,14 +615,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def decides_like(self, other: "Policy") -> bool:
         """Whether the policies differ only in when, by which version and after how many others they were made."""
-        return self.decisive_content == other.decisive_content
-
-    @property
-    def decisive_content(self) -> dict[str, object]:
-        """All fields but when, by which version and after how many others the policy was made."""
-        return self.model_dump(
-            exclude={"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
-        )
+        left_out: Any = {"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
+        return self.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
 
     # --- In words ---
 
