@@ -18,7 +18,8 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, LoadOptions, load_classifier
 from secondlook.classifiers.remote import Address, RemoteClassifier
-from secondlook.decisions import Plan, ResolvedClassifier, ScoreSummary, job
+from secondlook.decisions import Plan, ScoreSummary, job
+from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.estimators import confidence, confidence_interval
 from secondlook.policies import Policy
 from secondlook.predictions import Execution, collect

@@ -13,7 +13,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import REJECTED_LIST, Plan, Review
 from secondlook.errors import DecisionError
-from secondlook.policies import AuditPlan, Policy, certify, draw_audits
+from secondlook.policies import AuditPlan, Policy, certify
 from secondlook.predictions import Execution, collect
 from secondlook.views import ViewSet
 from tests.conftest import PickledEngine
@@ -46,7 +46,7 @@ def test_accepted_images_are_marked_with_the_stated_probability(
     summary = score(policy, images, tmp_path / "scores.parquet", classifier=classifier, audit=0.3, seed=5)
     rows = read_rows(tmp_path / "scores.parquet")
     plan = AuditPlan(policy.reference, policy.threshold, 0.3)
-    numbers = draw_audits([row["id"] for row in rows], 5)
+    numbers = AuditPlan.draw([row["id"] for row in rows], 5)
     for row, number in zip(rows, numbers, strict=True):
         if not row["accept"]:
             assert (row["audit"], row["audit_probability"]) == (False, None)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Looking, LookStream, Plan, ResolvedClassifier
+from secondlook.decisions import Looking, LookStream, Plan
+from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.policies import Policy
 from tests.decisions.test_looking import Counting, look_slowly, make_images
 from tests.policy_maker import attach

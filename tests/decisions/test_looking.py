@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Looking, Plan, ResolvedClassifier, make_decisions
+from secondlook.decisions import Looking, Plan, make_decisions
+from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.policies import Policy
 from secondlook.predictions import collect
 from secondlook.views import View, apply_view

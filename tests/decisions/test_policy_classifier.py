@@ -19,9 +19,8 @@ from secondlook.decisions import (
     SelectiveClassifier,
     policy_classifier,
     resolve_classifier,
-    select_harmless_options,
 )
-from secondlook.decisions.policy_classifier import inherit_options
+from secondlook.decisions.policy_classifier import inherit_options, select_harmless_options
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy, read_policy
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec

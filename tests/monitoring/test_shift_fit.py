@@ -11,11 +11,7 @@ from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, find_erro
 from secondlook.policies import (
     Reference,
     ShiftModel,
-    group_classes,
     make_reference,
-    measure_class_distance,
-    to_log_odds,
-    to_share,
 )
 
 N_CLASSES = 5
@@ -58,8 +54,8 @@ def estimate_accuracy(model: ShiftModel, scores: LabeledScores) -> float:
 
     reference = make_calibration()
     expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)].mean()
-    counts = np.bincount(group_classes(scores.predicted, N_CLASSES), minlength=N_CLASSES).astype(np.float64)
-    return to_share(model.estimate_accuracy(float(expected), counts, len(scores.correct)).value)
+    counts = np.bincount(ShiftModel.group_classes(scores.predicted, N_CLASSES), minlength=N_CLASSES).astype(np.float64)
+    return ShiftModel.to_share(model.estimate_accuracy(float(expected), counts, len(scores.correct)).value)
 
 
 def test_accuracy_is_estimated_for_strengths_that_were_not_learned_from() -> None:
@@ -102,9 +98,9 @@ def test_other_classes_are_hardly_taken_for_worse_images(monkeypatch: pytest.Mon
 
 def test_risk_is_learned_where_corrupted_images_are_accepted() -> None:
     model = learn_shift_model(make_calibration(), N_CLASSES, CLEAN, make_kinds())
-    found = model.estimate_accepted(to_log_odds(float(CLEAN.correct.mean())))
+    found = model.estimate_accepted(ShiftModel.to_log_odds(float(CLEAN.correct.mean())))
     assert found is not None
-    assert 1 - to_share(found.value) == pytest.approx(np.mean(~CLEAN.correct[CLEAN.accept]), abs=0.015)
+    assert 1 - ShiftModel.to_share(found.value) == pytest.approx(np.mean(~CLEAN.correct[CLEAN.accept]), abs=0.015)
     assert found.low < found.value < found.high
     never = [
         one._replace(scores=replace(one.scores, accept=np.zeros_like(one.scores.accept))) for one in make_kinds(200)
@@ -145,7 +141,7 @@ def test_class_distance_has_no_bias() -> None:
     for truth in (shares, (0.2, 0.3, 0.5)):
         drawn = rng.multinomial(40, truth, size=20_000).astype(np.float64)
         squared = [np.sum((one / 40 - shares) ** 2) - (1 - np.sum((one / 40) ** 2)) / 40 for one in drawn[:2000]]
-        measured = [measure_class_distance(one, shares, 40) for one in drawn[:2000]]
+        measured = [ShiftModel.measure_class_distance(one, shares, 40) for one in drawn[:2000]]
         np.testing.assert_allclose(np.square(measured), np.maximum(squared, 0))
         expected = sum((a - b) ** 2 for a, b in zip(truth, shares, strict=True))
         plain = np.mean(np.sum((drawn / 40 - shares) ** 2, axis=1) - (1 - np.sum((drawn / 40) ** 2, axis=1)) / 40)

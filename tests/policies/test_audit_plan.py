@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secondlook.errors import DecisionError
-from secondlook.policies import AuditPlan, BinCounts, Reference, draw_audits
-from secondlook.policies.audit_plan import UNIFORM_SHARE
+from secondlook.policies import AuditPlan, BinCounts, Reference
+from secondlook.policies.reference import UNIFORM_SHARE
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
 CENTERS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
@@ -88,19 +88,19 @@ def test_rate_must_be_a_fraction(rate: float) -> None:
 
 def test_draws_depend_on_seed_and_id_alone() -> None:
     ids = [f"image {i}" for i in range(1000)]
-    draws = draw_audits(ids, 0)
-    assert np.concatenate([draw_audits(ids[500:], 0), draw_audits(ids[:500], 0)]).tolist() == [
+    draws = AuditPlan.draw(ids, 0)
+    assert np.concatenate([AuditPlan.draw(ids[500:], 0), AuditPlan.draw(ids[:500], 0)]).tolist() == [
         *draws[500:],
         *draws[:500],
     ]
-    assert not np.any(draw_audits(ids, 1) == draws)
+    assert not np.any(AuditPlan.draw(ids, 1) == draws)
     # A change of the hash would mark other images when a job is resumed.
     bits = int.from_bytes(hashlib.blake2b(b"0:image 7", digest_size=8).digest(), "little") >> 11
     assert draws[7] == bits / 2**53
 
 
 def test_draws_are_uniform() -> None:
-    draws = draw_audits([str(i) for i in range(20_000)], 0)
+    draws = AuditPlan.draw([str(i) for i in range(20_000)], 0)
     assert np.all((draws >= 0) & (draws < 1))
     counts = np.histogram(draws, 20, (0, 1))[0]
     # Chi-squared with 19 degrees of freedom is above 54 once in 30,000 cases.
@@ -108,4 +108,4 @@ def test_draws_are_uniform() -> None:
 
 
 def test_no_images_have_no_draws() -> None:
-    assert draw_audits([], 0).shape == (0,)
+    assert AuditPlan.draw([], 0).shape == (0,)

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import DecisionError, SecondLookError, name_in_python
+from secondlook.errors import DecisionError, SecondLookError
 from secondlook.policies import (
     Policy,
     PolicyWarning,
@@ -112,7 +112,7 @@ def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) 
     other = policy.classifier.model_copy(update={"digest": "0" * 64})
     mismatch = policy.find_mismatch(other)
     assert mismatch is not None
-    with pytest.raises(DecisionError, match=re.escape(f"{mismatch.reason}; {mismatch.repair.word(name_in_python)}.")):
+    with pytest.raises(DecisionError, match=re.escape(str(mismatch))):
         policy.check(other)
 
 

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import DecisionError
-from secondlook.policies import FrontierPoint, Schedule
+from secondlook.policies import Schedule
+from secondlook.policies.schedule import FrontierPoint
 
 VIEWS = ("identity", "hflip", "shift:1,0", "shift:0,1", "shift:-1,0")
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from secondlook.errors import DecisionError
-from secondlook.policies import Calibration, Guarantee, Policy, Shortfall
+from secondlook.policies import Calibration, Guarantee, Policy
+from secondlook.policies.guarantee import Shortfall
 
 
 def test_plain_threshold_has_no_guarantee() -> None:

@@ -18,7 +18,7 @@ import secondlook as sl
 from secondlook.classifiers import Classifier
 from secondlook.decisions import Decider, DetailedDecision, RowOptions, load_policy
 from secondlook.errors import SecondLookError
-from secondlook.policies import draw_audits
+from secondlook.policies import AuditPlan
 from secondlook.serving import request_images
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, StoredOutcome
@@ -150,7 +150,7 @@ class TestDecisions:
         results = bench.decide(*requests)
         made = [one[0].decision for one in results if isinstance(one, list)]
         assert len(made) == len(requests), results
-        drawn = draw_audits([one.id for one in made], bench.database.audit_seed)
+        drawn = AuditPlan.draw([one.id for one in made], bench.database.audit_seed)
         for one, number in zip(made, drawn, strict=True):
             assert (one.audit_probability is None) == (not one.accept)
             assert one.audit == (one.accept and number < (one.audit_probability or 0))

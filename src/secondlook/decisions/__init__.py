@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from secondlook.decisions.decision import (
-    COLUMN_TYPES,
     ClassProbability,
     Decision,
     Decisions,
@@ -12,7 +11,6 @@ from secondlook.decisions.decision import (
     RowOptions,
     detail_decisions,
     make_decisions,
-    make_table,
 )
 from secondlook.decisions.exported_file import (
     EXPORT_METADATA,
@@ -33,12 +31,10 @@ from secondlook.decisions.exports import (
 from secondlook.decisions.formats import SCORE_FORMATS, ScoreFormat
 from secondlook.decisions.job import Review, score
 from secondlook.decisions.looking import LookedImage, Looking, LookStream
-from secondlook.decisions.plan import Plan, bind_policy, compile_policy, load_policy, take_first_views
+from secondlook.decisions.plan import Plan, compile_policy, load_policy
 from secondlook.decisions.policy_classifier import (
-    ResolvedClassifier,
     can_load_classifier,
     resolve_classifier,
-    select_harmless_options,
 )
 from secondlook.decisions.review import REJECTED_LIST, ReviewImage, encode_png
 from secondlook.decisions.summary import ScoreSummary
@@ -48,7 +44,6 @@ if TYPE_CHECKING:
     from secondlook.decisions.selective_classifier import SelectiveClassifier
 
 __all__ = [
-    "COLUMN_TYPES",
     "EXPORTS",
     "EXPORT_METADATA",
     "INPUT_NAME",
@@ -67,14 +62,12 @@ __all__ = [
     "Looking",
     "PixelType",
     "Plan",
-    "ResolvedClassifier",
     "Review",
     "ReviewImage",
     "RowOptions",
     "ScoreFormat",
     "ScoreSummary",
     "SelectiveClassifier",
-    "bind_policy",
     "can_load_classifier",
     "compile_policy",
     "detail_decisions",
@@ -86,11 +79,8 @@ __all__ = [
     "make_decisions",
     "make_label_studio_choice",
     "make_label_studio_task",
-    "make_table",
     "resolve_classifier",
     "score",
-    "select_harmless_options",
-    "take_first_views",
 ]
 
 # Its base classes are those of scikit-learn, which takes a second to import.

@@ -11,7 +11,7 @@ from secondlook.arrays import BoolArray, Float32Array, Float64Array, IntArray, i
 from secondlook.errors import DecisionError
 from secondlook.estimators import compute_look_statistics, confidence_interval, find_method
 from secondlook.files import FrozenRecord
-from secondlook.policies import AuditPlan, Guarantee, Policy, draw_audits
+from secondlook.policies import AuditPlan, Guarantee, Policy
 from secondlook.predictions import Predictions
 from secondlook.tables import arrow_table, pandas_frame
 
@@ -283,7 +283,7 @@ class RowOptions:
             return np.zeros(len(decisions), dtype=np.bool_), probabilities
         probabilities[decisions.accept] = self.audit_plan.probabilities(decisions.confidence[decisions.accept])
         # A comparison with NaN is False.
-        return draw_audits(decisions.ids, seed) < probabilities, probabilities
+        return AuditPlan.draw(decisions.ids, seed) < probabilities, probabilities
 
 
 def make_decisions(

@@ -24,15 +24,14 @@ from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, 
 from secondlook.decisions.looking import LookedGroup
 from secondlook.decisions.plan import (
     OUTPUT_BYTES,
-    Binding,
     LookedChunk,
     choose_class_names,
     take_first_views,
 )
 from secondlook.decisions.policy_classifier import split_members
-from secondlook.errors import ClassifierError, DecisionError, reject_failures, shorten_reason
+from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, reject_failures, shorten_reason
 from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
-from secondlook.policies import Policy, check_threshold_transfers
+from secondlook.policies import Binding, Policy, check_threshold_transfers
 from secondlook.predictions import (
     BatchSize,
     DecodedChunk,
@@ -197,20 +196,24 @@ class ExportedFile:
         return make_decisions(self.policy, preds, level=shown, seed=seed, decided=decided).make_row(0)
 
     def decide_images(
-        self, images: Array, *, batch_size: BatchSize = "auto", advance: Advance = ignore_progress
+        self,
+        images: Array,
+        *,
+        batch_size: BatchSize = "auto",
+        advance: Advance = ignore_progress,
+        name: str = "the images",
     ) -> FileOutputs:
         """Return what the file decides about images of equal size. uint8, or float32 in [0, 1], [N, H, W, C]
 
         Pixels become those that the file takes: uint8 is divided by 255, float32 is rounded. `advance` is called with
-        the number of images just decided.
+        the number of images just decided; messages call the images `name`.
         """
-        fault = _describe_stack_fault(images) or self.describe_misfit(images.shape[1:])
+        fault = describe_image_fault(images)
+        if fault is None and len(images) == 0:
+            fault = "are none, expected at least one"
         if fault is not None:
-            raise DecisionError(f"the images {fault}.")
-        return self._decide(images, batch_size, advance)
-
-    def _decide(self, images: Array, batch_size: BatchSize, advance: Advance) -> FileOutputs:
-        """Run the file on images that fit, batch by batch. [N, H, W, C]"""
+            raise DecisionError(f"{name} {fault}.")
+        self.check_shape(images.shape[1:], name)
         size = self._choose_batch_size(batch_size, images.shape[1:])
         decided = []
         for start in range(0, len(images), size):
@@ -219,42 +222,36 @@ class ExportedFile:
         return FileOutputs.join(decided)
 
     def decide_list(
-        self,
-        images: Sequence[Array],
-        *,
-        batch_size: BatchSize = "auto",
-        advance: Advance = ignore_progress,
-        name_image: Callable[[int], str] = "image {}".format,
+        self, images: Sequence[Array], *, name_image: Callable[[int], str] = "image {}".format, **options: Any
     ) -> FileOutputs:
         """Return what the file decides about images [H, W, C] of any size that it takes; equal ones form batches.
 
-        `name_image` returns what messages call the image at a position.
+        `name_image` returns what messages call the image at a position; `options` are those of `decide_images`.
         """
         groups = group_by_shape(images)
-        decided = []
-        for group in groups:
-            stack = np.stack([images[position] for position in group])
-            fault = _describe_stack_fault(stack) or self.describe_misfit(stack.shape[1:])
-            if fault is not None:
-                raise DecisionError(f"the pixels of {name_image(group[0])} {fault}.")
-            decided.append(self._decide(stack, batch_size, advance))
+        decided = [
+            self.decide_images(
+                np.stack([images[place] for place in group]), name=f"the pixels of {name_image(group[0])}", **options
+            )
+            for group in groups
+        ]
         return FileOutputs.join(decided).select(np.argsort(np.concatenate(groups)))
 
-    def describe_misfit(self, shape: tuple[int, ...]) -> str | None:
-        """Return how an image of this shape [H, W, C] is not one that the file takes; None where it is."""
+    def check_shape(self, shape: tuple[int, ...], name: str = "the images") -> None:
+        """Raise an error unless images of this shape [H, W, C] are those that the file takes."""
         expected = self.record.image_shape
         if not all(size in (None, found) for size, found in zip(expected, shape, strict=True)):
-            return (
-                f"have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} takes "
-                f"{self.record.describe_input()}; convert them, or export the policy with image_shape= for them"
+            raise DecisionError(
+                f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} "
+                f"takes {self.record.describe_input()}",
+                repair=Repair("convert them, or export the policy with {image_shape} for them", image_shape=ANY),
             )
         height, width = self._compute_resized_size(shape)
         if (height, width) != shape[:2] and height * width > Preprocessing.MAX_RESIZED_PIXELS:
-            return (
-                f"have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x {width}; "
-                "remove them"
+            raise DecisionError(
+                f"{name} have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x "
+                f"{width}; remove them."
             )
-        return None
 
     def compute_input_size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return height and width of what the classifier gets for an image [H, W, C]."""
@@ -289,9 +286,7 @@ class ExportedFile:
     def check_first_image(self, source: Source) -> Array:
         """Return the first image of a source, which must fit the file. [H, W, C]"""
         id_, image = find_first_image(source)
-        fault = self.describe_misfit(image.shape)
-        if fault is not None:
-            raise DecisionError(f"the pixels of {_name_image(source, [id_], 0)} {fault}.")
+        self.check_shape(image.shape, f"the pixels of {_name_image(source, [id_], 0)}")
         return image
 
     def choose_chunk_rows(self, image: Array) -> int:
@@ -368,8 +363,8 @@ class ExportedFile:
             raise
         except Exception as error:
             raise DecisionError(
-                f"{name} failed on images of shape {list(images.shape)}: {shorten_reason(error)}; check the images, or "
-                "pass a smaller batch_size= if memory ran out."
+                f"{name} failed on images of shape {list(images.shape)}: {shorten_reason(error)}",
+                repair=Repair("check the images, or pass a smaller {batch_size} if memory ran out", batch_size=ANY),
             ) from error
         found = FileOutputs(*values)
         self._check_shapes(found, len(images))
@@ -458,12 +453,6 @@ def _as_decision_errors() -> Iterator[None]:
 
 def _name_image(source: Source, ids: Sequence[str], place: int) -> str:
     return f"image {ids[place]!r} of {source.spec!r}"
-
-
-def _describe_stack_fault(images: Array) -> str | None:
-    """Return what is wrong with images [N, H, W, C]; None where nothing is."""
-    fault = describe_image_fault(images)
-    return "are none, expected at least one" if fault is None and len(images) == 0 else fault
 
 
 def group_by_shape(images: Sequence[Array]) -> list[list[int]]:

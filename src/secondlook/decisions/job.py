@@ -26,7 +26,14 @@ from secondlook.decisions.decision import (
 )
 from secondlook.decisions.exported_file import ExportedFile
 from secondlook.decisions.exports import ExportFile
-from secondlook.decisions.plan import LookedChunk, Plan, bind_policy, choose_class_names, compile_policy, open_plan
+from secondlook.decisions.plan import (
+    LookedChunk,
+    Plan,
+    check_classifier_is_inside,
+    choose_class_names,
+    compile_policy,
+    open_plan,
+)
 from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.decisions.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
 from secondlook.decisions.summary import EngineUse, ScoreSummary
@@ -34,6 +41,7 @@ from secondlook.errors import DecisionError, SourceError
 from secondlook.policies import Policy, has_onnx_suffix, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
+    ClassifierRecord,
     Engine,
     Execution,
     Predictions,
@@ -175,23 +183,22 @@ class ScoringJob:
     ) -> "ScoringJob":
         """Look at one image, to find the number of classes and how many images fit in memory."""
         if isinstance(plan, ExportedFile):
-            classifier, settings = plan.digest, plan.policy.classifier
+            classifier, described = plan.digest, plan.policy.known_classifier
             n_classes, rows = plan.record.classes, plan.choose_chunk_rows(plan.check_first_image(source))
         else:
             # Functions without a name cannot be told apart, so a job with one is never resumed.
-            classifier, settings = plan.classifier.digest or f"unnamed {uuid.uuid4().hex}", None
+            classifier = plan.classifier.digest or f"unnamed {uuid.uuid4().hex}"
+            described = ClassifierRecord.describe(plan.resolved.classifier)
             image = read_first_image(plan.classifier, source)
             n_outputs = plan.classifier(image[None]).shape[1]
             n_classes, rows = n_outputs // len(plan.members), plan.choose_chunk_rows(image, n_outputs)
         rows = execution.part_size or (rows if execution.engine is None else execution.engine.part_size)
         class_names = choose_class_names((*plan.name_candidates, source.class_names), n_classes)
-        described = settings or plan.classifier  # type: ignore[union-attr]  # an exported file has settings
-        preprocessing = described.preprocessing
         record = JobRecord(
             policy=hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
             classifier=classifier,
             output=described.output,
-            preprocessing=preprocessing if isinstance(preprocessing, dict) else preprocessing.to_dict(),
+            preprocessing=described.preprocessing,
             data=source.digest,
             images=len(source),
             rows=rows,
@@ -378,27 +385,21 @@ def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execu
         if classifier is None and execution.engine is None and execution.device == "auto":
             plan: Plan | ExportedFile = compile_policy(policy)  # as `decide` does
             return plan
-        binding, _, _ = policy._binding or bind_policy(policy)._binding
-        binding = replace(binding, classifier=binding.classifier if classifier is None else classifier)
+        bound = policy.bind(classifier)
     else:
-        path, policy = Path(policy).expanduser(), read_policy(policy)
-        if has_onnx_suffix(path) and classifier is not None:
-            raise DecisionError(
-                "does not go with an exported file, which has its classifier inside",
-                argument="classifier",
-                repair="omit it",
-            )
-        binding, _, _ = bind_policy(policy, classifier, path=path)._binding
+        if has_onnx_suffix(policy):
+            check_classifier_is_inside(classifier=classifier)
+        bound = read_policy(policy).bind(classifier, path=Path(policy).expanduser())
     # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
     here = replace(execution, device="cpu") if execution.engine is not None else execution
-    opened: Plan | ExportedFile = open_plan(policy, replace(binding, execution=here))
+    opened: Plan | ExportedFile = open_plan(bound, replace(bound._binding, execution=here))
     return opened
 
 
 def _check_paths_differ(destination: Destination, policy: object, data: object, exports: Sequence[ExportFile]) -> None:
     """Raise an error if an output would replace an input or another output."""
     used: dict[str, str] = {}
-    bound = policy._binding[0].path if isinstance(policy, Policy) and policy._binding else policy
+    bound = policy._binding.path if isinstance(policy, Policy) else policy
     if isinstance(bound, str | Path):
         used[os.path.realpath(bound)] = "the policy"
     if isinstance(data, str | Path):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, 
 from secondlook.decisions.looking import LookedGroup, Looking
 from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier, split_members
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy, check_threshold_transfers, check_views_are_steps, has_onnx_suffix, read_policy
+from secondlook.policies import (
+    Binding,
+    Policy,
+    check_threshold_transfers,
+    has_onnx_suffix,
+    read_policy,
+)
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
     BatchSize,
@@ -41,18 +47,6 @@ LOOKED_PIXELS = 2**27
 OUTPUT_BYTES = 256 * 2**20
 """Approximate memory for the outputs of one chunk."""
 MIN_CHUNK_ROWS = 16
-
-
-@dataclass(frozen=True)
-class Binding:
-    """How the classifier of a policy is found."""
-
-    classifier: object = None
-    """Anything that `load_classifier` accepts; None for the classifier that the policy names."""
-    path: Path | None = None
-    """The file of the policy, in whose folder its classifier may be; or the exported file that decides by itself."""
-    allow_mismatch: bool = False
-    execution: Execution = DEFAULT_EXECUTION
 
 
 class LookedChunk:
@@ -82,16 +76,11 @@ class Plan:
 
     def __init__(self, policy: Policy, resolved: ResolvedClassifier, execution: Execution = DEFAULT_EXECUTION) -> None:
         check_threshold_transfers(policy.method, policy.options)
-        if not policy.views:
-            raise DecisionError(
-                "the policy does not tell the views that its confidence is computed from; pass predictions to accept()."
-            )
-        check_views_are_steps(policy.views)
         self.resolved = resolved
         self.mismatch = resolved.mismatch
         self.given = policy
         self.policy = policy if resolved.mismatch is None else policy.model_copy(update={"guarantee": None})
-        self.views = ViewSet(list(policy.views))
+        self.views = policy.parse_views()
         self.execution = execution
         classifier = resolved.classifier
         self.members = classifier.members or (classifier,)
@@ -205,10 +194,10 @@ class Plan:
 
 def compile_policy(policy: Policy) -> Any:
     """Return the plan of a policy, whose classifier is loaded and checked at first use, and then kept."""
-    binding, owner, plan = policy._binding or (Binding(), None, None)
-    if owner is not policy:  # a copy with other settings takes the plan along
-        plan = open_plan(policy, binding)
-        policy._binding = (binding, policy, plan)
+    owner, plan = policy._plan
+    if owner is not policy:
+        plan = open_plan(policy, policy._binding)
+        policy._plan = policy, plan
     return plan
 
 
@@ -221,20 +210,6 @@ def open_plan(policy: Policy, binding: Binding) -> Any:
     folder = None if binding.path is None else binding.path.parent
     resolved = resolve_classifier(policy, binding.classifier, allow_mismatch=binding.allow_mismatch, folder=folder)
     return Plan(policy, resolved.on_device(binding.execution.device), binding.execution)
-
-
-def bind_policy(
-    policy: Policy,
-    classifier: object = None,
-    *,
-    path: Path | None = None,
-    allow_mismatch: bool = False,
-    execution: Execution = DEFAULT_EXECUTION,
-) -> Policy:
-    """Return the policy with the classifier that it decides with, which is loaded at first use."""
-    bound = policy.model_copy()
-    bound._binding = (Binding(classifier, path, allow_mismatch, execution), None, None)
-    return bound
 
 
 def load_policy(
@@ -261,20 +236,21 @@ def load_policy(
         Where and how to classify.
     """
     policy = read_policy(path)
-    if has_onnx_suffix(path):
-        for name, is_given in {"classifier": classifier is not None, "allow_mismatch": allow_mismatch}.items():
-            if is_given:
-                raise DecisionError(
-                    "does not go with an exported file, which has its classifier inside",
-                    argument=name,
-                    repair="omit it",
-                )
-    bound = bind_policy(
-        policy, classifier, path=Path(path).expanduser(), allow_mismatch=allow_mismatch, execution=execution
-    )
-    if has_onnx_suffix(path):
-        compile_policy(bound)  # so that a file that cannot be run is an error here
+    if not has_onnx_suffix(path):
+        return policy.bind(classifier, path=Path(path).expanduser(), allow_mismatch=allow_mismatch, execution=execution)
+    check_classifier_is_inside(classifier=classifier, allow_mismatch=allow_mismatch or None)
+    bound = policy.bind(path=Path(path).expanduser(), execution=execution)
+    compile_policy(bound)  # so that a file that cannot be run is an error here
     return bound
+
+
+def check_classifier_is_inside(**given: object) -> None:
+    """Raise an error for an argument that is not None: an exported file has its classifier inside."""
+    for name, value in given.items():
+        if value is not None:
+            raise DecisionError(
+                "does not go with an exported file, which has its classifier inside", argument=name, repair="omit it"
+            )
 
 
 def choose_class_names(candidates: Iterable[tuple[str, ...] | None], n_classes: int) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from secondlook.arrays import OUTPUTS, Array, Float32Array, Output
 from secondlook.classifiers import MODELS, Classifier, Fetch, Preprocessing, load_classifier, split_credentials
-from secondlook.errors import ClassifierError, DecisionError, SecondLookError
+from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError
 from secondlook.policies import Policy
 from secondlook.predictions import ArrayTable, Predictions
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
@@ -19,6 +19,9 @@ from secondlook.views import View, ViewSet
 
 REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
 """A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
+
+
+_GIVE = Repair("pass {classifier}", classifier=ANY)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def resolve_classifier(
     if not allow_mismatch:
         policy.check(classifier)
     mismatch = policy.find_mismatch(classifier)
-    return ResolvedClassifier(classifier, None if mismatch is None else mismatch.reason)
+    return ResolvedClassifier(classifier, None if mismatch is None else mismatch.fault)
 
 
 def can_load_classifier(policy: Policy) -> bool:
@@ -94,9 +97,7 @@ def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
             return classifier
         other = other or classifier
     if other is None:
-        raise DecisionError(
-            f"cannot load the classifier of the policy: {str(failure).rstrip('.')}; pass it as classifier=."
-        )
+        raise DecisionError(f"cannot load the classifier of the policy: {str(failure).rstrip('.')}", repair=_GIVE)
     return other
 
 
@@ -110,7 +111,7 @@ def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
         specs = [_check_data_only(text) for text in name.split(MEMBER_SEPARATOR)]
     except ClassifierError as error:
         raise DecisionError(
-            f"cannot load the classifier of the policy: {str(error).rstrip('.')}; pass it as classifier=."
+            f"cannot load the classifier of the policy: {str(error).rstrip('.')}", repair=_GIVE
         ) from None
     if folder is None:
         return [specs]
@@ -124,7 +125,8 @@ def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
         missing = next(spec for spec in specs if not os.path.exists(spec.path))  # noqa: PTH110
         raise DecisionError(
             f"the model {missing.location!r} of the policy is neither in the working directory {str(Path.cwd())!r} nor "
-            f"beside the policy in {str(folder)!r}; copy it to one of them, or pass it as classifier=."
+            f"beside the policy in {str(folder)!r}",
+            repair=Repair("copy it to one of them, or pass {classifier}", classifier=ANY),
         )
     return existing
 
@@ -144,8 +146,8 @@ def _check_data_only(text: str) -> Spec:
     if reason is not None:
         shown = split_credentials(text)[0]
         raise DecisionError(
-            f"the classifier {shown!r} of the policy is not loaded, since {reason}; if you trust it, pass it as "
-            "classifier=."
+            f"the classifier {shown!r} of the policy is not loaded, since {reason}",
+            repair=Repair("if you trust it, pass {classifier}", classifier=ANY),
         )
     return spec
 

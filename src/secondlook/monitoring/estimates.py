@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import MonitoringError
-from secondlook.policies import LogOddsRange, Policy, Reference, group_classes, to_share
+from secondlook.policies import Policy, Reference, ShiftModel
 
 Z_OF_LEVEL = 1.6448536269514722
 """Standard deviations on each side of an interval of 90 %."""
@@ -68,7 +68,7 @@ class AccuracyEstimator:
         columns = [self._expected[bins], self._above[bins]]
         if self._shifts is not None:
             n_groups = len(self._shifts.class_shares)
-            groups = group_classes(predicted.reshape(len(confidence), -1)[:, 0], n_groups)
+            groups = ShiftModel.group_classes(predicted.reshape(len(confidence), -1)[:, 0], n_groups)
             columns += [groups == group for group in range(n_groups)]
         return np.stack(columns, axis=1).astype(np.float64)
 
@@ -128,8 +128,8 @@ def compute_threshold_weights(reference: Reference) -> Float64Array:
     return weights
 
 
-def _to_interval(log_odds: LogOddsRange, images: float) -> tuple[float, float, float]:
-    low, value, high = map(to_share, log_odds)
+def _to_interval(log_odds: tuple[float, float, float], images: float) -> tuple[float, float, float]:
+    low, value, high = map(ShiftModel.to_share, log_odds)
     return _add_sampling_error(low, value, high, images)
 
 

@@ -14,7 +14,6 @@ from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.monitoring.estimates import compute_expected_accuracy, get_reference
 from secondlook.policies import (
     DEFAULT_SHIFT_IMAGES,
-    MAX_CLASS_GROUPS,
     MIN_SHIFT_IMAGES,
     AccuracyModel,
     LearnedShift,
@@ -22,10 +21,6 @@ from secondlook.policies import (
     Reference,
     RiskModel,
     ShiftModel,
-    group_classes,
-    measure_class_distance,
-    to_log_odds,
-    to_share,
 )
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect, read_first_image
 from secondlook.sources import Source, Subset
@@ -236,8 +231,8 @@ def learn_shift_model(
     """
     if reference.errors is None:
         raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
-    n_groups = min(n_classes, MAX_CLASS_GROUPS)
-    counts = np.bincount(group_classes(clean.predicted, n_groups), minlength=n_groups)
+    n_groups = min(n_classes, ShiftModel.MAX_CLASS_GROUPS)
+    counts = np.bincount(ShiftModel.group_classes(clean.predicted, n_groups), minlength=n_groups)
     shares = tuple((counts / len(clean.predicted)).tolist())
     sets = _summarize(reference, shares, None, clean, seed=0)
     for seed, one in enumerate(shifted, start=1):
@@ -275,7 +270,7 @@ def _judge_kind(
         kind=kind,
         views=views,
         accuracy=tuple(round(one.correct, 4) for one in judged),
-        estimate=tuple(round(to_share(estimate), 4) for estimate in estimates),
+        estimate=tuple(round(ShiftModel.to_share(estimate), 4) for estimate in estimates),
     )
 
 
@@ -293,8 +288,8 @@ def _summarize(
     Otherwise a stream with other classes would be taken for one of worse images.
     """
     n_groups = len(class_shares)
-    groups = group_classes(scores.labels, n_groups)
-    predicted = group_classes(scores.predicted, n_groups)
+    groups = ShiftModel.group_classes(scores.labels, n_groups)
+    predicted = ShiftModel.group_classes(scores.predicted, n_groups)
     expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)]
     sizes = np.maximum(np.bincount(groups, minlength=n_groups), 1)
     mixes = np.random.default_rng(seed).dirichlet(np.ones(n_groups), CLASS_MIXES) / sizes
@@ -307,7 +302,7 @@ def _summarize(
                 kind,
                 bool(sets),
                 float(np.average(expected, weights=weights)),
-                measure_class_distance(counts, class_shares, images),
+                ShiftModel.measure_class_distance(counts, class_shares, images),
                 float(np.average(scores.correct, weights=weights)),
                 images,
                 float(np.average(scores.correct, weights=accepted)) if accepted.any() else 0.0,
@@ -325,8 +320,8 @@ def _count_effectively(weights: Float64Array) -> float:
 
 def _fit(sets: Sequence[_Set]) -> tuple[AccuracyModel, RiskModel | None]:
     """Fit both models; their errors are not known yet."""
-    clean = to_log_odds(next(one.expected for one in sets if one.kind is None))
-    expected = np.array([to_log_odds(one.expected) for one in sets])
+    clean = ShiftModel.to_log_odds(next(one.expected for one in sets if one.kind is None))
+    expected = np.array([ShiftModel.to_log_odds(one.expected) for one in sets])
     distances = np.array([one.class_distance for one in sets])
     design = np.stack([np.ones(len(sets)), expected, distances * (clean - expected)], axis=1)
     constant, slope, class_weight = _regress(design, sets, [(one.correct, one.images) for one in sets])
@@ -353,7 +348,7 @@ def _measure_log_odds(share: float, images: float) -> tuple[float, float]:
     """Return the log-odds of a share of so many images, and the variance that sampling gives them."""
     # Half an image more of each kind, so that both are finite.
     kept = (share * images + 0.5) / (images + 1)
-    return to_log_odds(kept), 1 / (images * kept * (1 - kept))
+    return ShiftModel.to_log_odds(kept), 1 / (images * kept * (1 - kept))
 
 
 def _measure_error(estimate: float, share: float, images: float) -> float:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Self
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,10 +20,10 @@ from secondlook.policies.fixed_sequence import (
 from secondlook.policies.group_certification import CertifiedGroups, Grouping, Risks, certify_groups, make_grouping
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, Shortfall
 from secondlook.policies.policy import Policy
-from secondlook.policies.schedule_fit import DEFAULT_TOLERANCE
+from secondlook.policies.schedule import DEFAULT_TOLERANCE, FRONTIER_MARGINS, Schedule
 from secondlook.policies.scored_images import (
     Adaptive,
-    Looking,
+    AdaptiveLooking,
     ScoredImages,
     exclude_images,
     find_threshold,
@@ -101,7 +101,7 @@ def certify(
             "a guarantee needs labeled images, but these predictions have no labels",
             repair=Repair("pass {labels}", labels=ANY),
         )
-    looking = Looking(adaptive, tolerance, max_looks)
+    looking = AdaptiveLooking(adaptive, tolerance, max_looks)
     requested = _Request.check(preds, groups, risk, delta, predict_from, top_k, looking)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
     fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
@@ -114,18 +114,14 @@ def certify(
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
     policy = _complete_best(policies, best, requested.guarantee)
     counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
+    assert policy.calibration is not None, "every way to choose a threshold counts images"
     return policy.model_copy(
         update={
-            "calibration": _update(policy.calibration, **counts),
+            "calibration": policy.calibration.model_copy(update=counts),
             "compared": _compare(tuple(fitted.options), policies, best),
             "reference": candidates[best].describe_reference(policy.threshold, len(policies)),
         }
     )
-
-
-def _update(calibration: Calibration | None, **counts: object) -> Calibration:
-    assert calibration is not None, "every way to choose a threshold counts images"
-    return calibration.model_copy(update=counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +142,7 @@ class _Request:
         delta: float,
         predict_from: PredictFrom,
         top_k: int,
-        looking: Looking,
+        looking: AdaptiveLooking,
     ) -> Self:
         """Return a valid request, or raise an error."""
         check_probability("delta", delta)
@@ -208,7 +204,8 @@ def certify_confidence(
 
     bool [N], float64 [N]
     """
-    check_risk_and_delta(risk, delta)
+    check_probability("risk", risk)
+    check_probability("delta", delta)
     ranking = _rank(correct, confidence)
     _check_finite(np.asarray(confidence))
     guarantee = Guarantee(risk=risk, delta=delta)
@@ -256,7 +253,7 @@ def threshold_for(
         raise DecisionError(
             "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
         )
-    looking = Looking(adaptive, tolerance, max_looks)
+    looking = AdaptiveLooking(adaptive, tolerance, max_looks)
     fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
     (text,) = fitted.options
     scored = score_judged_images(preds, fitted, text, looking, lambda one: find_threshold(one.confidence, coverage))
@@ -268,12 +265,6 @@ def threshold_for(
     )
     policy = scored.complete(Policy(threshold=threshold, calibration=calibration), DEFAULT_DELTA)
     return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
-
-
-def check_risk_and_delta(risk: float, delta: float) -> None:
-    """Raise an error unless both are probabilities between 0 and 1."""
-    check_probability("risk", risk)
-    check_probability("delta", delta)
 
 
 def check_probability(name: Literal["risk", "delta"], value: float, where: str = "") -> None:
@@ -316,3 +307,81 @@ def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
         return rank(correct, confidence)
     except MetricError as error:
         raise DecisionError.from_error(error) from None
+
+
+# --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
+
+
+class CertifiedPoint(NamedTuple):
+    """What one margin costs and gives on the images that are certified on."""
+
+    margin: float
+    looks: float
+    """Mean number of looks; where nothing can be certified, that on the tuning images."""
+    coverage: float
+    """Certified coverage; 0 if nothing can be certified."""
+    differing: float
+    """Fraction of images whose decision differs from that with all looks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Certified coverage against mean looks, for margins from one look to all looks.
+
+    Each point is certified as if it were the only one: to choose among them, look at other images.
+    """
+
+    schedule: Schedule
+    """The schedule with the margin of the default tolerance."""
+    policy: Policy
+    """The adaptive policy with this schedule; it may not be certified."""
+    points: tuple[CertifiedPoint, ...]
+    """By increasing margin; those that certify nothing are included."""
+    all_looks: CertifiedPoint
+
+
+def compute_frontier(
+    preds: Predictions,
+    method: str | None = None,
+    *,
+    risk: float,
+    delta: float = DEFAULT_DELTA,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    duplicates: Collection[str] = (),
+    tuning: object = None,
+    **options: object,
+) -> Frontier:
+    """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
+    check_probability("risk", risk)
+    check_probability("delta", delta)
+    looking = AdaptiveLooking(True, DEFAULT_TOLERANCE, None)
+    distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
+    fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
+    (text,) = fitted.options
+    scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
+    assert scored.adapted is not None, "looking is adaptive"
+    chosen = scored.adapted.schedule
+    margins = sorted({*FRONTIER_MARGINS, chosen.margin})
+    policies = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
+    expected = {point.margin: point.looks for point in chosen.frontier}
+    points = tuple(_make_point(margin, policy, expected[margin]) for margin, policy in policies.items())
+    final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
+    full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
+    all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
+    return Frontier(chosen, policies[chosen.margin], points, all_looks)
+
+
+def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: float) -> Policy:
+    assert scored.adapted is not None, "looking is adaptive"
+    schedule = scored.adapted.schedule.model_copy(update={"margin": margin})
+    adapted = replace(scored.adapted, schedule=schedule)
+    changed = replace(scored, confidence=adapted.confidence, adapted=adapted)
+    return changed.complete(certify_confidence(changed.correct(), adapted.confidence, risk=risk, delta=delta), delta)
+
+
+def _make_point(margin: float, policy: Policy, expected_looks: float) -> CertifiedPoint:
+    counts = policy.calibration
+    assert counts is not None, "certify_confidence counts images"
+    looks = expected_looks if counts.mean_looks is None else counts.mean_looks
+    return CertifiedPoint(margin, looks, counts.coverage, (counts.differing or 0) / counts.images)

@@ -50,7 +50,13 @@ class Grouping:
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return what is guaranteed about all groups."""
-        return Guarantee.of_groups(self.grouped_by, self.risks, delta)
+        smallest, largest = min(self.risks), max(self.risks)
+        return Guarantee(
+            risk=largest,
+            delta=delta,
+            grouped_by=self.grouped_by,
+            smallest_risk=None if smallest == largest else smallest,
+        )
 
     def select(self, images: IntArray) -> "Grouping":
         """Return the groups of some images. int64 [n]"""
@@ -82,11 +88,11 @@ def make_grouping(
 def _check_labels(groups: CertifiedGroups, n_images: int) -> Array:
     """Return one label per image. [N]"""
     if isinstance(groups, Mapping):
-        raise DecisionError("groups is a mapping; expected 'class', or one label per image.")
+        raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
     try:
         by_name = select_groups(groups, n_images, np.arange(n_images))
     except MetricError as error:
-        raise DecisionError(str(error)) from None
+        raise DecisionError.from_error(error) from None
     assert isinstance(by_name, Mapping), "labels have a name"
     (labels,) = by_name.values()
     return np.asarray(labels)

@@ -1,7 +1,7 @@
 """What is guaranteed about accepted images, the counts it was certified on, and what a shortfall would need."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -32,12 +32,6 @@ class Guarantee(FrozenRecord):
     """Whether the guarantee holds in every predicted class, or every group, jointly; None if only for all images."""
     smallest_risk: Probability | None = None
     """The smallest risk of any group, if groups have different ones."""
-
-    @classmethod
-    def of_groups(cls, grouped_by: GroupedBy, risks: Sequence[float], delta: float) -> Self:
-        """Return the joint guarantee of groups with these risks."""
-        smallest = None if min(risks) == max(risks) else min(risks)
-        return cls(risk=max(risks), delta=delta, grouped_by=grouped_by, smallest_risk=smallest)
 
     def __str__(self) -> str:
         risk = f"{100 * self.risk:g} % errors"

@@ -6,9 +6,10 @@ import math
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,8 +30,7 @@ from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
-from secondlook.estimators import confidence as compute_confidence
-from secondlook.estimators import find_method, running_confidence
+from secondlook.estimators import CompiledMethod, compile_method, find_method
 from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
@@ -42,10 +42,9 @@ from secondlook.policies.guarantee import (
     Guarantee,
     Shortfall,
 )
-from secondlook.policies.reference import Reference
+from secondlook.policies.reference import Reference, ShiftModel
 from secondlook.policies.schedule import Schedule, check_adaptive_method
-from secondlook.policies.shift_model import ShiftModel
-from secondlook.predictions import ClassifierRecord, PredictFrom, Predictions
+from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.tables import TextTable, format_html
 from secondlook.views import View, ViewSet, as_view_set_with_names
@@ -56,21 +55,25 @@ POLICY_METADATA = "secondlook.policy"
 DEFAULT_METHOD = "blend"
 """The confidence of policies, and of every function that takes a method."""
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
-_ALLOW_MISMATCH = "or pass {allow_mismatch} to use it without the guarantee"
 _FILE_OPTION = str | int | float | bool | None
 _DECISIONS = "secondlook.decisions"
-"""The room that looks at images. It is to the right of this one: only `decide`, `bind` and `score` go there."""
+"""The room that looks at images. It is to the right of this one: only `decide` and `score` go there."""
 
 
 class PolicyWarning(SecondLookWarning):
     """A policy that was changed after it was written, so that its guarantee is lost."""
 
 
-class Mismatch(NamedTuple):
-    """Why a classifier is not the one of a policy, and how to repair it."""
+@dataclass(frozen=True)
+class Binding:
+    """How the classifier of a policy is found when it looks at images."""
 
-    reason: str
-    repair: Repair
+    classifier: object = None
+    """Anything that `load_classifier` accepts; None for the classifier that the policy names."""
+    path: Path | None = None
+    """The file of the policy, in whose folder its classifier may be; or the exported file that decides by itself."""
+    allow_mismatch: bool = False
+    execution: Execution = DEFAULT_EXECUTION
 
 
 class LookedImages(NamedTuple):
@@ -84,18 +87,22 @@ class LookedImages(NamedTuple):
     """The predicted class, int64 [N], or the top k classes, int64 [N, k]."""
 
 
-class _PolicyType(type(FrozenRecord)):  # type: ignore[misc]  # the metaclass of pydantic
-    """Makes invalid arguments of a policy an error that says so in one sentence."""
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as _PolicyType
+else:
 
-    def __call__(cls, *args: Any, **fields: Any) -> Any:
-        try:
-            return super().__call__(*args, **fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or None
-            message = first["msg"].removeprefix("Value error, ")
-            fault = f"is invalid: {message}" if where else f"invalid policy: {message}"
-            raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
+    class _PolicyType(type(FrozenRecord)):
+        """Makes invalid arguments of a policy an error that says so in one sentence."""
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            try:
+                return super().__call__(*args, **fields)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"])) or None
+                message = first["msg"].removeprefix("Value error, ")
+                fault = f"is invalid: {message}" if where else f"invalid policy: {message}"
+                raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
 
 
 def _describe_classifier(classifier: object) -> object:
@@ -145,8 +152,10 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     """How scores tell accuracy when images change, as learned from corrupted images; None if it was not learned."""
 
     _was_changed: bool = PrivateAttr(default=False)
-    _binding: Any = PrivateAttr(default=None)
-    """How the classifier is found, and the compiled plan; belongs to `secondlook.decisions`."""
+    _binding: Binding = PrivateAttr(default=Binding())
+    # A copy with other settings takes these along, so that they are valid for their owner only.
+    _plan: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
+    _compiled: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
 
     # mypy does not support decorators above a property.
     @computed_field(repr=False)  # type: ignore[prop-decorator]
@@ -297,11 +306,18 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             )
         return self.calibration.coverage
 
+    @property
+    def compiled(self) -> CompiledMethod:
+        """The method with its options, which is parsed and checked once."""
+        owner, compiled = self._compiled
+        if owner is not self:
+            compiled = compile_method(self.method, self.options, predict_from=self.predict_from, top_k=self.top_k)
+            self._compiled = self, compiled
+        return cast(CompiledMethod, compiled)
+
     def confidence(self, preds: Predictions) -> Float64Array:
         """Compute the confidence that the threshold applies to: with a schedule, when looking stops. -> float64 [N]"""
-        if self.schedule is not None:
-            return self.look(preds).confidence
-        return compute_confidence(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)
+        return self.compiled.confidence(preds) if self.schedule is None else self.look(preds).confidence
 
     def look(self, preds: Predictions) -> LookedImages:
         """Return how often each image is looked at, and what is known of it then.
@@ -310,14 +326,14 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         """
         if self.schedule is None:
             looks = np.full(preds.n_images, preds.n_views)
-            return LookedImages(looks, self.confidence(preds), preds.predicted(self.predict_from, self.top_k))
+            return LookedImages(looks, self.compiled.confidence(preds), preds.predicted(self.predict_from, self.top_k))
         looked_at = select_schedule_views(preds, self.schedule)
         looks, confidence = self.schedule.look(self.compute_running(looked_at), self.threshold)
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
     def compute_running(self, preds: Predictions) -> Float64Array:
         """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. -> float64 [N, V]"""
-        return running_confidence(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)
+        return self.compiled.running(preds)
 
     def compute_stopped(self, preds: Predictions) -> Float64Array:
         """Compute the confidence of images that were looked at in all views of `preds`, and in no others. float64 [N]
@@ -325,7 +341,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         With a schedule it is the estimate for all looks.
         """
         if self.schedule is None:
-            return self.confidence(preds)
+            return self.compiled.confidence(preds)
         return self.schedule.estimate(preds.n_views, self.compute_running(preds)[:, -1])
 
     def _predict(self, preds: Predictions, looks: IntArray) -> IntArray:
@@ -399,15 +415,18 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             )
         values = as_array(groups, "groups", DecisionError)
         if values.shape != shape:
-            raise DecisionError(f"groups has shape {values.shape} for confidences {shape}; expected {known} of each.")
+            raise DecisionError(
+                f"has shape {values.shape} for confidences {shape}; expected {known} of each", argument="groups"
+            )
         by_value = {group.value: group.threshold for group in self.groups}
         for value in dict.fromkeys(values.ravel().tolist()):
             if value not in by_value:
                 index = int(np.flatnonzero(values == value)[0])
                 names = [str(one) for one in by_value]
                 raise DecisionError(
-                    f"groups is {value!r} at index {index}, a group that the policy has no threshold for; known groups:"
-                    f" {join_names(names)}.{did_you_mean(str(value), names)}"
+                    f"has {value!r} at index {index}, a group that the policy has no threshold for; known groups: "
+                    f"{join_names(names)}.{did_you_mean(str(value), names)}",
+                    argument="groups",
                 )
         return np.array([by_value[value] for value in values.ravel().tolist()], dtype=np.float64).reshape(shape)
 
@@ -438,17 +457,55 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         """
         return import_module(_DECISIONS).compile_policy(self).decide(image, **options)
 
-    def bind(self, classifier: object = None, **options: Any) -> Self:
-        """Return the policy with the classifier that it decides with: anything that `load_classifier` accepts.
+    def bind(
+        self,
+        classifier: object = None,
+        *,
+        path: Path | None = None,
+        allow_mismatch: bool = False,
+        execution: Execution = DEFAULT_EXECUTION,
+    ) -> Self:
+        """Return the policy with the classifier that it decides with, which is loaded at first use.
 
-        `allow_mismatch=True` accepts a classifier that the policy was not made for, and voids the guarantee;
-        `execution` tells where and how to classify.
+        Without a classifier or a path, those that it was bound to before stay.
+
+        Parameters
+        ----------
+        classifier
+            Anything that `load_classifier` accepts; by default the one that the policy names.
+        path
+            The file of the policy, in whose folder its classifier may be.
+        allow_mismatch
+            Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
+        execution
+            Where and how to classify.
         """
-        return cast(Self, import_module(_DECISIONS).bind_policy(self, classifier, **options))
+        earlier, bound = self._binding, self.model_copy()
+        if classifier is None:
+            classifier, allow_mismatch = earlier.classifier, allow_mismatch or earlier.allow_mismatch
+        bound._binding = Binding(classifier, path or earlier.path, allow_mismatch, execution)
+        bound._plan = None, None
+        return bound
 
     def score(self, data: Any, out: str | Path, **options: Any) -> Any:
         """Decide about all images of `data` and write the decisions to `out`: `secondlook.score` with this policy."""
         return import_module(_DECISIONS).score(self, data, out, **options)
+
+    def parse_views(self) -> ViewSet:
+        """Return the views; an error if they are unknown, or only names as those of predictions made elsewhere."""
+        if not self.views:
+            raise DecisionError(
+                "the policy does not tell the views that its confidence is computed from; pass predictions to accept()."
+            )
+        for text in self.views:
+            try:
+                View.parse(text)
+            except SecondLookError:
+                raise DecisionError(
+                    f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
+                    "make the views of this policy; pass predictions to its accept()."
+                ) from None
+        return ViewSet(list(self.views))
 
     # --- The classifier it belongs to ---
 
@@ -466,40 +523,40 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         """Raise an error for a classifier, an output or a preprocessing that the threshold was not chosen for."""
         mismatch = self.find_mismatch(classifier)
         if mismatch is not None:
-            raise DecisionError(mismatch.reason, repair=mismatch.repair)
+            raise mismatch
 
-    def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> Mismatch | None:
-        """Return how a classifier differs from the one that the policy was made for, or None."""
+    def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> DecisionError | None:
+        """Return the error for a classifier that differs from the one that the policy was made for, or None."""
         expected, given = self.classifier, ClassifierRecord.describe(classifier)
         if expected is None:
-            return Mismatch(
+            return DecisionError(
                 "the policy was made from arrays, so it is not known which classifier it is for",
-                Repair(f"certify predictions that were collected with the classifier, {_ALLOW_MISMATCH}", **_ALLOWED),
+                repair=_or_allow("certify predictions that were collected with the classifier"),
             )
         if not given.digest:
-            return Mismatch(
+            return DecisionError(
                 f"classifier {given.name!r} has no digest that could be compared with the policy for {expected.name!r}",
-                Repair(f"load it with {{name}}, {_ALLOW_MISMATCH}", name=ANY, **_ALLOWED),
+                repair=_or_allow("load it with {name}", name=ANY),
             )
         if given.digest != expected.digest:
-            return Mismatch(
+            return DecisionError(
                 f"the policy is for classifier {expected.name!r} (digest {expected.digest[:12]}), got {given.name!r} "
                 f"(digest {given.digest[:12]})",
-                Repair(f"calibrate again, {_ALLOW_MISMATCH}", **_ALLOWED),
+                repair=_or_allow("calibrate again"),
             )
         if given.output != expected.output:
-            return Mismatch(
+            return DecisionError(
                 f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}",
-                Repair(f"load it with {{output}}, {_ALLOW_MISMATCH}", output=expected.output, **_ALLOWED),
+                repair=_or_allow("load it with {output}", output=expected.output),
             )
         for stored in sorted({*expected.preprocessing, *given.preprocessing}):
             wanted, found = expected.preprocessing.get(stored), given.preprocessing.get(stored)
             if wanted != found:
                 setting = Preprocessing.setting_name(stored)
-                return Mismatch(
+                return DecisionError(
                     f"the policy was made with preprocessing {setting}={wanted}, but the classifier has "
                     f"{setting}={found}",
-                    Repair(f"load it with {setting}={wanted}, {_ALLOW_MISMATCH}", **_ALLOWED),
+                    repair=_or_allow(f"load it with {setting}={wanted}"),
                 )
         return None
 
@@ -558,14 +615,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def decides_like(self, other: "Policy") -> bool:
         """Whether the policies differ only in when, by which version and after how many others they were made."""
-        return self.decisive_content == other.decisive_content
-
-    @property
-    def decisive_content(self) -> dict[str, object]:
-        """All fields but when, by which version and after how many others the policy was made."""
-        return self.model_dump(
-            exclude={"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
-        )
+        left_out: Any = {"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
+        return self.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
 
     # --- In words ---
 
@@ -643,7 +694,9 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         return TextTable(rows, numbers=True)
 
 
-_ALLOWED: dict[str, Any] = {"allow_mismatch": True}
+def _or_allow(repair: str, **arguments: object) -> Repair:
+    text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
+    return Repair(text, allow_mismatch=True, **arguments)
 
 
 def read_policy(path: str | Path) -> Policy:
@@ -686,18 +739,6 @@ def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions
             f"{', '.join(preds.views.texts)}); collect with the views of the schedule, or fit another schedule."
         )
     return preds.select(views=list(schedule.views))
-
-
-def check_views_are_steps(views: Sequence[str]) -> None:
-    """Reject views that are only names, as those of predictions made elsewhere may be."""
-    for text in views:
-        try:
-            View.parse(text)
-        except SecondLookError:
-            raise DecisionError(
-                f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
-                "make the views of this policy; pass predictions to its accept()."
-            ) from None
 
 
 def _read_content(path: Path) -> bytes:

@@ -25,8 +25,10 @@ from secondlook.metrics import count_for_coverage, rank
 from secondlook.policies.guarantee import Calibration
 from secondlook.policies.policy import Policy, select_schedule_views
 from secondlook.policies.reference import Reference, make_reference
-from secondlook.policies.schedule import Looks, Schedule, check_adaptive_method
-from secondlook.policies.schedule_fit import (
+from secondlook.policies.schedule import (
+    Looks,
+    Schedule,
+    check_adaptive_method,
     check_confidence_range,
     check_image_count,
     check_view_count,
@@ -71,7 +73,7 @@ def exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> t
 
 
 @dataclass(frozen=True)
-class Looking:
+class AdaptiveLooking:
     """Whether and how to look adaptively, as the arguments say."""
 
     adaptive: Adaptive
@@ -237,7 +239,7 @@ def fit_on_tuning_images(
     predict_from: PredictFrom,
     top_k: int,
     tuning: object,
-    looking: Looking,
+    looking: AdaptiveLooking,
 ) -> FittedMethods:
     """Fit methods, or the default one, on images set apart."""
     names = (default_method(preds),) if method is None else as_methods(method)
@@ -251,7 +253,11 @@ def fit_on_tuning_images(
 
 
 def score_judged_images(
-    preds: Predictions, fitted: FittedMethods, text: str, looking: Looking, plan: Callable[[ScoredImages], float]
+    preds: Predictions,
+    fitted: FittedMethods,
+    text: str,
+    looking: AdaptiveLooking,
+    plan: Callable[[ScoredImages], float],
 ) -> ScoredImages:
     """Compute the confidence of the judged images; `plan` gives the threshold that a schedule is fitted for."""
     name, options = split_method(text)[0], fitted.options[text]
