@@ -207,9 +207,8 @@ def run_job(
 ) -> ScoreSummary:
     """Score images into a folder of parts."""
     policy = policy or Policy(threshold=0.5, method="msr").replace(classifier=classifier, views=("identity",))
-    return score(
-        policy, images, out, classifier=classifier, engine=engine, part_size=PART_SIZE, on_error="skip", progress=False
-    )
+    execution = Execution(engine=engine, part_size=PART_SIZE, on_error="skip", progress=False)
+    return score(policy, images, out, classifier=classifier, execution=execution)
 
 
 def make_waiting_classifier(seconds: float = SECONDS_PER_IMAGE) -> Classifier:
