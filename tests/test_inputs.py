@@ -11,6 +11,7 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
+from secondlook.decisions import Review
 from tests.policy_maker import attach
 
 VIEWS = "identity hflip"
@@ -106,7 +107,7 @@ def test_score_and_selective_classifier_take_it(
     np.testing.assert_array_equal(selective.predict(data), selective.predict(IMAGES))
     np.testing.assert_array_equal(selective.decide(data).confidence, selective.decide(IMAGES).confidence)
     summary = sl.score(
-        policy, data, tmp_path / "scores.csv", classifier=model, review=sl.Review(rejected=tmp_path / "rejected")
+        policy, data, tmp_path / "scores.csv", classifier=model, review=Review(rejected=tmp_path / "rejected")
     )
     assert summary.images == 6
     assert summary.rejected == len(list((tmp_path / "rejected").rglob("*.png")))

@@ -9,7 +9,7 @@ from reproduction import archive_files
 from secondlook.classifiers import Preprocessing, http_client, model_input, onnx_file, onnx_model
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
-from secondlook.decisions import policy_options
+from secondlook.decisions import policy_classifier
 from secondlook.serving import ServiceOptions, request_limits
 from secondlook.sources import image_files, regular_files, source
 from secondlook.views import view
@@ -57,7 +57,7 @@ LIMITS = {
     "ONNX file": gib(onnx_file.MAX_FILE_BYTES),
     "padding": gib(model_input.MAX_PADDED_BYTES),
     "threads of a model": ", ".join(
-        str(max(map(int, policy_options.HARMLESS_VALUES[name]))) for name in ("threads", "timeout")
+        str(max(map(int, policy_classifier.HARMLESS_VALUES[name]))) for name in ("threads", "timeout")
     ),
     "request": (
         f"{default_of(remote_models.open_remote, 'timeout'):g} s; "

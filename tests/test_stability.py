@@ -37,6 +37,7 @@ import secondlook as sl
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
+from secondlook.decisions import Review
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS, parse_metric, rank
 from secondlook.views import PRESETS, STEPS
@@ -384,7 +385,7 @@ def compute_confidences(_: Path) -> Values:
                 summarize(sl.confidence(preds, method, **options)),
                 summarize(sl.confidence(preds, method, predict_from="views", top_k=3, **options)),
             ]
-        ends = sl.confidence_interval(preds, 0.9, seed=2, resamplings=80)
+        ends = sl.confidence_interval(preds, 0.9, "mean", seed=2, resamplings=80)
         values[f"{kind}: confidence_interval"] = [summarize(end) for end in ends]
         ends = sl.confidence_interval(preds, 0.9, "learned", seed=2, resamplings=80, **learned)
         values[f"{kind}: confidence_interval of learned"] = [summarize(end) for end in ends]
@@ -471,7 +472,7 @@ def compute_decisions(folder: Path) -> Values:
             out,
             classifier=classifier,
             per_view=per_view,
-            review=sl.Review(rejected=folder / f"rejected-{name}"),
+            review=Review(rejected=folder / f"rejected-{name}"),
             execution=sl.Execution(progress=False),
         )
         values[f"{name}: scores"] = _describe_scores(out)
