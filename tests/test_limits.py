@@ -47,6 +47,7 @@ LIMITS = {
     "text files": f"{regular_files.MAX_TEXT_BYTES / 1e9:g} GB",
     "what one file loads": gib(regular_files.MAX_LOADED_BYTES),
     "length of an array": million(regular_files.MAX_LOADED_ROWS),
+    "official archives": gib(archive_files.MAX_FILE_BYTES),
     "MATLAB": (
         f"{gib(archive_files.MAX_FILE_BYTES + archive_files.MAT_READER_BYTES)}; "
         f"{archive_files.MAT_READER_SECONDS:g} s and 1 s more for each "
