@@ -49,7 +49,7 @@ from secondlook.onnx_export.view_graph import add_view
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
-from secondlook.views import Frame, ViewSet, apply_views
+from secondlook.views import ViewSet, apply_views
 
 MODELS = ("resnet20.onnx", "resnet56.onnx")
 METHOD, RISK, DELTA = "mean", 0.02, 0.001

@@ -264,11 +264,11 @@ def _finish_scoring() -> str:
 
 def interrupt_scoring() -> None:
     """Leave the job folder of a scoring job that was interrupted after its last chunk, and a command line."""
-    from secondlook.decisions.destinations import ScoreFile
+    from secondlook.decisions.chunks import Destination
 
     line = "calibrate --run run --coverage 0.7 --method mean --predict-from image --top-k 1 --out from-words.json"
     Path("command.txt").write_text(line.replace(" ", "\n"))
-    vars_of_file: Any = ScoreFile
+    vars_of_file: Any = Destination
     vars_of_file.write = lambda *_, **__: os._exit(0)
     run_command(*SCORE.split(), UNFINISHED)
     sys.exit(1)

@@ -1,7 +1,7 @@
 """Array types that pass between the rooms, and what counts as a number, an array, images or outputs."""
 
 import math
-from itertools import islice, product
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -18,6 +18,12 @@ IntArray = NDArray[np.int64]
 Output = Literal["logits", "probabilities"]
 """What the numbers of a classifier are."""
 OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
+
+PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
+"""What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
+
+So that the logarithm is finite, and two outputs that differ only below their precision have the same confidence.
+"""
 
 
 def softmax(logits: Array) -> Float64Array:
@@ -80,9 +86,7 @@ def round_down_to_power_of_two(number: int) -> int:
 
 def default_ids(n_images: int) -> tuple[str, ...]:
     """Return the ids of images that have none: their positions, zero-padded so that they sort ('000042')."""
-    if n_images > 10**6:
-        return tuple(f"{position:06d}" for position in range(n_images))
-    return tuple(islice(map("".join, product("0123456789", repeat=6)), n_images))  # in half the time
+    return tuple(f"{position:06d}" for position in range(n_images))
 
 
 def as_pixels(images: Array) -> Array:

@@ -13,8 +13,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import Plan
-from secondlook.decisions.chunks import JobRecord, ScoreChunks
-from secondlook.decisions.destinations import ScoreFile
+from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from secondlook.predictions import DamagedChunkWarning, LocalStorage
@@ -38,7 +37,7 @@ class Job:
         score(policy, source, folder / "expected.csv", **self.arguments)
         self.expected = (folder / "expected.csv").read_bytes()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ScoreFile, "write", stop)
+            patch.setattr(Destination, "write", stop)
             with pytest.raises(StoppedError):
                 self.resume()
         self.files = {path: path.read_bytes() for path in sorted(self.folder.iterdir())}
@@ -161,14 +160,14 @@ def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
 
 
 def test_damage_while_joining_is_an_error(stopped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, write_scores = stopped.chunks[2], ScoreFile.write
+    path, write_scores = stopped.chunks[2], Destination.write
 
     def damage(*arguments: Any, **options: Any) -> None:
         path.write_bytes(stopped.files[path][:-1])
         write_scores(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ScoreFile, "write", damage)
+        patch.setattr(Destination, "write", damage)
         with pytest.raises(DecisionError, match=path.name):
             stopped.resume()
     assert not stopped.out.exists()

@@ -40,7 +40,7 @@ def test_rows_follow_the_threshold_of_the_predicted_class(
     policy: Policy, classifier: Classifier, bright_or_dark: Data, tmp_path: Path
 ) -> None:
     rows = score_rows(policy, bright_or_dark[0][500:], tmp_path / "scores.jsonl", classifier=classifier)
-    dark, bright = (threshold or 0 for threshold in policy.class_thresholds or ())
+    dark, bright = (group.threshold for group in policy.groups)
     assert dark != bright
     between = [row for row in rows if min(dark, bright) <= row["confidence"] < max(dark, bright)]
     assert {row["accept"] for row in between} == {True, False}, "one threshold for all could not decide like this"
@@ -63,12 +63,11 @@ def test_all_ways_to_decide_agree(policy: Policy, classifier: Classifier, bright
 def test_fit_calibrates_all_classes_again(policy: Policy, classifier: Classifier, bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
     chooser = SelectiveClassifier(classifier, policy).fit(images[:500], labels[:500])
-    again, before = chooser.policy_.classes, policy.classes
-    assert again is not None
-    assert before is not None
-    assert again.thresholds == pytest.approx(before.thresholds)
-    assert (again.risks, again.accepted, again.errors) == (before.risks, before.accepted, before.errors)
-    assert chooser.policy_.rule.guarantee == policy.guarantee
+    assert len(chooser.policy_.groups) == len(policy.groups) == 2
+    for again, before in zip(chooser.policy_.groups, policy.groups, strict=True):
+        assert again.threshold == pytest.approx(before.threshold)
+        assert (again.risk, again.accepted, again.errors) == (before.risk, before.accepted, before.errors)
+    assert chooser.policy_.guarantee == policy.guarantee
 
 
 def test_classifier_with_another_number_of_classes_is_refused(

@@ -14,7 +14,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Review
 from secondlook.decisions.job import LoadScorer
-from secondlook.errors import DecisionError, SourceError
+from secondlook.errors import DecisionError, PredictionsError, SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
 from tests.conftest import PickledEngine
@@ -256,8 +256,8 @@ def test_folders_that_cannot_be_used(
     for place in (tmp_path / "file", tmp_path / "no" / "such", "s3://bucket/scores.parquet", "nothing://at/all"):
         with pytest.raises(DecisionError, match=str(place)):
             score(review_policy, images, place, **options)
-    with pytest.raises(DecisionError, match="part_size"):
-        score(review_policy, images, tmp_path / "scores", **options, execution=Execution(part_size=0))
+    with pytest.raises(PredictionsError, match="part_size"):
+        score(review_policy, images, tmp_path / "scores", **options, part_size=0)
     assert not (tmp_path / "scores").exists()
 
 

@@ -26,10 +26,9 @@ import numpy as np, pyarrow.parquet
 from PIL import PngImagePlugin
 from secondlook.classifiers import load_classifier
 from secondlook.estimators import confidence, confidence_interval
-from secondlook.predictions import chunks
-from secondlook.policies import Policy, Policy, Schedule
-from secondlook.decisions import ExportedFile, job
-from tests.policy_maker import score
+from secondlook.policies import Policy, Schedule
+from secondlook.decisions import ExportedFile, Plan
+from tests.policy_maker import attach, score
 from secondlook.views import apply_view
 import onnxruntime
 
@@ -45,17 +44,17 @@ def run_file_slowly(decider, images):
     return run_file(decider, images)
 
 ExportedFile._run = run_file_slowly
-job.chunk_rows = job.choose_chunk_rows = lambda *_: 16
-chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
+Plan.choose_chunk_rows = lambda *_: 16
 pyarrow.array(np.zeros(1)), pyarrow.array([[1]])  # the first array imports the slowest modules
 classifier = load_classifier(slow, name="slow")
 views = ("identity", "hflip", "shift:1,0")
-policy = Policy.from_rule(Policy(0.52), classifier=classifier, views=views, made="then")
+policy = attach(Policy(threshold=0.52, method="mean"), classifier=classifier, views=views, made="then")
 schedule = Schedule(
     views=views, method="mean", changes=(0, 0, 0), spreads=(0.1, 0.05, 0), margin=1, tolerance=0.01, full_looks=3,
     images=100, threshold=0.52,
 )
-adaptive = Policy.from_rule(Policy(0.52, schedule=schedule), classifier=classifier, views=views, made="then")
+rule = Policy(threshold=0.52, method="mean", schedule=schedule)
+adaptive = attach(rule, classifier=classifier, views=views, made="then")
 print("ready", flush=True)
 while line := sys.stdin.readline():
     folder = Path(line.strip())

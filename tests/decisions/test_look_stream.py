@@ -12,7 +12,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import Looking, LookStream, Plan, ResolvedClassifier
 from secondlook.policies import Policy
-from tests.decisions.test_adaptive_looks import Counting, look_slowly, make_images
+from tests.decisions.test_looking import Counting, look_slowly, make_images
 from tests.policy_maker import attach
 
 MakeRule = Callable[..., Policy]
@@ -69,7 +69,7 @@ def test_looks_are_those_of_the_slow_reference(
     assert [function.images for function in counting] == [sum(map(len, looked.values()))] * members
     for key, image in enumerate(images):
         assert len(looked[key]) == look_slowly(classifiers, image, rule).looks
-        ((_, preds),) = Looking(decider, image[None]).look_to_end()
+        ((_, preds),) = Looking(decider, image[None]).groups()
         alone = decider.make_predictions(looked[key][None])
         np.testing.assert_array_equal(alone.probabilities, preds.probabilities)
 
@@ -96,7 +96,7 @@ def test_without_a_schedule_a_step_takes_all_looks() -> None:
     looked, failed = run_stream(LookStream(decider), images, [4, 3])
     assert not failed
     assert {len(outputs) for outputs in looked.values()} == {len(VIEWS)}
-    ((_, preds),) = Looking(decider, np.stack(images)).look_to_end()
+    ((_, preds),) = Looking(decider, np.stack(images)).groups()
     np.testing.assert_array_equal(np.stack([looked[key] for key in range(7)]), preds.probabilities)
 
 
@@ -105,7 +105,7 @@ def test_images_of_several_shapes_are_looked_at(make_adaptive_rule: MakeRule) ->
     images = [image[:rows] for image, rows in zip(make_images(3, 12), [5, 4, 3] * 4, strict=True)]
     looked, _ = run_stream(LookStream(decider), images, [12])
     for key, image in enumerate(images):
-        ((_, preds),) = Looking(decider, image[None]).look_to_end()
+        ((_, preds),) = Looking(decider, image[None]).groups()
         assert len(looked[key]) == preds.n_views
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Plan, adaptive_looks, chunk_scorers, load_policy
+from secondlook.decisions import Looking, Plan, load_policy
 from secondlook.decisions.policy_classifier import MemberOutputs
 from secondlook.errors import ClassifierError
 from secondlook.policies import Policy
-from secondlook.predictions import Execution, chunks
+from secondlook.predictions import Execution
 from secondlook.sources import object_sources
 from tests.policy_maker import attach, score
 
@@ -94,7 +94,6 @@ def assert_same_rows(found: dict[str, list[Any]], expected: dict[str, list[Any]]
 @pytest.fixture(params=[7, 16, 4096])
 def rows_per_chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: request.param)
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: request.param)
     return int(request.param)
 
 
@@ -123,16 +122,19 @@ def test_two_chunks_take_turns(
 ) -> None:
     """While the host finds the open images of one chunk, the GPUs have the next look at the other."""
     monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 30)
+    looked: list[Looking] = []
     started: list[int] = []
-    take_looks = adaptive_looks.take_looks
+    run = Looking.run
 
-    def record(looks: Any, placed: Any, inference: Any) -> Any:
-        chunk = int(looks._ids[0]) // 30
-        for _ in take_looks(looks, placed, inference):
-            started.append(chunk)
-            yield
+    def record(self: Looking) -> Any:
+        if self not in looked:
+            looked.append(self)
+        for count in run(self):
+            if count == 0:  # the GPUs have the looks of a step
+                started.append(looked.index(self))
+            yield count
 
-    monkeypatch.setattr(chunk_scorers, "take_looks", record)
+    monkeypatch.setattr(Looking, "run", record)
     score_images(make_adaptive_rule(), load_on_gpus(Colors()), pixels, tmp_path / "scores.parquet")
     assert started[:6] == [0, 1, 0, 1, 0, 1]
     assert set(started) == {0, 1, 2}
@@ -143,8 +145,7 @@ def test_two_chunks_take_turns(
 def test_interrupted_job_resumes_with_the_same_rows(
     stops_at: int, make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 30)
-    monkeypatch.setattr(chunks, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 10)
     module = Colors()
     classifier, rule = load_on_gpus(module), make_adaptive_rule()
     expected = score_images(rule, classifier, pixels, tmp_path / "whole.parquet")
@@ -170,7 +171,7 @@ def test_single_decision_is_that_of_score(
     )
     rows = score_images(rule, classifier, pixels[:5], tmp_path / "scores.parquet")
     make_policy(rule, classifier).save(tmp_path / "policy.json")
-    policy = load_policy(tmp_path / "policy.json", classifier=classifier, device="cuda")
+    policy = load_policy(tmp_path / "policy.json", classifier=classifier, execution=Execution(device="cuda"))
     for position, image in enumerate(pixels[:5]):
         decision = policy.decide(image)
         assert decision.accept == rows["accept"][position]
@@ -180,8 +181,8 @@ def test_single_decision_is_that_of_score(
 
 def test_device_is_checked_first(tmp_path: Path) -> None:
     with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
-        load_policy(tmp_path / "missing.json", device="gpu")
-    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+        load_policy(tmp_path / "missing.json", execution=Execution(device="gpu"))
+    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
         score(tmp_path / "missing.json", "folder:missing", tmp_path / "out.parquet", execution=Execution(device="gpu"))
 
 
@@ -212,7 +213,7 @@ def test_tensors_on_a_device_stay_there(
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
-@pytest.mark.parametrize("rows", [(45, 16), (16, 45)], ids=["from GPUs to the host", "from the host to GPUs"])
+@pytest.mark.parametrize("rows", [(20, 7), (7, 20)], ids=["from GPUs to the host", "from the host to GPUs"])
 def test_job_keeps_the_size_of_its_chunks(
     rows: tuple[int, int],
     make_adaptive_rule: MakeRule,
@@ -221,7 +222,6 @@ def test_job_keeps_the_size_of_its_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Chunks are larger on GPUs, but a job that was begun elsewhere goes on as it was begun."""
-    monkeypatch.setattr(chunks, "SAVE_SECONDS", 0)
     module, rule = Colors(), make_adaptive_rule()
     classifier, out = load_on_gpus(module), tmp_path / "scores.parquet"
     expected = score_images(rule, classifier, pixels, tmp_path / "whole.parquet")

@@ -19,14 +19,13 @@ from secondlook.decisions import (
     SelectiveClassifier,
     policy_classifier,
     resolve_classifier,
-    score,
     select_harmless_options,
 )
 from secondlook.decisions.policy_classifier import inherit_options
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy, read_policy
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
-from tests.policy_maker import attach
+from tests.policy_maker import attach, score
 
 NETWORK = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 MODULE = """

@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import SelectiveClassifier, adaptive_looks, selective_classifier
+from secondlook.decisions import Plan, SelectiveClassifier
 from secondlook.errors import DecisionError, PredictionsError
-from secondlook.policies import DEFAULT_DELTA, DEFAULT_TOLERANCE, Guarantee, Policy, certify
-from secondlook.predictions import collect
+from secondlook.policies import DEFAULT_DELTA, Guarantee, Policy, certify, fit_schedule
+from secondlook.predictions import Execution, collect
 from secondlook.sources import ArraySource, open_source
 from tests.policy_maker import attach
 
@@ -33,7 +33,9 @@ def fitted(classifier: Classifier, bright_or_dark: Data) -> SelectiveClassifier:
 
 
 def make_policy(classifier: Classifier, **rule: Any) -> Policy:
-    return attach(Policy(threshold=0.8, **rule), classifier=classifier, views=tuple(VIEWS.split()))
+    return attach(
+        Policy(**{"threshold": 0.8, "method": "mean", **rule}), classifier=classifier, views=tuple(VIEWS.split())
+    )
 
 
 def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
@@ -61,7 +63,7 @@ def test_blocks_do_not_change_decisions(
 ) -> None:
     images = bright_or_dark[0][:50]
     whole = fitted.decide(images)
-    monkeypatch.setattr(selective_classifier, "BLOCK_IMAGES", 7)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 7)
     blocks = fitted.decide(ArraySource(images))
     assert blocks.ids == whole.ids
     assert np.array_equal(blocks.labels, whole.labels)
@@ -99,7 +101,7 @@ def test_policy_file_gives_the_same_decisions(
     fitted.policy_.save(tmp_path / "policy.json")
     loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
     assert np.array_equal(loaded.predict(bright_or_dark[0][:40]), fitted.predict(bright_or_dark[0][:40]))
-    assert loaded.policy_ == fitted.policy_
+    assert loaded.policy_.decides_like(fitted.policy_)
 
 
 def test_fit_with_a_policy_calibrates_its_settings_again(
@@ -155,7 +157,8 @@ def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
     assert predicted.shape == (30, 2)
     assert decisions.interval is None
     assert np.array_equal(predicted[:, 0] == -1, ~decisions.accept)
-    assert isinstance(decisions[0].label, tuple)
+    assert decisions[0].labels is not None
+    assert len(decisions[0].labels) == 2
     assert decisions[0].interval is None
     assert top_2.score(images, labels) == np.mean(np.any(predicted == labels[:, None], axis=1))
 
@@ -184,11 +187,8 @@ def test_init_loads_and_checks_nothing() -> None:
         "top_k": 1,
         "method_options": None,
         "adaptive": False,
-        "tolerance": DEFAULT_TOLERANCE,
-        "max_looks": None,
         "allow_mismatch": False,
-        "progress": False,
-        "device": "auto",
+        "execution": Execution(progress=False),
     }
     with pytest.raises(DecisionError, match=r"absent\.json"):
         lazy.predict(np.zeros((1, 4, 4, 3), dtype=np.uint8))
@@ -212,7 +212,6 @@ def test_fitted_attributes(fitted: SelectiveClassifier, classifier: Classifier) 
     assert is_classifier(fitted)
     assert fitted.classifier_ is classifier
     assert fitted.views_.texts == tuple(VIEWS.split())
-    assert fitted.policy_ == fitted.policy_.rule
     assert fitted.n_classes_ == 2
     assert np.array_equal(fitted.classes_, [0, 1])
 
@@ -319,7 +318,7 @@ def test_adaptive_policy_looks_until_images_are_decided(
         dark, bright = brightness(batch).T
         return np.stack([0.9 * dark, 0.9 * bright, np.full(len(batch), 0.1)], axis=1)
 
-    monkeypatch.setattr(adaptive_looks, "ADAPTIVE_CHUNK_ROWS", rows)
+    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: rows)
     rule = make_adaptive_rule(**settings)
     assert rule.schedule is not None
     adaptive = make_adaptive(load_classifier(count, name="counted"), rule)
@@ -352,7 +351,7 @@ def test_one_adaptive_image(make_adaptive_rule: Callable[..., Policy], classifie
     adaptive = make_adaptive(classifier, make_adaptive_rule())
     whole = adaptive.decide(images)
     for image, decision in zip(images, whole, strict=True):
-        assert adaptive.decide(image)[0][1:] == decision[1:]
+        assert adaptive.decide(image)[0].model_copy(update={"id": decision.id}) == decision
 
 
 def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(
@@ -378,11 +377,14 @@ def test_unreadable_images_are_left_out_of_adaptive_decisions(
 @pytest.mark.parametrize("max_looks", [None, 2])
 def test_fit_makes_an_adaptive_policy(classifier: Classifier, bright_or_dark: Data, max_looks: int | None) -> None:
     images, labels = bright_or_dark
-    arguments: dict[str, Any] = {"risk": 0.1, "delta": 0.1, "tolerance": 0.02, "max_looks": max_looks}
-    fitted = SelectiveClassifier(classifier, views=VIEWS, adaptive=True, **arguments).fit(images, labels)
+    tuning = collect(classifier, images[:200], VIEWS)
+    images, labels = images[200:], labels[200:]
+    made = fit_schedule(tuning, Policy(threshold=0.8), tolerance=0.02, max_looks=max_looks)
+    arguments: dict[str, Any] = {"risk": 0.1, "delta": 0.1, "adaptive": made}
+    fitted = SelectiveClassifier(classifier, views=VIEWS, **arguments).fit(images, labels)
     preds = collect(classifier, images, VIEWS, labels=labels)
     duplicates = [ArraySource(images).ids[index] for index in ArraySource(images).find_duplicates()]
-    assert fitted.policy_ == certify(preds, duplicates=duplicates, adaptive=True, **arguments)
+    assert fitted.policy_ == certify(preds, duplicates=duplicates, **arguments)
     schedule = fitted.policy_.schedule
     assert schedule is not None
     assert (schedule.tolerance, len(schedule.views)) == (0.02, max_looks or 4)
@@ -399,10 +401,11 @@ def test_fit_makes_an_adaptive_policy(classifier: Classifier, bright_or_dark: Da
 def test_everything_is_classified_on_the_device(cuda_1_only: Classifier, bright_or_dark: Data, adaptive: bool) -> None:
     images, labels = bright_or_dark
     options: dict[str, Any] = {"risk": 0.3, "delta": 0.1, "adaptive": adaptive}
-    model = SelectiveClassifier(cuda_1_only, views=VIEWS, device="cuda:1", **options)
-    assert clone(model).device == "cuda:1"
+    there = Execution(device="cuda:1", progress=False)
+    model = SelectiveClassifier(cuda_1_only, views=VIEWS, execution=there, **options)
+    assert clone(model).execution == there
     predicted = model.fit(images, labels).predict(images[:9])
-    again = SelectiveClassifier(cuda_1_only, model.policy_, device="cuda:1")
+    again = SelectiveClassifier(cuda_1_only, model.policy_, execution=there)
     np.testing.assert_array_equal(again.predict(images[:9]), predicted)
     with pytest.raises(AssertionError):
         SelectiveClassifier(cuda_1_only, model.policy_).predict(images[:9])

@@ -1,18 +1,28 @@
-"""The chunks of a scoring job, kept until they are one score file, or for good in a folder of scores."""
+"""Where scores go: the chunks of a scoring job, kept until they are one score file, or for good in a folder."""
 
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from secondlook.arrays import Output
-from secondlook.decisions.formats import translate_write_errors
+from secondlook.decisions.formats import (
+    SCORE_FORMATS,
+    check_output_folder,
+    check_output_path,
+    check_replaceable,
+    find_format,
+    translate_write_errors,
+    write_scores,
+)
 from secondlook.errors import DecisionError
+from secondlook.file_systems import Location, is_url, open_location
 from secondlook.files import TEMPORARY_SUFFIX, FrozenRecord, exclusive_lock, is_same_file, remove_temporary_files
 from secondlook.predictions import (
     CHUNK_NAME,
@@ -300,3 +310,76 @@ def _resume_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> J
         )
     _remove_job(storage)
     return record
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where scores go: one file, whose chunks are in a folder beside it for a while, or a folder that keeps them."""
+
+    place: Path | Location
+    is_file: bool
+
+    @classmethod
+    def parse(cls, out: str | Path) -> "Destination":
+        """Return where scores go: a file by its suffix, a folder if there is none; raise if it cannot be written."""
+        text = os.fspath(out)
+        if is_url(text):
+            suffix = os.path.splitext(text.rstrip("/"))[1].lower()  # noqa: PTH122 - a URL
+            if suffix in SCORE_FORMATS:
+                raise DecisionError(
+                    f"scores cannot be written to {text!r}: at a URL they are a folder of Parquet parts; pass the URL "
+                    f"of a folder, such as {text.rstrip('/')[: -len(suffix)]!r}."
+                )
+            return cls(open_location(text, DecisionError), is_file=False)
+        path = Path(out)
+        is_file = path.suffix.lower() in SCORE_FORMATS or bool(path.suffix and not path.is_dir())
+        if is_file:
+            find_format(path)
+            check_output_path(path, "scores")
+        else:
+            check_output_folder(path, "scores")
+        return cls(path, is_file)
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @property
+    def path(self) -> Path | None:
+        """The local path; None at a URL."""
+        return self.place if isinstance(self.place, Path) else None
+
+    def has_scores(self) -> bool:
+        """Whether anything is there."""
+        if isinstance(self.place, Path):
+            return (self.place if self.is_file else self.place / RECORD).exists()
+        return RECORD in self.place.list_names()
+
+    def check_replaceable(self, metadata: Mapping[str, str], ids: Collection[str]) -> None:
+        """Raise an error, before hours of work, if a file is there that is clearly not what would be written.
+
+        Of a folder, opening the chunks tells whether they are those of another job.
+        """
+        if self.is_file:
+            check_replaceable(Path(str(self.place)), metadata, ids)
+
+    def open_chunks(
+        self, record: JobRecord, metadata: Mapping[str, str], *, overwrite: bool
+    ) -> AbstractContextManager[ScoreChunks]:
+        """Open the chunks of the job: those of an interrupted one, or none yet."""
+        if isinstance(self.place, Path) and self.is_file:  # chunks of another job are never replaced there
+            return ScoreChunks.open(self.place.with_name(f"{self.place.name}.parts"), record, metadata)
+        return ScoreChunks.open(self.place, record, metadata, overwrite=overwrite)
+
+    def write(self, chunks: ScoreChunks, schema: "pa.Schema", *, overwrite: bool) -> None:
+        """Write the rows of all chunks as one file; in a folder, the chunks are the scores."""
+        if self.is_file:
+            schema = schema.with_metadata(dict(chunks.metadata))
+            tables = (rows.cast(schema) for rows in chunks.read())
+            write_scores(Path(str(self.place)), schema, tables, overwrite=overwrite)
+
+    def close(self, chunks: ScoreChunks) -> None:
+        """Remove what only an unfinished job needs."""
+        if self.is_file:
+            chunks.remove()
+        else:
+            chunks.finish()

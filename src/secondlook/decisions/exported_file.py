@@ -183,6 +183,7 @@ class ExportedFile:
         self.record = record
         self._session = session
         self._timeout = timeout
+        self.name_candidates = (policy.class_names,)
         self._preprocessing = Preprocessing.from_dict(policy.known_classifier.preprocessing)
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
@@ -273,7 +274,7 @@ class ExportedFile:
     ) -> Iterator[LookedGroup]:
         """Yield the images by the number of looks at them, with the predictions of these looks."""
         ids = default_ids(len(decided.looks)) if ids is None else ids
-        class_names = class_names or self.name_classes(self.record.classes)
+        class_names = class_names or choose_class_names(self.name_candidates, self.record.classes)
         for count in np.unique(decided.looks).tolist():
             positions = np.flatnonzero(decided.looks == count)
             outputs = decided.view_outputs[positions, :count]
@@ -285,10 +286,6 @@ class ExportedFile:
 
     progress_per_image = 1
     """How much progress an image is."""
-
-    def name_classes(self, n_classes: int, more: tuple[str, ...] | None = None) -> tuple[str, ...] | None:
-        """Return the names of the classes, if they are known; `more` are those of the images, if they are classes."""
-        return choose_class_names((self.policy.class_names, more), n_classes)
 
     def check_first_image(self, source: Source) -> Array:
         """Return the first image of a source, which must fit the file. [H, W, C]"""

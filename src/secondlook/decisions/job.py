@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from secondlook.classifiers import Classifier
-from secondlook.decisions.chunks import JobRecord, ScoreChunks
+from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.decisions.decision import (
     DEFAULT_LEVEL,
     RowOptions,
@@ -24,10 +24,9 @@ from secondlook.decisions.decision import (
     make_skipped_rows,
     row_schema,
 )
-from secondlook.decisions.destinations import Destination, parse_destination
 from secondlook.decisions.exported_file import ExportedFile
 from secondlook.decisions.exports import ExportFile
-from secondlook.decisions.plan import LookedChunk, Plan, bind_policy, compile_policy, open_plan
+from secondlook.decisions.plan import LookedChunk, Plan, bind_policy, choose_class_names, compile_policy, open_plan
 from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.decisions.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
 from secondlook.decisions.summary import EngineUse, ScoreSummary
@@ -132,7 +131,7 @@ def score(
         Called once, with the predictions of the first chunk; never for an adaptive policy, which has no predictions
         for all views, and never with an engine.
     """
-    destination = parse_destination(out)
+    destination = Destination.parse(out)
     exports = [ExportFile.parse(text) for text in review.exports]
     _check_paths_differ(destination, policy, data, exports)
     plan = _open_plan(policy, classifier, execution)
@@ -184,9 +183,9 @@ class ScoringJob:
             classifier, settings = plan.classifier.digest or f"unnamed {uuid.uuid4().hex}", None
             image = read_first_image(plan.classifier, source)
             n_outputs = plan.classifier(image[None]).shape[1]
-            n_classes, rows = n_outputs // len(plan.classifier.members), plan.choose_chunk_rows(image, n_outputs)
+            n_classes, rows = n_outputs // len(plan.members), plan.choose_chunk_rows(image, n_outputs)
         rows = execution.part_size or (rows if execution.engine is None else execution.engine.part_size)
-        class_names = plan.name_classes(n_classes, source.class_names)
+        class_names = choose_class_names((*plan.name_candidates, source.class_names), n_classes)
         described = settings or plan.classifier  # type: ignore[union-attr]  # an exported file has settings
         preprocessing = described.preprocessing
         record = JobRecord(
@@ -310,7 +309,7 @@ class ScoringJob:
         """Return the counts of accepted, rejected and skipped images, and of looks, with all that was written."""
         totals, policy = chunks.totals, self.plan.policy
         return ScoreSummary(
-            out=destination.find_path() or str(destination),
+            out=destination.path or str(destination),
             accepted=totals.accepted,
             rejected=totals.images - totals.accepted,
             skipped=totals.skipped,
@@ -406,7 +405,7 @@ def _check_paths_differ(destination: Destination, policy: object, data: object, 
     if isinstance(data, str | Path):
         spec = str(data)
         used[os.path.realpath(parse_spec(spec, SourceError).path if ":" in spec else spec)] = "the data"
-    out = destination.find_path()
+    out = destination.path
     outputs = [
         *([] if out is None else [("the scores", out)]),
         *((f"the export {str(export)!r}", path) for export in exports for path in export.paths),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float32Array, IntArray
+from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Fetch
 from secondlook.predictions import Predictions, group_views, read_ahead
 
@@ -57,8 +57,8 @@ class Looking:
     """
 
     def __init__(self, plan: "Plan", images: Any, batch_size: int | None = None) -> None:
-        self._plan = plan
-        self._inference = plan.make_inference(images, batch_size)
+        self._plan, self._schedule = plan, plan.policy.schedule
+        self._inference = plan.find_inference(images, batch_size)
         self._images = self._inference.place(images)
         self._looks = np.zeros(len(images), dtype=np.int64)
         self._is_open = np.ones(len(images), dtype=np.bool_)
@@ -68,11 +68,6 @@ class Looking:
     def __len__(self) -> int:
         """Return the number of images that are not decided."""
         return int(self._is_open.sum())
-
-    @property
-    def n_images(self) -> int:
-        """Number of images, open or decided."""
-        return len(self._looks)
 
     def add(self, images: Any) -> None:
         """Add images of the same shape, for the next step. [n, H, W, C]"""
@@ -97,41 +92,45 @@ class Looking:
 
         On GPUs it yields when they have work, so that others can go on meanwhile.
         """
-        while len(self):
+        while self._is_open.any():
             yield from self.step()
 
     def step(self) -> Iterator[int]:
         """Look once at every open image, or at all its views without a schedule; yield as `run` does."""
+        is_adaptive, outstanding = self._schedule is not None, self._inference.outstanding
+        batches = self._prepare_next_views() if is_adaptive else self._prepare_all_views()
+        n_inputs = int(self._is_open.sum()) * (1 if is_adaptive else len(self._plan.views))
+        if not outstanding and n_inputs > self._inference.batch_size:
+            # Where the host makes the views of several batches, it does so ahead of them.
+            prepared = batches
+            batches = read_ahead(lambda: prepared, _BATCHES_AHEAD)
         started: deque[tuple[_Batch, Fetch]] = deque()
-        with closing(self._iter_batches()) as batches:
+        with closing(batches):
             for batch in batches:
                 started.append((batch, self._inference.start(batch.inputs)))
                 # With a schedule, the outputs of a round are needed together: nothing waits for GPUs before its end.
-                may_wait = self._plan.policy.schedule is None or not self._inference.outstanding
-                if may_wait and len(started) > self._inference.outstanding:
+                if len(started) > outstanding and not (is_adaptive and outstanding):
                     yield self._store(*started.popleft())
         if started:
             yield 0
         while started:
             yield self._store(*started.popleft())
-        self._close_decided()
-
-    def look_to_end(self) -> list[LookedGroup]:
-        """Look until all images are decided, and return them by the number of looks; ids are positions."""
-        for _ in self.run():
-            pass
-        return list(self.groups())
+        if is_adaptive:
+            self._close_decided()
+        else:
+            self._is_open[:] = False
 
     def groups(
         self, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
     ) -> Iterator[LookedGroup]:
-        """Yield the images by the number of looks, when all are decided."""
-        assert not len(self), "some images are still to be looked at"
+        """Look until all images are decided, and yield them by the number of looks; by default, ids are positions."""
+        for _ in self.run():
+            pass
         if self._outputs is None:
             return
-        if self._plan.policy.schedule is None:
+        if self._schedule is None:
             preds = self._plan.make_predictions(self._outputs, ids, class_names)
-            yield LookedGroup(np.arange(self.n_images), preds)
+            yield LookedGroup(np.arange(len(self._looks)), preds)
             return
         for looks in np.unique(self._looks).tolist():
             positions = np.flatnonzero(self._looks == looks)
@@ -139,18 +138,10 @@ class Looking:
             preds = self._plan.make_predictions(self._outputs[positions, :looks], chosen, class_names)
             yield LookedGroup(positions, preds)
 
-    def _iter_batches(self) -> Generator[_Batch, None, None]:
-        """Yield the inputs of a step; where the host makes the views of several batches, it does so ahead of them."""
-        batches = self._prepare_all_views() if self._plan.policy.schedule is None else self._prepare_next_views()
-        size = len(self) * (len(self._plan.views) if self._plan.policy.schedule is None else 1)
-        if self._inference.outstanding or size <= self._inference.batch_size:
-            return batches
-        return read_ahead(lambda: batches, _BATCHES_AHEAD)
-
     def _prepare_all_views(self) -> Generator[_Batch, None, None]:
         """Yield several views of few images, or one view of many, as `collect` does: outputs are equal to the bit."""
         positions, size = np.flatnonzero(self._is_open), self._inference.batch_size
-        is_all = len(positions) == self.n_images
+        is_all = len(positions) == len(self._looks)
         for looks in group_views(len(self._plan.views), len(positions), size):
             views = self._plan.views.views[looks.start : looks.stop]
             for start in range(0, len(positions), size):
@@ -184,34 +175,34 @@ class Looking:
         """Wait for the outputs of a batch, and return how many looks it took."""
         outputs = fetch()
         if self._outputs is None:
-            self._outputs = np.empty((self.n_images, len(self._plan.views), outputs.shape[1]), dtype=np.float32)
+            self._outputs = np.empty((len(self._looks), len(self._plan.views), outputs.shape[1]), dtype=np.float32)
         self._outputs[batch.positions, batch.looks] = outputs
         self._looks[batch.positions] = batch.looks + 1  # the last look counts
         return len(outputs)
 
     def _close_decided(self) -> None:
-        positions = np.flatnonzero(self._is_open)
-        if len(positions):
-            self._is_open[positions] = self._find_open(positions)
-
-    def _find_open(self, positions: IntArray) -> BoolArray:
-        """Return which images need another look by the schedule. bool [n]
+        """Close the images that need no other look by the schedule.
 
         The running confidence after some looks does not depend on later ones, so it is computed for all images at once,
         as if all had been looked at equally often.
         """
-        policy, schedule = self._plan.policy, self._plan.policy.schedule
-        looks = self._looks[positions]
-        if schedule is None or looks.min() == schedule.max_looks:
-            return np.zeros(len(positions), dtype=np.bool_)
+        positions = np.flatnonzero(self._is_open)
+        if not len(positions):
+            return
+        assert self._schedule is not None, "others have all looks at once"
         assert self._outputs is not None, "they were looked at"
+        looks = self._looks[positions]
+        if looks.min() == self._schedule.max_looks:
+            self._is_open[positions] = False
+            return
         most = int(looks.max())
         outputs = self._outputs[positions, :most]
         if looks.min() < most:  # looks that were not taken yet are as the first, so that they are valid outputs
             taken = np.arange(most) < looks[:, None]
             outputs = np.where(taken[:, :, None], outputs, outputs[:, :1])
-        running = policy.compute_running(self._plan.make_predictions(outputs))
-        return schedule.is_open(looks, running[np.arange(len(positions)), looks - 1], policy.threshold)
+        policy = self._plan.policy
+        running = policy.compute_running(self._plan.make_predictions(outputs))[np.arange(len(positions)), looks - 1]
+        self._is_open[positions] = self._schedule.is_open(looks, running, policy.threshold)
 
 
 Key = TypeVar("Key")

@@ -77,6 +77,8 @@ class Plan:
         Why the guarantee of the policy does not hold; None if it does.
     views
         The views in the order of looks.
+    members, name_candidates
+        The classifier, or the members of the ensemble; and what may be the names of the classes.
     """
 
     def __init__(self, policy: Policy, resolved: ResolvedClassifier, execution: Execution = DEFAULT_EXECUTION) -> None:
@@ -92,14 +94,17 @@ class Plan:
         self.policy = policy if resolved.mismatch is None else policy.model_copy(update={"guarantee": None})
         self.views = ViewSet(list(policy.views))
         self.execution = execution
-        self.classifier = MemberOutputs(resolved.classifier)
-        self._name_candidates = (resolved.classifier.class_names, policy.class_names)
+        classifier = resolved.classifier
+        self.members = classifier.members or (classifier,)
+        self.classifier = MemberOutputs(classifier) if classifier.members else classifier
+        self.name_candidates = (classifier.class_names, policy.class_names)
+        self._inference: tuple[object, Inference | None] = None, None
 
     # --- Single images ---
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
         """Decide about one image of any kind that `read_image` takes."""
-        ((_, preds),) = Looking(self, self.fit_image(read_image(image))).look_to_end()
+        ((_, preds),) = Looking(self, self.fit_image(read_image(image))).groups()
         return make_decisions(self.policy, preds, level=level if interval else None, seed=seed).make_row(0)
 
     def fit_image(self, image: Array) -> Array:
@@ -114,24 +119,25 @@ class Plan:
 
     # --- What the loop needs ---
 
-    def make_inference(self, images: Any, batch_size: int | None = None) -> Inference:
-        """Return what classifies views of images of this shape. [n, H, W, C]"""
-        if batch_size is None and len(images):
-            batch_size = choose_batch_size(self.execution.batch_size, images[0], self.classifier)
-        return make_inference(self.classifier, batch_size or 1)
+    def find_inference(self, images: Any, batch_size: int | None = None) -> Inference:
+        """Return what classifies views of images of this shape, [n, H, W, C]; the latest one is used again."""
+        key = images.shape[1:], batch_size
+        latest, inference = self._inference
+        if inference is None or key != latest:
+            if batch_size is None:
+                batch_size = choose_batch_size(self.execution.batch_size, images[0], self.classifier)
+            inference = make_inference(self.classifier, batch_size)
+            self._inference = key, inference
+        return inference
 
     def make_predictions(
         self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
     ) -> Predictions:
         """Return the outputs of the first looks, float32 [n, looks, outputs per look], as predictions."""
-        names = class_names or self.name_classes(outputs.shape[2] // len(self.classifier.members))
+        names = class_names or choose_class_names(self.name_candidates, outputs.shape[2] // len(self.members))
         views = take_first_views(self.policy.views, outputs.shape[1])
-        kinds = [member.output for member in self.classifier.members]
+        kinds = [member.output for member in self.members]
         return split_members(outputs, kinds, views, ids or default_ids(len(outputs)), names)
-
-    def name_classes(self, n_classes: int, more: tuple[str, ...] | None = None) -> tuple[str, ...] | None:
-        """Return the names of the classes, if they are known; `more` are those of the images, if they are classes."""
-        return choose_class_names((*self._name_candidates, more), n_classes)
 
     # --- Sources, chunk by chunk ---
 

@@ -35,6 +35,8 @@ from secondlook.specs import short_name
 from secondlook.views import AUTO, ViewSet, ViewsLike
 
 QUIET = Execution(progress=False)
+SUPPOSED_CLASSES = 1000
+"""Number of classes that memory is planned for before the first prediction."""
 
 Values = TypeVar("Values", bound=Array)
 
@@ -291,9 +293,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Yield the predictions of some images at a time, by the number of looks."""
         fitted = self._get_fitted()
         plan = fitted.plan
-        check_class_names_match(plan.classifier.members, source)
-        image = read_first_image(plan.classifier, source)
-        chunking = Chunking(len(source), plan.choose_chunk_rows(image, plan.classifier(image[None]).shape[1]))
+        check_class_names_match(plan.members, source)
+        # Without a forward pass that nothing else needs: a single image would cost twice as much.
+        n_classes = fitted.n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
+        n_outputs = n_classes * len(plan.members)
+        chunking = Chunking(len(source), plan.choose_chunk_rows(read_first_image(plan.classifier, source), n_outputs))
         chunks = [(number, chunking.indices_of(number)) for number in chunking.numbers]
         total, progress = len(source) * plan.progress_per_image, self.execution.progress
         with (

@@ -1,12 +1,12 @@
 """`Policy`: which predictions are accepted, by which confidence, from which views of which classifier; and its file."""
 
 import datetime
-import importlib
 import itertools
 import math
 import re
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
@@ -58,6 +58,8 @@ DEFAULT_METHOD = "blend"
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
 _ALLOW_MISMATCH = "or pass {allow_mismatch} to use it without the guarantee"
 _FILE_OPTION = str | int | float | bool | None
+_DECISIONS = "secondlook.decisions"
+"""The room that looks at images. It is to the right of this one: only `decide`, `bind` and `score` go there."""
 
 
 class PolicyWarning(SecondLookWarning):
@@ -297,7 +299,9 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def confidence(self, preds: Predictions) -> Float64Array:
         """Compute the confidence that the threshold applies to: with a schedule, when looking stops. -> float64 [N]"""
-        return self.look(preds).confidence
+        if self.schedule is not None:
+            return self.look(preds).confidence
+        return compute_confidence(preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options)
 
     def look(self, preds: Predictions) -> LookedImages:
         """Return how often each image is looked at, and what is known of it then.
@@ -305,11 +309,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         `preds` are for all views of the policy, and with a schedule at least for its views.
         """
         if self.schedule is None:
-            values = compute_confidence(
-                preds, self.method, predict_from=self.predict_from, top_k=self.top_k, **self.options
-            )
             looks = np.full(preds.n_images, preds.n_views)
-            return LookedImages(looks, values, preds.predicted(self.predict_from, self.top_k))
+            return LookedImages(looks, self.confidence(preds), preds.predicted(self.predict_from, self.top_k))
         looked_at = select_schedule_views(preds, self.schedule)
         looks, confidence = self.schedule.look(self.compute_running(looked_at), self.threshold)
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
@@ -378,7 +379,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def accept_values(self, values: Float64Array, groups: ArrayLike | None = None) -> BoolArray:
         """Return whether confidences of the policy's method are accepted. float64 [N] -> bool [N]"""
-        accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
+        has_one = self.grouped_by is None and groups is None
+        accepted: BoolArray = values >= (self.threshold if has_one else self.find_thresholds(values.shape, groups))
         return accepted
 
     def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
@@ -434,7 +436,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             `interval=True` also computes the bootstrap interval of the confidence over the views; `level` and `seed`
             are its confidence level and random seed.
         """
-        return _open_decisions().compile_policy(self).decide(image, **options)
+        return import_module(_DECISIONS).compile_policy(self).decide(image, **options)
 
     def bind(self, classifier: object = None, **options: Any) -> Self:
         """Return the policy with the classifier that it decides with: anything that `load_classifier` accepts.
@@ -442,11 +444,11 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         `allow_mismatch=True` accepts a classifier that the policy was not made for, and voids the guarantee;
         `execution` tells where and how to classify.
         """
-        return cast(Self, _open_decisions().bind_policy(self, classifier, **options))
+        return cast(Self, import_module(_DECISIONS).bind_policy(self, classifier, **options))
 
     def score(self, data: Any, out: str | Path, **options: Any) -> Any:
         """Decide about all images of `data` and write the decisions to `out`: `secondlook.score` with this policy."""
-        return _open_decisions().score(self, data, out, **options)
+        return import_module(_DECISIONS).score(self, data, out, **options)
 
     # --- The classifier it belongs to ---
 
@@ -696,11 +698,6 @@ def check_views_are_steps(views: Sequence[str]) -> None:
                 f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
                 "make the views of this policy; pass predictions to its accept()."
             ) from None
-
-
-def _open_decisions() -> Any:
-    """Return the room that looks at images. It is to the right of this one: only these methods go there."""
-    return importlib.import_module("secondlook.decisions")
 
 
 def _read_content(path: Path) -> bytes:
