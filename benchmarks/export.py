@@ -46,6 +46,7 @@ from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_v
 from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
 from secondlook.onnx_export.view_graph import add_view
+from secondlook.operations import Frame
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source

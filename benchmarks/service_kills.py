@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 
-from secondlook import Client
-from secondlook.serving import ServedDecision
+from secondlook.serving import Client, ServedDecision
 from stress.server_process import START_SECONDS, ServerProcess
 
 N_CLIENTS = 16

@@ -12,6 +12,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Review
+from secondlook.views import contact_sheet
 from tests.policy_maker import attach
 
 VIEWS = "identity hflip"
@@ -142,7 +143,7 @@ def test_single_image_of_every_kind(tmp_path: Path, model: Classifier, policy: s
     for image in singles:
         assert selective.decide(image)[0].confidence == selective.decide(IMAGES[:1])[0].confidence
         assert sl.apply_views(image, VIEWS).shape == (1, 2, 8, 8, 3)
-        assert sl.contact_sheet(image, VIEWS).tobytes() == sl.contact_sheet(IMAGES[0], VIEWS).tobytes()
+        assert contact_sheet(image, VIEWS).tobytes() == contact_sheet(IMAGES[0], VIEWS).tobytes()
     assert sl.score(policy, str(path), tmp_path / "scores.csv", classifier=model).images == 1
 
 
