@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 
-from secondlook.serving import Client, ServedDecision
+from secondlook.serving import Client
+from secondlook.serving.responses import ServedDecision
 from stress.server_process import START_SECONDS, ServerProcess
 
 N_CLIENTS = 16

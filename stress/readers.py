@@ -296,8 +296,9 @@ INPUTS = (
 def find_stored(workspace: Path) -> list[Reader]:
     """Return a reader for every kind of file that the package stores; chunks of a kind are represented by one."""
     entry = _find_entry(workspace)
-    chunk = next(iter(sorted(entry.rglob("part-000001.parquet")))).relative_to(workspace)
+    chunk = next(iter(sorted(entry.rglob("part-000001-*.parquet")))).relative_to(workspace)
     place = entry.relative_to(workspace)
+    images = next((entry / "images").iterdir()).relative_to(workspace)
     scores = next((workspace / JOB_FOLDER).glob("part-000001-*")).relative_to(workspace)
     return [
         Reader("policy", "policy.json", _read_policy("policy.json"), stored=True),
@@ -306,7 +307,7 @@ def find_stored(workspace: Path) -> list[Reader]:
         Reader("evaluation", "run/evaluation.json", _read_evaluation, stored=True),
         Reader("ledger", "run/calibrations.json", _read_ledger, stored=True),
         Reader("manifest", str(place / "manifest.json"), _read_run, stored=True),
-        Reader("images of an entry", str(place / "images.parquet"), _read_run, stored=True),
+        Reader("images of an entry", str(images), _read_run, stored=True),
         Reader("chunk of predictions", str(chunk), _read_run, stored=True),
         Reader("record of a scoring job", f"{JOB_FOLDER}/_job.json", _finish_scoring, stored=True),
         Reader("chunk of scores", str(scores), _finish_scoring, stored=True, share=0.3),
@@ -333,4 +334,4 @@ def find_forged(workspace: Path) -> list[Reader]:
 
 def _find_entry(workspace: Path) -> Path:
     """Return the folder of the predictions of the run."""
-    return next(path.parent for path in (workspace / "run" / "predictions").rglob("images.parquet"))
+    return next(path.parent for path in (workspace / "run" / "predictions").rglob("manifest.json"))

@@ -78,7 +78,7 @@ class Reviewer:
         """Press Enter or a digit, and remember which class that is."""
         item = self.look()
         self.page.keyboard.press(key)
-        self.given[item.number] = item.likely[0 if key == "Enter" else int(key) - 1].label
+        self.given[item.number] = item.likely[0 if key == "Enter" else int(key) - 1][0]
         self.order.append(item.number)
 
     def wait_until_ahead(self, count: int) -> None:
@@ -151,7 +151,7 @@ def queue(filled: tuple[str, Service]) -> tuple[str, Service]:
     """The server, with no label and no lease."""
     import sqlalchemy as sa
 
-    from secondlook.serving.schema import reviews
+    from secondlook.serving.database import reviews
 
     _, service = filled
     values = {
@@ -226,7 +226,7 @@ def test_undo_takes_labels_and_skips_back_in_turn(browser: Browser, queue: tuple
         assert anna.look().number == second.number
         page.keyboard.press("u")
         assert anna.look().number == first.number
-        assert f"It was labeled {first.likely[2].label}" in page.inner_text("#last")
+        assert f"It was labeled {first.likely[2][0]}" in page.inner_text("#last")
         page.keyboard.press("u")
         expect(page.locator("#live")).to_contain_text("nothing to undo")
         anna.wait_until_saved()
@@ -271,7 +271,7 @@ def test_keys_that_are_held_and_double_clicks_mean_one_image(browser: Browser, q
         page.keyboard.press("Enter")
         anna.wait_until_saved()
         expected = {first.number: first.likely[1], second.number: second.likely[2], third.number: third.likely[0]}
-        assert read_labels(service.reviews) == {number: one.label for number, one in expected.items()}
+        assert read_labels(service.reviews) == {number: one[0] for number, one in expected.items()}
 
 
 def test_key_for_an_image_that_is_not_there_yet_is_ignored(browser: Browser, queue: tuple[str, Service]) -> None:
@@ -336,7 +336,7 @@ def give_to_another(service: Service, number: int) -> None:
     """Lease an image to somebody else, as if nothing was heard of its reviewer for long."""
     import sqlalchemy as sa
 
-    from secondlook.serving.schema import reviews
+    from secondlook.serving.database import reviews
 
     change = {"lease_owner": "ben", "lease_until": time.time() + 60}
     with service.database.write() as connection:
@@ -404,7 +404,7 @@ def test_views_are_loaded_again_after_a_failure(browser: Browser, queue: tuple[s
     context.route("**/views/*", lambda route: route.abort(), times=12)
     with open_page(browser, url, context=context, allowed=("Failed to load",)) as page:
         anna = Reviewer(page, service.reviews)
-        while all(view.label == item.decision.label for item in [anna.look()] for view in item.views):
+        while all(view[1] == item.decision.label for item in [anna.look()] for view in item.views):
             anna.press("Enter")
         loaded = "(tiles => tiles.length > 0 && tiles.every((one) => one.naturalWidth === 16 && !one.hidden))"
         wait_until(page, f"{loaded}([...document.querySelectorAll('.tile img')])")
@@ -539,13 +539,13 @@ def test_views_that_disagree_are_beside_the_image(browser: Browser, queue: tuple
     with open_page(browser, url) as page:
         anna = Reviewer(page, service.reviews)
         item = anna.look()
-        while all(view.label == item.decision.label for view in item.views):
+        while all(view[1] == item.decision.label for view in item.views):
             anna.press("Enter")
             item = anna.look()
-        differing = [view for view in item.views if view.label != item.decision.label]
+        differing = [view for view in item.views if view[1] != item.decision.label]
         tiles = page.locator("#view-list .tile")
         expect(tiles).to_have_count(len(differing))
-        assert sorted(tiles.locator("b").all_inner_texts()) == sorted(str(view.label) for view in differing)
+        assert sorted(tiles.locator("b").all_inner_texts()) == sorted(str(view[1]) for view in differing)
         assert f"Of {len(item.views)} views" in page.inner_text("#votes")
         wait_until(page, "[...document.querySelectorAll('.tile img')].every((one) => one.naturalWidth === 16)")
         page.keyboard.press("v")
@@ -635,7 +635,7 @@ def test_phone_has_everything_at_the_thumb(browser: Browser, queue: tuple[str, S
         anna.wait_until_saved()
         assert read_labels(service.reviews) == {
             first.number: first.decision.label,
-            second.number: second.likely[1].label,
+            second.number: second.likely[1][0],
         }
     context.close()
 
@@ -768,6 +768,6 @@ def test_images_that_are_not_stored_are_named(browser: Browser, digits: Digits, 
             assert page.locator("#view-list img").count() == 0
             page.keyboard.press("3")
             wait_until(page, "document.querySelector('#done b').textContent === '1'")
-            expect(page.locator("#last")).to_have_text(f"Labeled {first.likely[2].label}.")
+            expect(page.locator("#last")).to_have_text(f"Labeled {first.likely[2][0]}.")
             Reviewer(page, service.reviews).wait_until_saved()
-            assert service.reviews.read(first.number).label == first.likely[2].label
+            assert service.reviews.read(first.number).label == first.likely[2][0]

@@ -9,6 +9,9 @@ from threading import Timer
 Advance = Callable[[int], None]
 """Called with the number of items just finished."""
 
+IMAGES_X_VIEWS = "images x views"
+"""Unit of progress where every view of every image counts."""
+
 SHORT = 1.0
 """Seconds before a bar appears."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.serving import ServedDecision
+from secondlook.serving.responses import ServedDecision
 from service_kills import KillReport, compare_rows, kill_service
 from service_load import draw_arrivals, make_requests, send_requests
 from tests.serving.running import make_digits

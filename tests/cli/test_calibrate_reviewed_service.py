@@ -10,7 +10,7 @@ import pytest
 from secondlook.monitoring import recertify
 from secondlook.policies import Policy, read_policy
 from secondlook.serving.database import Database, open_database
-from secondlook.serving.policy_stream import PolicyStream
+from secondlook.serving.decision_store import DecisionStore
 from secondlook.serving.review_store import ReviewStore
 from tests.monitoring.streams import RISK, make_policy
 from tests.serving.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
@@ -30,11 +30,12 @@ def review_stream(database: Database, folder: Path, *, error_rate: float = 0.005
 
 def expect(database: Database, policy: Policy) -> Policy:
     """Return the policy that Python makes from the same rows and labels."""
-    stream = PolicyStream(database, policy)
-    numbers = {number: audit for number, audit in stream.list_deployments().items() if audit is not None}
-    labels = {one.id: one.label for one in ReviewStore(database, 1.0).labels(list(numbers))}
+    store = DecisionStore(database)
+    numbers = {number: audit for number, audit in store.find_audits(policy).items() if audit is not None}
+    labels = ReviewStore(database, 1.0).labels(list(numbers))
     assert None not in labels.values()
-    return recertify(policy, [part.rows for part in stream.iter_parts(numbers)], labels).policy  # type: ignore[arg-type]
+    tables = [rows for _, rows in store.iter_score_tables(policy, numbers)]
+    return recertify(policy, tables, labels).policy  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -122,7 +123,7 @@ def test_too_few_or_wrong_reviews_say_what_would_be_needed(here: Here, tmp_path:
         (("--reviewed", "empty", "--policy", "policy.json"), "--policy"),
         (("--reviewed", "empty", "--scores", "scores/*.parquet"), "--scores"),
         (("--reviewed", "empty", "--method", "mean"), "--method"),
-        (("--reviewed", "none/"), "'none/'"),
+        (("--reviewed", "none/"), "'none'"),
         (("--reviewed", "none"), "data folder of a service"),
         (("--reviewed", "postgresql://"), "database"),
         (("--reviewed", "postgresql://someone:secret@127.0.0.1:1/none"), "database"),

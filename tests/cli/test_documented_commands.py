@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.cli.app import COMMANDS, load_command
-from secondlook.serving import ServiceOptions, open_service, server
+from secondlook.cli.app import app
+from secondlook.serving import ServiceOptions, server
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.review_store import NewLabel
+from secondlook.serving.service import open_service
 
 Here = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]

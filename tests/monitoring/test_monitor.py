@@ -20,7 +20,7 @@ from secondlook.monitoring import Monitor
 from secondlook.monitoring.alarm import ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, judge_audits
 from secondlook.monitoring.stream import MAX_WINDOWS
-from secondlook.policies import AuditPlan, Policy
+from secondlook.policies import AuditPlan, Policy, threshold_for
 from tests.monitoring.streams import CLASSES, RISK, THRESHOLD, Row, make_policy, make_rows, review
 from tests.policy_maker import attach
 
@@ -214,7 +214,7 @@ def test_decisions_are_rows() -> None:
         return np.stack([1 - bright, bright], axis=1)
 
     preds = sl.collect(predict, images, "identity hflip shift:2,0", labels=rng.integers(0, 2, 150))
-    rule = sl.threshold_for(preds, "mean", coverage=0.5)
+    rule = threshold_for(preds, "mean", coverage=0.5)
     policy = attach(rule, classifier=sl.load_classifier(predict, name="p"), views=preds.views.texts)
     classifier = sl.SelectiveClassifier(sl.load_classifier(predict, name="p"), policy)
     status = sl.Monitor(policy, burn_in=50).update(classifier.decide(images))

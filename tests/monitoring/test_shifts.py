@@ -7,6 +7,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
+from secondlook.classifiers import Ensemble
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import count_looks, learn_shifts
 from secondlook.monitoring.shifts import compose_views, draw_images, list_shifts, score_images
@@ -148,7 +149,7 @@ def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
     images, labels = make_images()
     source = sl.open_source(images, labels=labels)
     models = []
-    for classifier in (members[0], sl.Ensemble(members)):
+    for classifier in (members[0], Ensemble(members)):
         preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
         rule = sl.certify(preds, "mean", risk=0.2, delta=0.1)
         policy = attach(rule, classifier=classifier, views=tuple(VIEWS))

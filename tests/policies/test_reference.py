@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from secondlook import Predictions, certify, threshold_for
+from secondlook import Predictions, certify
 from secondlook.estimators import compute_look_statistics
-from secondlook.policies import BinCounts, Reference, make_reference
+from secondlook.policies import BinCounts, Reference, make_reference, threshold_for
 
 
 @given(values=st.lists(st.floats(-5, 5), min_size=10, max_size=300))

@@ -14,8 +14,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import collect
-from secondlook.predictions.decoding import DecodedChunk, decode_chunk
+from secondlook.predictions import DecodedChunk, collect, decode_chunk
 from secondlook.sources import ArraySource, Source, Subset, object_sources, open_source
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 12, 10, 3), dtype=np.uint8)

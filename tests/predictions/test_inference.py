@@ -10,7 +10,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
-from secondlook.predictions import Execution, batching, collect, make_inference
+from secondlook.predictions import Execution, Inference, batching, collect
 from secondlook.predictions.inference import HostInference
 from secondlook.views import View, ViewSet, apply_view, apply_views
 
@@ -163,7 +163,7 @@ def test_outputs_of_devices_equal_those_of_the_host(
 def test_each_image_is_classified_in_its_own_view_on_devices() -> None:
     module, pixels = Brightness(), make_pixels(9)
     views = [ViewSet(VIEWS).views[place] for place in (0, 3, 1, 0, 5, 1, 4, 2, 0)]
-    found = make_inference(load_on_gpus(module), 4).classify_one_view_each(pixels, views)
+    found = Inference.create(load_on_gpus(module), 4).classify_one_view_each(pixels, views)
     alone = [load_on_host(module)(apply_view(pixels[[place]], view)) for place, view in enumerate(views)]
     np.testing.assert_allclose(found, np.concatenate(alone), atol=1e-3)
 
@@ -180,9 +180,9 @@ def load_on_host(module: Brightness) -> Callable[[Array], Array]:
 def test_batch_on_devices_is_halved_for_good_when_memory_runs_out() -> None:
     pixels, views = make_pixels(20), ViewSet(VIEWS).views
     whole = Brightness()
-    expected = make_inference(load_on_gpus(whole), 64).classify_views(pixels, views)
+    expected = Inference.create(load_on_gpus(whole), 64).classify_views(pixels, views)
     module = Brightness(largest_batch=3)
-    inference = make_inference(load_on_gpus(module), 64)
+    inference = Inference.create(load_on_gpus(module), 64)
     np.testing.assert_allclose(inference.classify_views(pixels, views), expected, atol=1e-6)
     assert inference.batch_size <= 6  # three on each of two devices
     fitting = next(place for place, size in enumerate(module.batches) if size <= 3)
@@ -206,7 +206,7 @@ def load_on_gpus(module: Brightness) -> Classifier:
 @pytest.mark.usefixtures("cpu_as_gpus")
 def test_chunk_without_readable_images_is_not_uploaded() -> None:
     classifier = load_classifier(Brightness(), output="logits", resize=(12, 10)).on_device("cuda")
-    assert len(make_inference(classifier, 8).place(np.empty((0, 1, 1, 1), dtype=np.uint8))) == 0
+    assert len(Inference.create(classifier, 8).place(np.empty((0, 1, 1, 1), dtype=np.uint8))) == 0
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")

@@ -22,7 +22,7 @@ PARENT = """
 import os, sys, time
 import numpy as np, pyarrow.parquet
 from secondlook.classifiers import load_classifier
-from secondlook.predictions import Execution, batching, chunks, collect
+from secondlook.predictions import batching, collect
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.views import apply_view
 
@@ -45,7 +45,6 @@ def slow_fsync(descriptor, fsync=os.fsync):
 
 os.fsync = slow_fsync  # a slow disk: many processes are killed while writing a file
 batching.CHUNK_BYTES = 16 * 4 * 4 * 3
-chunks.SAVE_SECONDS = 0  # incomplete chunks are saved after every batch
 for line in sys.stdin:
     store, views = line.strip().split(" ", 1)
     read_end, write_end = os.pipe()

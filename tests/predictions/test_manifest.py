@@ -26,8 +26,8 @@ def path(store: Path) -> Path:
         ({"version": 2}, "version"),
         ({"surprise": 1}, "surprise"),
         ({"views": 3}, "views"),
-        ({"rows_per_part": 0}, "rows_per_part"),
-        ({"rows_per_part": 10**30}, "rows_per_part"),
+        ({"rows_per_chunk": 0}, "rows_per_chunk"),
+        ({"rows_per_chunk": 10**30}, "rows_per_chunk"),
         ({"classes": 0}, "classes"),
         ({"skipped": [{"index": 50, "id": "a", "reason": "b"}]}, "skipped image 50"),
         ({"skipped": [{"index": index, "id": "a", "reason": "b"} for index in range(50)]}, "all of the 50 images"),
@@ -107,9 +107,9 @@ def test_manifest_records_classifier_data_views_and_versions(path: Path) -> None
     assert manifest["classifier"]["name"] == "counting"
     assert manifest["classifier"]["output"] == "logits"
     assert manifest["data"]["images"] == 50
-    assert manifest["data"]["labelled"] is True
+    assert manifest["data"]["labeled"] is True
     assert manifest["views"] == ["identity", "hflip"]
-    assert manifest["rows_per_part"] == 16
+    assert manifest["rows_per_chunk"] == 16
     assert manifest["classes"] == 4
     assert set(manifest["versions"]) == {"secondlook", "python", "numpy", "pyarrow"}
 
@@ -121,10 +121,10 @@ def test_stored_names_stay_the_same(path: Path) -> None:
         "classifier",
         "data",
         "views",
-        "rows_per_part",
+        "rows_per_chunk",
         "classes",
         "skipped",
         "versions",
         "checksum",
     ]
-    assert list(manifest["data"]) == ["spec", "digest", "images", "labelled", "class_names"]
+    assert list(manifest["data"]) == ["spec", "digest", "images", "labeled", "class_names"]

@@ -13,8 +13,8 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import Chunking, CollectJob, Execution, batching, collect, read_chunks, validation
-from secondlook.predictions.read_ahead import read_ahead
+from secondlook.predictions import Chunking, Execution, batching, collect, read_ahead, validation
+from secondlook.predictions.pipeline import CollectJob, read_chunks
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet
 
@@ -179,7 +179,7 @@ def test_store_of_other_chunks_is_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 4 * 4 * 3)
     collect(model, images, "identity", store=tmp_path)
     monkeypatch.setattr(batching, "CHUNK_BYTES", 4 * 4 * 4 * 3)
-    for chunk in sorted(tmp_path.glob("*/*/part-000001.parquet")):
+    for chunk in sorted(tmp_path.glob("*/*/part-000001-*.parquet")):
         chunk.unlink()
     resumed = collect(model, images, "identity hflip", store=tmp_path)
     assert sum(sizes) == 20 + 4 + 20

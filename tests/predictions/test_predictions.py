@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from secondlook.sources import open_source
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip shift:1,0")
+BOTH: tuple[PredictFrom, ...] = ("image", "views")
 
 
 def random_logits(images: int = 7, views: int = 3, classes: int = 5, seed: int = 0) -> Array:
@@ -140,13 +142,14 @@ def test_only_selected_outputs_are_read_and_only_once() -> None:
         rows_per_read = 1
         requests: list[tuple[list[int], list[int]]]
 
-        def read(self, images: Array, views: Array) -> Array:
+        def read(self, images: Array, views: Array | None = None) -> Array:
+            assert views is not None, "some of the views are selected"
             self.requests.append((images.tolist(), views.tolist()))
             return np.zeros((len(images), len(views), 2), dtype=np.float32)
 
     table = CountingTable()
     table.requests = []
-    preds = Predictions.from_table(table, VIEWS)
+    preds = Predictions.from_table(table, VIEWS, ids="abcd")
     selected = preds.select(views=["shift:1,0"], images=[3, 1])
     assert table.requests == []
     assert selected.probabilities.shape == (2, 2, 2)
@@ -222,9 +225,10 @@ def test_ensemble_has_the_skipped_images_of_its_members() -> None:
 def test_concatenated_predictions_have_the_images_of_both(kind: str) -> None:
     values = random_logits(7) if kind == "logits" else reference_softmax(random_logits(7)).astype(np.float32)
     names = ("a", "b", "c", "d", "e")
+    parts: list[dict[str, Any]] = [{kind: values[:4]}, {kind: values[[6, 5, 4]]}]
     first, second = (
-        Predictions(**{kind: some}, views=VIEWS, class_names=names, skipped=[(f"bad {len(some)}", "truncated")])
-        for some in (values[:4], values[[6, 5, 4]])
+        Predictions(**some, views=VIEWS, class_names=names, skipped=[(f"bad {len(some[kind])}", "truncated")])
+        for some in parts
     )
     joined = concatenate(first, second.select(images=[2, 1, 0]))
     assert joined.shape == (7, 3, 5)
@@ -331,3 +335,49 @@ def test_importing_the_room_loads_no_heavy_package() -> None:
         f"print([name for name in {heavy.split()} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_small_and_large_tables_give_the_same_bits(
+    kind: str, dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = np.random.default_rng(0).normal(scale=5, size=(40, 3, 11))
+    values = (logits if kind == "logits" else reference_softmax(logits)).astype(dtype)
+
+    def compute() -> list[Array]:
+        options: dict[str, Any] = {kind: values}
+        preds = Predictions(views=VIEWS, **options)
+        selected = preds.select(views=["shift:1,0"], images=[30, 2, 7])
+        ensemble = Predictions(
+            members=[preds, Predictions(views=VIEWS, **{**options, kind: values[::-1]})], views=VIEWS
+        )
+        return [
+            np.concatenate([block for _, block in one.blocks(rows)])
+            for one in (preds, selected, ensemble)
+            for rows in (None, 1, 7)
+        ] + [one.predicted(by, 3) for one in (preds, selected, ensemble) for by in BOTH]
+
+    small = compute()
+    monkeypatch.setattr("secondlook.predictions.predictions._CACHED_BYTES", 0)
+    for one, other in zip(small, compute(), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_softmax_of_a_small_table_is_computed_once_and_blocks_may_be_modified(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def count(logits: Array) -> Array:
+        calls.append(len(logits))
+        return softmax(logits)
+
+    monkeypatch.setattr("secondlook.predictions.predictions.softmax", count)
+    preds = Predictions(logits=random_logits(7), views=VIEWS)
+    expected = preds.probabilities
+    for _, block in preds.blocks():
+        block[:] = 0
+    for by in BOTH:
+        preds.predicted(by)
+    preds.select(images=[3, 1]).predicted("image", 2)
+    np.testing.assert_array_equal(preds.probabilities, expected)
+    assert calls == [7]

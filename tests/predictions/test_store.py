@@ -5,9 +5,10 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,17 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.files import shared_lock
-from secondlook.predictions import DamagedChunkWarning, Execution, Predictions, batching, collect
-from secondlook.predictions.chunks import DamagedChunkError
+from secondlook.predictions import (
+    DamagedChunkWarning,
+    Execution,
+    Predictions,
+    StoreEntry,
+    batching,
+    chunk_store,
+    collect,
+)
 from secondlook.predictions.manifest import view_key
+from secondlook.predictions.store import Chunk, DamagedChunkError, group_rows
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip")
@@ -38,7 +47,8 @@ def entry_folder(store: Path) -> Path:
 
 
 def chunk_path(store: Path, view: str = "hflip", number: int = 1) -> Path:
-    return entry_folder(store) / view_key(view) / f"part-{number:06d}.parquet"
+    (path,) = (entry_folder(store) / view_key(view)).glob(f"part-{number:06d}-*.parquet")
+    return path
 
 
 def truncate(path: Path) -> None:
@@ -56,11 +66,11 @@ def flip_a_bit(path: Path) -> None:
 
 
 def replace_by_another_chunk(path: Path) -> None:
-    shutil.copy(path.with_name("part-000000.parquet"), path)
+    shutil.copy(next(path.parent.glob("part-000000-*")), path)
 
 
 def replace_by_another_view(path: Path) -> None:
-    shutil.copy(path.parent.parent / view_key("identity") / path.name, path)
+    shutil.copy(next((path.parent.parent / view_key("identity")).glob("part-000001-*")), path)
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit, replace_by_another_chunk, replace_by_another_view])
@@ -85,10 +95,80 @@ def test_damaged_chunk_is_reported_and_recomputed(
     np.testing.assert_array_equal(repaired.logits, logits)
 
 
+@pytest.mark.parametrize(("view", "number"), [("hflip", 0), ("identity", 1)])
+def test_misplaced_chunk_is_reported_and_recomputed(
+    stored: Predictions,
+    counting: Counting,
+    images: Array,
+    labels: Array,
+    store: Path,
+    view: str,
+    number: int,
+) -> None:
+    """The file is whole, and its name has its digest, but it is that of another chunk."""
+    path, logits = chunk_path(store), stored.logits
+    content, other = path.read_bytes(), chunk_path(store, view, number)
+    misplaced = path.with_name(other.name.replace("000000", "000001"))
+    shutil.copy(other, misplaced)
+    path.unlink()
+    with pytest.raises(DamagedChunkError, match=rf"{re.escape(str(misplaced))}.*belongs to"):
+        _ = Predictions.open(store).logits
+    counting.images = 0
+    with pytest.warns(DamagedChunkWarning, match=re.escape(repr(str(misplaced)))):
+        repaired = collect(counting.load(), images, VIEWS, labels=labels, store=store)
+    assert counting.images == 16
+    assert chunk_path(store) == path
+    assert path.read_bytes() == content
+    np.testing.assert_array_equal(repaired.logits, logits)
+
+
+def test_of_two_different_chunks_every_process_uses_the_same(stored: Predictions, store: Path) -> None:
+    """Two processes may compute one chunk at the same time, equal up to rounding, and neither file is damaged."""
+    logits = stored.logits
+    path = chunk_path(store)
+    entry = StoreEntry.open(entry_folder(store))
+    indices, outputs = entry.read_rows("hflip", 1, [0])
+    StoreEntry.open(entry.folder).write_chunk("hflip", 1, Chunk(indices, outputs + np.float32(1e-3)))
+    files = sorted(path.parent.glob("part-000001-*"))
+    assert len(files) == 2
+    is_first = files[0] == path
+    assert np.array_equal(Predictions.open(store).logits, logits) == is_first
+    np.testing.assert_allclose(Predictions.open(store).logits, logits, atol=2e-3)
+
+
+def test_file_is_verified_once(stored: Predictions, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, opened = stored.logits, Predictions.open(store)
+    verified: list[str] = []
+    monkeypatch.setattr(chunk_store, "_verify", lambda name, content: verified.append(name))
+    for _ in range(3):
+        np.testing.assert_array_equal(opened.logits, logits)
+    assert len(verified) == 7, "eight chunks, one of which was verified when the entry was opened"
+
+
+def test_row_groups_are_bounded_powers_of_two() -> None:
+    assert [group_rows(classes) for classes in (1, 10, 100, 1000, 21_000, 10**6)] == [1024, 1024, 512, 64, 16, 16]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=50)
+def test_any_flipped_bit_is_detected(wide_store: tuple[Predictions, Array, Path], data: st.DataObject) -> None:
+    path = sorted(wide_store[2].rglob("part-000000-*"))[data.draw(st.integers(0, 2))]
+    content = path.read_bytes()
+    damaged = bytearray(content)
+    damaged[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    try:
+        with pytest.raises(DamagedChunkError):
+            _ = Predictions.open(wide_store[2]).logits
+    finally:
+        path.write_bytes(content)
+
+
 @pytest.mark.usefixtures("stored")
 def test_missing_chunk_is_reported_and_computed(counting: Counting, images: Array, labels: Array, store: Path) -> None:
-    content = chunk_path(store).read_bytes()
-    chunk_path(store).unlink()
+    path = chunk_path(store)
+    content = path.read_bytes()
+    path.unlink()
     with pytest.raises(PredictionsError, match=r"1 of 8 chunks .* 1 of 2 views"):
         Predictions.open(store)
     assert Predictions.open(store, views="identity").n_views == 1
@@ -100,7 +180,7 @@ def test_missing_chunk_is_reported_and_computed(counting: Counting, images: Arra
 def test_damaged_images_file_is_reported_and_rewritten(
     counting: Counting, images: Array, labels: Array, store: Path
 ) -> None:
-    path = entry_folder(store) / "images.parquet"
+    (path,) = (entry_folder(store) / "images").iterdir()
     content = path.read_bytes()
     truncate(path)
     with pytest.raises(DamagedChunkError, match=re.escape(repr(str(path)))):
@@ -164,9 +244,9 @@ def test_opened_predictions_equal_the_collected_ones(stored: Predictions, labels
 )
 @settings(deadline=None, max_examples=25)
 def test_any_selection_is_read_correctly(
-    wide_store: tuple[Predictions, Array], order: list[int], count: int, views: list[str]
+    wide_store: tuple[Predictions, Array, Path], order: list[int], count: int, views: list[str]
 ) -> None:
-    opened, logits = wide_store
+    opened, logits, _ = wide_store
     selected = opened.select(images=order[:count], views=views)
     expected = logits[order[:count]][:, [0] if views == ["identity"] else [0, 1]]
     np.testing.assert_array_equal(selected.logits, expected)
@@ -174,19 +254,22 @@ def test_any_selection_is_read_correctly(
 
 
 @pytest.fixture(scope="module")
-def wide_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Predictions, Array]:
+def wide_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Predictions, Array, Path]:
     """50 images with 3,000 classes: chunks have several row groups."""
     store = tmp_path_factory.mktemp("store")
     random = np.random.default_rng(0)
     model = load_classifier(lambda batch: random.normal(size=(len(batch), 3000)), name="random", output="logits")
     opened = collect(model, np.zeros((50, 2, 2, 3), dtype=np.uint8), VIEWS, store=store)
-    return opened, opened.logits
+    return opened, opened.logits, store
 
 
 def test_chunks_can_be_read_by_other_tools(stored: Predictions, store: Path) -> None:
     table = pq.read_table(chunk_path(store, "identity", 3))
     assert table.column_names == ["index", "logits"]
     assert table["index"].to_pylist() == [48, 49]
+    names = ["secondlook.job", "secondlook.chunk", "secondlook.view", "secondlook.skipped"]
+    assert set(table.schema.metadata) == set(map(str.encode, names))
+    assert table.schema.metadata[b"secondlook.view"] == b"identity"
     np.testing.assert_array_equal(np.array(table["logits"].to_pylist(), dtype=np.float32), stored.logits[48:, 0])
 
 
@@ -242,15 +325,11 @@ def test_skipped_images_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("stored")
 def test_temporary_read_error_is_not_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = pq.ParquetFile
-
-    def fail(path: Path, **options: Any) -> pq.ParquetFile:
-        if path.name.startswith("part-"):
-            raise OSError(errno.EIO, "Input/output error")
-        return original(path, **options)
+    def fail(path: str) -> pa.MemoryMappedFile:
+        raise OSError(errno.EIO, "Input/output error")
 
     before = sorted(store.rglob("part-*.parquet"))
-    monkeypatch.setattr(pq, "ParquetFile", fail)
+    monkeypatch.setattr(pa, "memory_map", fail)
     with pytest.raises(PredictionsError, match="Input/output error") as caught:
         _ = Predictions.open(store).probabilities
     assert not isinstance(caught.value, DamagedChunkError)

@@ -10,14 +10,12 @@ import numpy as np
 
 from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
 from secondlook.policies import Policy
-from secondlook.serving.access import Access
-from secondlook.serving.database import Database
+from secondlook.serving.access import Access, SessionStore
+from secondlook.serving.database import Database, decisions
 from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.review_store import NewLabel, ReviewStore
-from secondlook.serving.schema import decisions
 from secondlook.serving.service_metrics import ServiceMetrics
-from secondlook.serving.sessions import SessionStore
 from secondlook.serving.tokens import Principal, TokenFile
 from secondlook.serving.watcher import Watcher
 from tests.monitoring.streams import Row, make_rows

@@ -13,17 +13,15 @@ import pytest
 from fastapi import Depends, FastAPI, Request, Response
 
 from secondlook.errors import SecondLookError, ServingError
-from secondlook.serving import access_routes, sessions, tokens
-from secondlook.serving.access import Access, check_binding, is_loopback, is_own_origin
-from secondlook.serving.access_routes import check_target
-from secondlook.serving.app import format_error
+from secondlook.serving import access, tokens
+from secondlook.serving.access import Access, SessionStore, check_binding, check_target, is_loopback, is_own_origin
 from secondlook.serving.database import open_database
-from secondlook.serving.faults import RequestError
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.pages import render_page
+from secondlook.serving.pages import SESSION_COOKIE, make_pages_router, render_page
+from secondlook.serving.request_log import RequestLog
 from secondlook.serving.review_store import ReviewStore
-from secondlook.serving.security_headers import SecurityHeaders
-from secondlook.serving.sessions import SESSION_COOKIE, SessionStore
+from secondlook.serving.server import answer_error
+from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.tokens import Permission, Principal, Role, TokenFile
 from tests.serving.asgi import call
 from tests.serving.running import Reply
@@ -46,9 +44,10 @@ class Site:
         self.reviews = Mock(spec=ReviewStore)
         self.changes: list[Principal] = []
         self.app = FastAPI()
-        self.app.include_router(access_routes.make_access_router(cast(Any, self)))
+        self.app.include_router(access.make_access_router(cast(Any, self)))
+        self.app.include_router(make_pages_router(cast(Any, self)))
         self.app.add_exception_handler(SecondLookError, answer_error)
-        self.app.add_middleware(SecurityHeaders)
+        self.app.add_middleware(RequestLog, metrics=ServiceMetrics())
         for permission in PERMISSIONS:
             self._add_routes(permission)
 
@@ -79,11 +78,6 @@ class Site:
         """Log somebody in; returns the header with the cookie, and the CSRF token."""
         cookie = {"Cookie": read_cookie(self.log_in(self.tokens.add(name, role)))}
         return cookie, read_csrf(self.get("/watch", {**PAGE, **cookie}))
-
-
-async def answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return format_error(request, error)
 
 
 def read_cookie(reply: Reply) -> str:
@@ -275,9 +269,9 @@ class TestBrowsers:
     def test_a_session_ends_after_twelve_hours(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         cookie, _ = site.browser("Anna")
         start = time.time()
-        monkeypatch.setattr(sessions, "time", Mock(time=lambda: start + 12 * 3600 - 60))
+        monkeypatch.setattr(access, "time", Mock(time=lambda: start + 12 * 3600 - 60))
         assert site.get("/review", {**PAGE, **cookie}).status == 200
-        monkeypatch.setattr(sessions, "time", Mock(time=lambda: start + 12 * 3600 + 60))
+        monkeypatch.setattr(access, "time", Mock(time=lambda: start + 12 * 3600 + 60))
         assert site.get("/review", {**PAGE, **cookie}).status == 303
 
     def test_a_session_survives_a_restart_and_the_database_does_not_have_its_cookie(

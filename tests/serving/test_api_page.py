@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from secondlook.serving import Service
-from secondlook.serving.api_page import list_operations, mark_code
+from secondlook.serving.pages import list_operations, mark_code
+from secondlook.serving.service import Service
 from tests.serving.running import Digits, send, serve
 
 Running = tuple[str, Service]
@@ -138,12 +138,12 @@ def test_operations_are_listed_by_tag() -> None:
     sections = list_operations(document)
     assert list(sections) == ["x", "other"]
     (read,), (write,) = sections.values()
-    assert (read.method, read.path, read.summary) == ("GET", "/a", "Read")
-    assert [(each.name, each.kind) for each in read.parameters] == [("n", "integer, query, required")]
-    assert [(each.name, each.kind, each.text) for each in read.fields] == [
+    assert (read["method"], read["path"], read["summary"]) == ("GET", "/a", "Read")
+    assert read["parameters"] == [("n", "integer, query, required", "")]
+    assert read["fields"] == [
         ("pair", "list of 2 or null", ""),
         ("names", "list of string", "All names."),
         ("state", "'on' or 'off'", ""),
     ]
-    assert read.failures == (("404", "`gone`: it is gone"),)
-    assert write.bodies == ("image/*",)
+    assert read["failures"] == [("404", "`gone`: it is gone")]
+    assert write["bodies"] == ["image/*"]

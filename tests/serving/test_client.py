@@ -19,8 +19,10 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.errors import ServingError, SourceError
-from secondlook.serving import RequestError, Service, client
+from secondlook.serving import client
 from secondlook.serving.client import encode_image, parse_wait
+from secondlook.serving.responses import RequestError, ServedDecision
+from secondlook.serving.service import Service
 from secondlook.serving.tokens import Principal
 from stress.server_process import ServerProcess
 from tests.classifiers.loopback_server import Server, as_json, http, serve
@@ -454,7 +456,7 @@ def test_many_threads_share_a_client_and_a_busy_service_decides_all(digits: Digi
 def test_decisions_arrive_once_although_the_server_is_killed_and_started_again(digits: Digits, tmp_path: Path) -> None:
     files = (digits.files * 150)[:150]
     ids = [f"image {number}" for number in range(len(files))]
-    made: list[client.ServedDecision] = []
+    made: list[ServedDecision] = []
     with ServerProcess(digits.policy, tmp_path / "service") as process, sl.Client(process.url, timeout=60) as service:
         thread = threading.Thread(target=lambda: made.extend(service.decide_many(files, ids)))
         thread.start()

@@ -14,10 +14,18 @@ import secondlook as sl
 from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
 from secondlook.errors import ServingError
 from secondlook.serving import database as database_module
-from secondlook.serving.database import Database, DatabaseReadError, StorageError, open_database, parse_url
+from secondlook.serving.database import (
+    Database,
+    DatabaseReadError,
+    StorageError,
+    decisions,
+    images,
+    open_database,
+    parse_url,
+    reviews,
+)
+from secondlook.serving.database import settings as settings_table
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
-from secondlook.serving.schema import decisions, images, reviews
-from secondlook.serving.schema import settings as settings_table
 from tests.serving.postgres import execute
 from tests.serving.running import Digits
 
@@ -118,10 +126,10 @@ class TestDeployments:
         policy = sl.load_policy(digits.policy)
         assert store.deploy(policy, None).number == 1
         assert store.deploy(policy, 0.1).number == 2
-        other = sl.load_policy(digits.adaptive_policy)
-        assert not store.has_deployed(other)
+        other = sl.Policy.load(digits.adaptive_policy)
+        assert not store.find_audits(other)
         assert store.deploy(other, 0.1).number == 3
-        assert store.has_deployed(other)
+        assert store.find_audits(other)
         latest = store.latest_deployment()
         assert latest is not None
         assert (latest.number, latest.policy, latest.audit) == (3, other, 0.1)

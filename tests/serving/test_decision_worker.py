@@ -7,7 +7,9 @@ import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,9 +23,9 @@ from secondlook.serving import request_images
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, StoredOutcome
 from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
-from secondlook.serving.faults import RequestError
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.request_images import SubmittedImage, fit_image
+from secondlook.serving.responses import RequestError
 from secondlook.sources import read_image
 from tests.serving.running import Digits, make_bomb, make_noise, read_rows
 
@@ -49,7 +51,10 @@ class Bench:
         settings = ServiceOptions(folder, **options)
         self.n_stored = 0
         self.worker = DecisionWorker(
-            lambda: self.live, self.store, settings, on_look=self._count, on_decisions=self._count_stored
+            lambda: self.live,
+            self.store,
+            settings,
+            cast(Any, SimpleNamespace(count_look=self._count, count_decisions=self._count_stored, overloads=Mock())),
         )
         self.worker.start()
 

@@ -15,13 +15,13 @@ from hypothesis.extra import numpy as arrays
 
 from secondlook.arrays import Array
 from secondlook.serving.decision_store import StoredDecision
-from secondlook.serving.faults import RequestError
-from secondlook.serving.inference_tensors import (
+from secondlook.serving.inference_routes import (
     OUTPUT_TENSORS,
     InferenceRequest,
     format_inference_response,
     parse_inference_request,
 )
+from secondlook.serving.responses import RequestError
 
 MAX_IMAGES, MAX_PIXELS = 8, 1000
 UINT8 = {"name": "image", "datatype": "UINT8", "shape": [1, 2, 2, 1], "data": [0, 1, 2, 255]}

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from secondlook.serving.request_log import JsonFormatter, RequestLog, configure_logging
+from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.tokens import Principal
 from tests.serving.asgi import call
 
@@ -33,7 +34,7 @@ def app() -> FastAPI:
     def fail() -> None:
         raise ValueError("the secret reason")
 
-    made.add_middleware(RequestLog)
+    made.add_middleware(RequestLog, metrics=ServiceMetrics())
     return made
 
 
@@ -97,7 +98,7 @@ def test_a_client_that_leaves_is_no_error(lines: Any) -> None:
     import asyncio
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
-    asyncio.run(RequestLog(read)(scope, nothing, ignore))
+    asyncio.run(RequestLog(read, ServiceMetrics())(scope, nothing, ignore))
     (line,) = lines()
     assert (line["level"], line["status"]) == ("info", None)
 
@@ -108,7 +109,7 @@ def test_a_response_that_began_is_not_continued_by_an_error(lines: Any) -> None:
         await send({"type": "http.response.body", "body": b"a", "more_body": True})
         raise ValueError
 
-    assert call(RequestLog(break_off), "GET", "/").body == b"a"
+    assert call(RequestLog(break_off, ServiceMetrics()), "GET", "/").body == b"a"
     assert [line["event"] for line in lines()] == ["exception", "request"]
 
 

@@ -7,11 +7,10 @@ import sqlalchemy as sa
 
 import secondlook as sl
 from secondlook.serving import review_store
-from secondlook.serving.activity import Activity
-from secondlook.serving.database import Database
+from secondlook.serving.database import Database, decisions
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
 from secondlook.serving.review_store import ReviewStore
-from secondlook.serving.schema import decisions
+from secondlook.serving.watcher import Activity
 from tests.serving.running import Digits
 from tests.serving.streams import make_decision, make_stream
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secondlook.serving.faults import RequestError
+from secondlook.serving.responses import RequestError
 from secondlook.serving.review_exports import parse_label_file
 from secondlook.serving.review_store import NewLabel
 from secondlook.serving.service import Service

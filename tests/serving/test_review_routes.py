@@ -161,7 +161,7 @@ def test_image_that_browsers_do_not_show_is_sent_as_png(team: Team) -> None:
     Image.fromarray(pixels).save(tiff, format="TIFF")
     import sqlalchemy as sa
 
-    from secondlook.serving.schema import images
+    from secondlook.serving.database import images
 
     with team.service.database.write() as connection:
         connection.execute(sa.update(images).values(media_type="image/tiff", content=tiff.getvalue()))

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
-from secondlook.serving.database import Database
+from secondlook.serving.database import Database, decisions, deployments, images, reviews
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
-from secondlook.serving.faults import RequestError
-from secondlook.serving.review_store import LabelChange, NewLabel, ReviewStore, compute_pace
-from secondlook.serving.schema import decisions, deployments, images, reviews
+from secondlook.serving.responses import RequestError
+from secondlook.serving.review_store import NewLabel, ReviewStore, compute_pace
 from secondlook.serving.tokens import Principal
 
 LEASE = 100.0
@@ -110,8 +109,8 @@ def test_item_holds_what_reviewers_see(store: ReviewStore, database: Database) -
         "name.png",
         0.25,
     )
-    assert item.likely == (ClassProbability(1, 0.6), ClassProbability(0, 0.4))
-    assert item.views[1] == LookPrediction("hflip", 0, 0.6)
+    assert [tuple(one) for one in item.likely] == [(1, 0.6), (0, 0.4)]
+    assert tuple(item.views[1]) == ("hflip", 0, 0.6)
     assert item.has_image
     assert item.state == "waiting"
     image = store.read_image(number)
@@ -338,14 +337,13 @@ def test_labels_and_their_changes_are_listed_for_monitors(store: ReviewStore, da
     clock.now += 10
     store.label(a, 1, ANNA)
     clock.now += 10
-    assert store.labels([1]) == [LabelChange(a, "a", 1, "anna", start + 10), LabelChange(b, "b", 0, "anna", start)]
-    assert store.labels([2]) == []
+    assert list(store.labels([1]).items()) == [("a", 1), ("b", 0)]
+    assert store.labels([1], since=start + 10) == {"a": 1}
+    assert store.labels([2]) == {}
     store.undo(b, ANNA)
-    assert [one.number for one in store.labels([1])] == [a]
-    assert store.label_changes([1], start + 10) == [
-        LabelChange(a, "a", 1, "anna", start + 10),
-        LabelChange(b, "b", None, None, start + 20),
-    ]
+    assert store.labels([1]) == {"a": 1}
+    assert store.labels([1], since=start + 10) == {"a": 1, "b": None}
+    assert store.labels([1], since=start + 20) == {"b": None}
 
 
 def test_items_are_listed_in_the_order_of_review(store: ReviewStore, database: Database) -> None:

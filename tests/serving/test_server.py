@@ -21,9 +21,9 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from secondlook.errors import ServingError
-from secondlook.serving import connection_limits, server
-from secondlook.serving.connection_limits import GuardedProtocol
+from secondlook.serving import request_limits, server
 from secondlook.serving.options import ServiceOptions
+from secondlook.serving.request_limits import GuardedProtocol
 from secondlook.serving.server import (
     bind_sockets,
     check_certificate,
@@ -45,9 +45,9 @@ HEADERS = b"POST /v1/decide HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 def quick_limits() -> Iterator[None]:
     """Time limits that tests can wait for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection_limits, "HEADER_SECONDS", 1.0)
-        patch.setattr(connection_limits, "DRAIN_SECONDS", 0.5)
-        patch.setattr(connection_limits, "WRITE_SECONDS", 0.5)
+        patch.setattr(request_limits, "HEADER_SECONDS", 1.0)
+        patch.setattr(request_limits, "DRAIN_SECONDS", 0.5)
+        patch.setattr(request_limits, "WRITE_SECONDS", 0.5)
         yield
 
 
@@ -334,7 +334,7 @@ class TestHeaders:
 
 class TestConnections:
     def test_their_number_is_bounded(self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection_limits, "HEADER_SECONDS", 60.0)
+        monkeypatch.setattr(request_limits, "HEADER_SECONDS", 60.0)
         monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
         with serve(digits.policy, tmp_path / "service") as (url, _):
             with connect(url) as one, connect(url) as two, connect(url) as three:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from secondlook.serving import Service
+from secondlook.serving.service import Service
 from tests.serving.running import Digits, send
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "service.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.errors import ServingError
-from secondlook.serving.faults import RequestError
+from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import MAX_CHECKS, PERMISSIONS, Permission, Principal, Role, TokenFile
 
 

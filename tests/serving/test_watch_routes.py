@@ -16,9 +16,10 @@ from secondlook.monitoring import Monitor
 from secondlook.policies import Policy, read_policy
 from secondlook.serving import tokens
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database, parse_url
+from secondlook.serving.options import ServiceOptions
 from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service import Service
-from secondlook.serving.stream_monitor import StreamMonitor
+from secondlook.serving.watcher import StreamMonitor
 from stress.server_process import ServerProcess
 from tests.serving.postgres import PASSWORD
 from tests.serving.running import Digits, make_noise, read_rows, send, send_image, serve
@@ -94,7 +95,7 @@ def test_metrics_count_what_the_limits_refuse_and_who_leaves(digits: Digits, tmp
         for _ in range(tokens.MAX_CHECKS):
             service.tokens._checks.acquire()
         assert send_image(url, digits.files[0], Authorization="Bearer sl_0_x").status == 429
-        assert service.metrics.overloads == 0, "no images were waiting"
+        assert service.metrics.read_count("overloads") == 0, "no images were waiting"
         deadline = time.monotonic() + 60
         while not {"413", "429", "499"} <= (found := list_statuses(service)):
             assert time.monotonic() < deadline, found
@@ -106,7 +107,7 @@ def test_metrics_count_overloads(server: Server, digits: Digits) -> None:
     url, service = server
     service.worker.waiting = service.options.max_waiting
     assert send_image(url, digits.files[0]).status == 429
-    assert service.metrics.overloads == 1
+    assert service.metrics.read_count("overloads") == 1
 
 
 def list_statuses(service: Service) -> set[str]:
@@ -339,12 +340,11 @@ def wait_for_images(url: str, images: int) -> Any:
 
 def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that is decided and labeled while the others are read has no label without a row."""
-    from secondlook.serving import read_reviewed_service
-    from secondlook.serving.policy_stream import PolicyStream
+    from secondlook.serving.decision_store import DecisionStore
     from secondlook.serving.review_store import NewLabel
 
     url, service = server
-    read = PolicyStream.iter_parts
+    read = DecisionStore.iter_score_tables
 
     def go_on(*values: Any, **named: Any) -> Iterator[Any]:
         yield from read(*values, **named)
@@ -354,8 +354,8 @@ def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monk
 
     send_image(url, make_noise(), "early")
     service.reviews.add_labels([NewLabel("row", "early", 1)], "Ada")
-    monkeypatch.setattr(PolicyStream, "iter_parts", go_on)
-    found = read_reviewed_service(str(service.options.data_dir))
+    monkeypatch.setattr(DecisionStore, "iter_score_tables", go_on)
+    found = service.options.read_reviews()
     assert service.decisions.find(["late 0"])
     assert "early" in found.labels
     assert found.labels.keys() <= {id_ for table in found.tables for id_ in table["id"].to_pylist()}
@@ -363,24 +363,22 @@ def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monk
 
 def test_a_database_of_something_else_is_refused_and_not_changed(postgres_url: str, tmp_path: Path) -> None:
     from secondlook.errors import ServingError
-    from secondlook.serving import read_reviewed_service
 
     with pytest.raises(ServingError) as caught:
-        read_reviewed_service(postgres_url)
+        ServiceOptions(tmp_path, postgres_url).read_reviews()
     assert PASSWORD not in str(caught.value)
     engine = sa.create_engine(parse_url(postgres_url))
     assert sa.inspect(engine).get_table_names() == []
     engine.dispose()
     open_database(tmp_path, postgres_url).close()  # a service that was never started
     with pytest.raises(ServingError) as caught:
-        read_reviewed_service(postgres_url)
+        ServiceOptions(tmp_path, postgres_url).read_reviews()
     assert PASSWORD not in str(caught.value)
 
 
 def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_path: Path) -> None:
     """The whole loop in Python: decide, review, calibrate again, swap."""
     from secondlook.monitoring import recertify
-    from secondlook.serving import read_reviewed_service
     from secondlook.serving.tokens import Principal
 
     reviewer = Principal("Ada", "reviewer", "browser:ada")
@@ -390,7 +388,7 @@ def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_pa
         while items := service.reviews.lease(reviewer.session, 100):
             for item in items:
                 service.reviews.label(item.number, digits.labels[int(item.decision.id)], reviewer)
-        found = read_reviewed_service(str(tmp_path / "service"))
+        found = ServiceOptions(tmp_path / "service").read_reviews()
         assert (sum(map(len, found.tables)), len(found.labels), found.left_out) == (300, 300, 0)
         made = recertify(found.policy, found.tables, found.labels)
         assert put_in_force(url, made.policy).status == 200

@@ -24,11 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import monitor_scores
 from secondlook.policies import Policy
-from secondlook.serving import stream_monitor
-from secondlook.serving.database import Database, StorageError, open_database
+from secondlook.serving import watcher
+from secondlook.serving.database import Database, StorageError, decisions, images, open_database, reviews
 from secondlook.serving.review_store import ReviewStore
-from secondlook.serving.schema import decisions, images, reviews
-from secondlook.serving.stream_monitor import StreamMonitor
+from secondlook.serving.watcher import StreamMonitor
 from tests.monitoring.streams import CLASSES, RISK, Row, make_policy, write_parquet
 from tests.serving.streams import REVIEWER, FakeService, add_rows, list_audits, make_stream, review_all
 
@@ -143,7 +142,7 @@ def test_labels_are_found_when_clocks_differ(
     assert service.look()["monitor"]["audit"]["labels"] == 1
     set_back = ReviewStore(sqlite, 300.0, clock=lambda: time.time() - 9000)
     set_back.label(numbers[1], 1, REVIEWER)
-    monkeypatch.setattr(stream_monitor, "COMPARE_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "COMPARE_SECONDS", 0.0)
     assert service.look()["monitor"]["audit"]["labels"] == 2
 
 
@@ -233,7 +232,7 @@ import sys
 from pathlib import Path
 from secondlook.serving.database import open_database
 from secondlook.serving.review_store import ReviewStore
-from secondlook.serving.stream_monitor import StreamMonitor
+from secondlook.serving.watcher import StreamMonitor
 
 folder = Path(sys.argv[1])
 database = open_database(folder)
@@ -488,7 +487,7 @@ def test_metrics_have_the_numbers_of_the_status(sqlite: Database, policy: Policy
     status = service.look()
     service.worker.waiting = 7
     service.metrics.count_request("/v1/decide", 429, 0.01)
-    service.metrics.count_overload()
+    service.metrics.overloads.inc()
     service.metrics.count_request("/v1/decide", 507, 0.01)
     samples = {
         (sample.name, *sample.labels.values()): sample.value
@@ -518,7 +517,7 @@ def test_metrics_have_the_numbers_of_the_status(sqlite: Database, policy: Policy
     assert samples["secondlook_reviews", "waiting"] == 0
     assert samples["secondlook_policy_info", policy.checksum, "mean", status["version"]] == 1
     assert samples["secondlook_request_seconds_count", "/v1/decide", "429"] == 1
-    assert (service.metrics.overloads, service.metrics.storage_failures) == (1, 1)
+    assert [service.metrics.read_count(name) for name in ("overloads", "storage_failures")] == [1, 1]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")

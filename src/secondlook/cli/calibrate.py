@@ -249,9 +249,11 @@ def _calibrate_from_service(location: str, risk: float | None, delta: float | No
 
     for package in ("sqlalchemy", "argon2"):
         import_extra(package, feature="calibrating from a service", extra="serve")
-    from secondlook.serving import read_reviewed_service
+    from secondlook.serving import ServiceOptions
 
-    found = read_reviewed_service(location)
+    is_url = "://" in location
+    options = ServiceOptions(Path(), database=location) if is_url else ServiceOptions(Path(location))
+    found = options.read_reviews()
     images = sum(map(len, found.tables))
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"

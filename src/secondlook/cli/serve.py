@@ -119,11 +119,19 @@ def start(
     """Serve a policy with the settings of `ServiceOptions` until the process is asked to stop."""
     for package in PACKAGES:
         import_extra(package, feature="the service", extra="serve")
-    from secondlook.serving import ServiceOptions, configure_logging, open_service, run_server
+    from secondlook.serving import ServiceOptions
+    from secondlook.serving import serve as run_service
 
-    opened = open_service(policy, ServiceOptions(**settings), classifier=model or None, device=device)
-    with configure_logging(quiet=quiet), opened as service:
-        run_server(service, ready=ready, certificate=certificate, key=key, quiet=quiet)
+    run_service(
+        policy,
+        ServiceOptions(**settings),
+        classifier=model or None,
+        device=device,
+        ready=ready,
+        certificate=certificate,
+        key=key,
+        quiet=quiet,
+    )
 
 
 def parse_duration(text: str) -> float:

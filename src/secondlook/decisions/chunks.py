@@ -25,7 +25,6 @@ from secondlook.errors import DecisionError
 from secondlook.file_systems import Location, is_url, open_location
 from secondlook.files import TEMPORARY_SUFFIX, FrozenRecord, exclusive_lock, is_same_file, remove_temporary_files
 from secondlook.predictions import (
-    CHUNK_NAME,
     BrokenChunkError,
     Chunking,
     ChunkStore,
@@ -252,10 +251,13 @@ def _remove_job(storage: Storage) -> None:
 
     The mark is removed last: while anything is left, the folder of rejected images is known to be that of the job.
     """
+    chunks = ChunkStore(storage, job="")
+    for number in chunks.numbers:
+        chunks.delete(number)
     names = storage.list_names()
-    chunks = [name for name in names if CHUNK_NAME.fullmatch(name)]
-    for name in [*chunks, *(name for name in (RECORD, REJECTED_MARK) if name in names)]:
-        storage.delete(name)
+    for name in (RECORD, REJECTED_MARK):
+        if name in names:
+            storage.delete(name)
 
 
 @contextmanager

@@ -39,7 +39,6 @@ from secondlook.predictions import (
     choose_batch_size,
     chunk_rows,
     find_first_image,
-    list_skipped,
     read_ahead,
 )
 from secondlook.progress import Advance, ignore_progress
@@ -337,9 +336,8 @@ class ExportedFile:
                     )
                     indices.append(batch.indices)
                 chosen = np.concatenate(indices)
-                skipped = list_skipped(source, requested, chosen)
-                advance(len(skipped))
-                chunk = DecodedChunk(number, chosen, _NO_IMAGES, skipped)
+                chunk = DecodedChunk.create(source, number, requested, chosen, _NO_IMAGES)
+                advance(len(chunk.skipped))
                 if not decided:
                     yield LookedChunk(chunk, ())
                     continue

@@ -34,7 +34,6 @@ from secondlook.errors import DecisionError, SourceError
 from secondlook.policies import Policy, has_onnx_suffix, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
-    PROGRESS_UNIT,
     Engine,
     Execution,
     Predictions,
@@ -42,7 +41,7 @@ from secondlook.predictions import (
     read_first_image,
     skip_by_default,
 )
-from secondlook.progress import progress_bar
+from secondlook.progress import IMAGES_X_VIEWS, progress_bar
 from secondlook.sources import Source, open_source
 from secondlook.specs import parse_spec
 
@@ -222,7 +221,7 @@ class ScoringJob:
         """Compute every chunk that is missing, in this process or by the workers of the engine."""
         source, engine = self.source.without_labels(), self.execution.engine
         total = chunks.missing_images * (1 if engine is not None else self.plan.progress_per_image)
-        unit = PROGRESS_UNIT if total > chunks.missing_images else "images"
+        unit = IMAGES_X_VIEWS if total > chunks.missing_images else "images"
         with progress_bar("scoring", total, unit, enabled=self.execution.progress) as advance:
             if engine is not None:
                 return self._compute_on_engine(engine, chunks, source, advance)

@@ -25,7 +25,6 @@ from secondlook.predictions import (
     choose_batch_size,
     chunk_rows,
     decode_chunk,
-    make_inference,
     read_ahead,
     read_first_image,
 )
@@ -126,7 +125,7 @@ class Plan:
         if inference is None or key != latest:
             if batch_size is None:
                 batch_size = choose_batch_size(self.execution.batch_size, images[0], self.classifier)
-            inference = make_inference(self.classifier, batch_size)
+            inference = Inference.create(self.classifier, batch_size)
             self._inference = key, inference
         return inference
 

@@ -17,7 +17,7 @@ from secondlook.estimators.probability_mass import (
     sum_over_classes,
     top_class_mass,
 )
-from secondlook.predictions import PredictFrom, Predictions, block_rows
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.views import View, ViewSet, ViewsLike
 
 ImageOrViews = Literal["image", "views"]
@@ -284,7 +284,7 @@ def _compute_from_outputs(
 
 def _iter_mean_logits(preds: Predictions) -> Iterator[tuple[slice, Float64Array]]:
     """Yield blocks of images and their mean logits over members and views, float64 [n, C]."""
-    rows = block_rows(preds.n_views, preds.n_classes)
+    rows = preds.block_rows
     for blocks in zip(*(member.logit_blocks(rows) for member in list_members(preds)), strict=True):
         yield blocks[0][0], np.mean([block.mean(axis=1) for _, block in blocks], axis=0)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.predictions import PredictFrom, Predictions, block_rows
+from secondlook.predictions import PredictFrom, Predictions
 
 
 def list_members(preds: Predictions) -> tuple[Predictions, ...]:
@@ -21,18 +21,14 @@ def has_logits(preds: Predictions) -> bool:
 
 def iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float64Array]]]:
     """Yield blocks of images, and the probabilities of each member for them, float64 [n, V, C] each."""
-    if not preds.members:
-        for images, block in preds.blocks():
-            yield images, [block]
-        return
-    rows = block_rows(preds.n_views, preds.n_classes)
-    for blocks in zip(*(member.blocks(rows) for member in preds.members), strict=True):
+    rows = preds.block_rows if preds.members else None
+    for blocks in zip(*(member.blocks(rows) for member in list_members(preds)), strict=True):
         yield blocks[0][0], [block for _, block in blocks]
 
 
 def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
     """Return the top-k predicted classes, also for k = 1 with two axes. int64 [N, k]"""
-    return preds.predicted(predict_from=predict_from, top_k=top_k).reshape(preds.n_images, top_k)
+    return preds.predicted(predict_from, top_k).reshape(preds.n_images, top_k)
 
 
 def sum_over_classes(outputs: Float64Array, classes: IntArray) -> Float64Array:

@@ -15,6 +15,7 @@ from secondlook.files import write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 CHUNK_NAME = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 """Number and digest of a chunk."""
@@ -53,8 +54,8 @@ class LocalStorage:
         return str(self._folder)
 
     def list_names(self) -> list[str]:
-        """Return the names of all files."""
-        return sorted(path.name for path in self._folder.iterdir())
+        """Return the names of all files; there are none before the folder exists."""
+        return sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else []
 
     def read_bytes(self, name: str) -> bytes:
         """Return the content of a file; a pipe in its place is an error, not a wait for the other end."""
@@ -76,14 +77,19 @@ class LocalStorage:
         return str(self._folder / name)
 
 
-def encode_chunk(job: str, number: int, table: "pa.Table", metadata: Mapping[Any, Any] | None = None) -> bytes:
-    """Return the content of a chunk of a job, which any process may compute; equal tables give equal bytes."""
+def encode_chunk(
+    job: str, number: int, table: "pa.Table", metadata: Mapping[Any, Any] | None = None, **options: Any
+) -> bytes:
+    """Return the content of a chunk of a job, which any process may compute; equal tables give equal bytes.
+
+    `options` are those of `pyarrow.parquet.write_table`.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     marked = table.replace_schema_metadata({**(metadata or {}), _JOB: job, _NUMBER: str(number)})
     stream = pa.BufferOutputStream()
-    pq.write_table(marked, stream, compression="zstd")
+    pq.write_table(marked, stream, **{"compression": "zstd", **options})
     content: bytes = stream.getvalue().to_pybytes()
     return content
 
@@ -95,28 +101,34 @@ class BrokenChunkError(ValueError):
 class ChunkStore:
     """The chunks of one job in a storage: at most one file per number, whose name tells whether its content is right.
 
-    The storage is listed once. Other processes must not write chunks meanwhile.
-
     Parameters
     ----------
     storage
         The folder, or the location at a URL.
     job
         Identity of the job; every chunk contains it.
+    is_shared
+        Whether other processes may write chunks of the same job meanwhile. Equal chunks have equal names; of two
+        different ones, everyone who opens the store uses the same. Otherwise the second one is removed.
     """
 
-    def __init__(self, storage: Storage, job: str) -> None:
+    def __init__(self, storage: Storage, job: str, *, is_shared: bool = False) -> None:
         self._storage = storage
         self._job = job
+        self._is_shared = is_shared
+        self._verified: set[str] = set()
         self._names: dict[int, str] = {}
-        for name in storage.list_names():
+        self._list()
+
+    def _list(self) -> None:
+        names: dict[int, str] = {}
+        for name in self._storage.list_names():
             match = CHUNK_NAME.fullmatch(name)
             if match is None:
                 continue
-            if int(match[1]) in self._names:  # written by different versions of a library
-                storage.delete(name)
-            else:
-                self._names[int(match[1])] = name
+            if names.setdefault(int(match[1]), name) != name and not self._is_shared:
+                self._storage.delete(name)  # written by different versions of a library
+        self._names = names
 
     @property
     def numbers(self) -> list[int]:
@@ -124,6 +136,8 @@ class ChunkStore:
         return sorted(self._names)
 
     def __contains__(self, number: object) -> bool:
+        if number not in self._names and self._is_shared:
+            self._list()
         return number in self._names
 
     def locate(self, number: int) -> str:
@@ -134,48 +148,85 @@ class ChunkStore:
         """Write a chunk that `encode_chunk` returned, in one step; another one of the same number is replaced."""
         name = f"part-{number:06d}-{_digest(content)}.parquet"
         self._storage.write_bytes(name, content)
-        before = self._names.get(number)
-        self._names[number] = name
-        if before not in (None, name):
-            self._storage.delete(str(before))
+        before = self._names.get(number, name)
+        self._names[number] = min(name, before) if self._is_shared else name
+        if before != name and not self._is_shared:
+            self._storage.delete(before)
 
     def read(self, number: int) -> "pa.Table":
         """Read and verify a chunk, with the metadata it was written with; raises `BrokenChunkError` with the reason."""
-        if number not in self._names:
-            raise BrokenChunkError("it is missing")
-        name = self._names[number]
+        name = self._find(number)
         try:
             content = self._storage.read_bytes(name)
         except FileNotFoundError:
             raise BrokenChunkError("it is missing") from None
-        if f"-{_digest(content)}." not in name:
-            raise BrokenChunkError("wrong checksum")
+        _verify(name, content)
         return self.decode(number, content)
 
     def decode(self, number: int, content: bytes) -> "pa.Table":
         """Return the table of a chunk's content, which must belong to this job and number."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
             # A thread of Arrow could release the content while Python shuts down, which aborts the process.
-            table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-            metadata = dict(table.schema.metadata)
-            job, place = (metadata.pop(name.encode()).decode() for name in (_JOB, _NUMBER))
-        except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+            table = self._open_parquet(number, pa.BufferReader(content)).read(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
             raise BrokenChunkError(str(error)) from None
-        if (job, place) != (self._job, str(number)):
-            raise BrokenChunkError(f"it belongs to job {job[:12]}, chunk {place}")
+        metadata = {key: value for key, value in table.schema.metadata.items() if key.decode() not in (_JOB, _NUMBER)}
         return table.replace_schema_metadata(metadata)
+
+    def open(self, number: int) -> "pq.ParquetFile":
+        """Open a chunk in a local folder, memory-mapped, to read some of its row groups.
+
+        The file is verified when it is opened first. Raises `BrokenChunkError` with the reason.
+        """
+        import pyarrow as pa
+
+        name = self._find(number)
+        path = Path(self._storage.locate(name))
+        if not path.is_file():
+            raise BrokenChunkError("it is not a file" if path.exists() else "it is missing")
+        mapped = pa.memory_map(str(path))
+        if name not in self._verified:
+            _verify(name, mapped.read_buffer())
+            self._verified.add(name)
+        return self._open_parquet(number, mapped)
 
     def delete(self, number: int) -> None:
         """Remove a chunk."""
-        self._storage.delete(self._names.pop(number))
+        name = self._names.pop(number)
+        self._verified.discard(name)
+        self._storage.delete(name)
 
     def describe_read_error(self, number: int, error: OSError) -> str:
         """Return what happened to a chunk that could not be read, though it may be intact."""
         return f"cannot read {self.locate(number)!r}: {os.strerror(error.errno or 0)}; it may be intact, so try again."
 
+    def _find(self, number: int) -> str:
+        if number not in self:
+            raise BrokenChunkError("it is missing")
+        return self._names[number]
 
-def _digest(content: bytes) -> str:
+    def _open_parquet(self, number: int, content: Any) -> "pq.ParquetFile":
+        """Open the content of a chunk, and check that it belongs to this job and number."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            file = pq.ParquetFile(content)
+            metadata = file.schema_arrow.metadata
+            job, place = (metadata[name.encode()].decode() for name in (_JOB, _NUMBER))
+        except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+            raise BrokenChunkError(str(error)) from None
+        if (job, place) != (self._job, str(number)):
+            raise BrokenChunkError(f"it belongs to job {job[:33]}, chunk {place}")
+        return file
+
+
+def _digest(content: "bytes | pa.Buffer") -> str:
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _verify(name: str, content: "bytes | pa.Buffer") -> None:
+    if f"-{_digest(content)}." not in name:
+        raise BrokenChunkError("wrong checksum")

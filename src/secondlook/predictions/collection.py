@@ -1,43 +1,38 @@
-"""`collect`: classify every view of every image once, in memory or into a store."""
+"""`collect`: classify every view of every image once, in this process or others, in memory or into a store."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from secondlook.arrays import Float32Array, IntArray
+from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ANY, PredictionsError, Repair, SourceError
 from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
-from secondlook.predictions.chunks import Chunk, SaveTimer, ensure_images_file
-from secondlook.predictions.collect_worker import EngineJob, LoadCollector
-from secondlook.predictions.decoding import read_first_image
-from secondlook.predictions.engine import Engine
-from secondlook.predictions.execution import DEFAULT_EXECUTION, Execution
+from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     EnsembleManifest,
     Manifest,
     Origin,
     SkippedImage,
-    ensemble_key,
     entry_key,
     write_manifest,
 )
-from secondlook.predictions.pipeline import CollectJob, Sink, run_pipeline
+from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
 from secondlook.predictions.predictions import ArrayTable, Predictions, open_entry
-from secondlook.predictions.store import StoreEntry, translate_store_errors
-from secondlook.predictions.validation import check_class_names_match
-from secondlook.progress import progress_bar
+from secondlook.predictions.store import Chunk, StoreEntry, translate_store_errors
+from secondlook.predictions.validation import check_class_names_match, check_classes
+from secondlook.progress import IMAGES_X_VIEWS, ignore_progress, progress_bar
 from secondlook.sources import Source, open_labeled
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike, as_view_set
 
-PROGRESS_UNIT = "images x views"
 _MAX_PENDING_WRITES = 2
 
 
@@ -109,10 +104,11 @@ class _Collector:
         self._run(self._plan(classifier, is_stored=False), sink)
         indices, outputs = sink.result()
         is_complete = len(indices) == len(self.source)
-        return Predictions.from_table(  # the classifier has validated its outputs
+        labels = None if self.source.labels is None else np.array(self.source.labels[indices], dtype=np.int64)
+        return Predictions.from_table(  # the classifier has validated its outputs, and labels were checked with them
             ArrayTable(outputs, classifier.output),
             self.views,
-            labels=None if self.source.labels is None else self.source.labels[indices],
+            labels=labels,
             ids=self.source.ids if is_complete else [self.source.ids[index] for index in indices.tolist()],
             class_names=self.source.class_names,
             skipped=[(image.id, image.reason) for _, image in sorted(sink.skipped.items())],
@@ -128,7 +124,7 @@ class _Collector:
         entry = self._open_entry(job, store)
         with entry.lock_for_writing():
             self._clean(entry)
-            with OnDisk(entry, self.views.texts, SaveTimer()).open() as sink:
+            with OnDisk(entry, self.views.texts).open() as sink:
                 # An existing entry may have been divided by other rules.
                 self._run(replace(job, chunking=entry.chunking), sink)
             self._finish(entry)
@@ -154,7 +150,7 @@ class _Collector:
         """Remove what has to be computed again."""
         repaired = [image.index for image in entry.manifest.skipped if self.source.is_readable(image.index)]
         with translate_store_errors(entry.folder):
-            ensure_images_file(entry.folder, self.source.ids, self.source.labels)
+            entry.ensure_images(self.source.ids, self.source.labels)
             entry.remove_chunks_with(repaired)
             entry.remove_damaged_chunks(self.views.texts)
 
@@ -168,25 +164,33 @@ class _Collector:
             for place in range(len(job.views))
             if sink.needs(place, number)
         )
-        with progress_bar(
-            short_name(job.classifier.name), total, PROGRESS_UNIT, enabled=self.execution.progress
-        ) as advance:
+        name, progress = short_name(job.classifier.name), self.execution.progress
+        with progress_bar(name, total, IMAGES_X_VIEWS, enabled=progress) as advance:
             run_pipeline(job, sink, advance)
 
     def _run_on_engine(self, engine: Engine, job: CollectJob, sink: Sink) -> None:
+        """Let the engine compute what is missing, and write each chunk as it comes."""
+        chunking, missing = job.chunking, dict[frozenset[int], list[int]]()
+        for number in chunking.numbers:
+            needed = frozenset(view for view in range(len(self.views)) if sink.needs(view, number))
+            if needed:
+                missing.setdefault(needed, []).append(number)
         image = read_first_image(job.classifier, self.source)
-        every = frozenset(range(len(self.views)))
-        load = LoadCollector(job.classifier, self.execution.device, self.views, every, self.execution.batch_size, image)
-        engine_job = EngineJob(engine, load, self.source, job.chunking, sink)
-        missing = engine_job.list_missing()
-        total = sum(
-            len(views) * len(job.chunking.indices_of(number))
-            for views, numbers in missing.items()
-            for number in numbers
-        )
-        name = short_name(job.classifier.name)
-        with progress_bar(name, total, PROGRESS_UNIT, enabled=self.execution.progress) as advance:
-            engine_job.run(missing, advance)
+        n_classes: int | None = None
+        total = sum(len(views) * len(chunking.indices_of(number)) for views in missing for number in missing[views])
+        name, progress = short_name(job.classifier.name), self.execution.progress
+        with progress_bar(name, total, IMAGES_X_VIEWS, enabled=progress) as advance:
+            for views, numbers in missing.items():
+                load = LoadCollector(job.classifier, self.views, views, image, replace(self.execution, engine=None))
+                source = self.source.without_labels()
+                with closing(engine.compute_chunks(load, source, chunking, numbers)) as computed:
+                    for one in computed:
+                        found: CollectedChunk = pickle.loads(one.content)
+                        if found.n_classes is not None and n_classes is None:
+                            n_classes = found.n_classes
+                            check_classes(job.classifier.name, self.source, n_classes)
+                        found.write(one.number, chunking.indices_of(one.number).start, sink)
+                        advance(len(chunking.indices_of(one.number)) * len(views))
 
     def _entry_name(self, classifier: Classifier) -> str:
         if not classifier.digest:
@@ -199,7 +203,7 @@ class _Collector:
 
     def _write_ensemble(self, ensemble: Classifier, store: Path) -> None:
         members = tuple(entry_key(member, self.source) for member in ensemble.members)
-        folder = store / ensemble_key(members)
+        folder = store / entry_key(ensemble, self.source)
         with translate_store_errors(folder):
             folder.mkdir(exist_ok=True)
             write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
@@ -241,10 +245,9 @@ class InMemory(Sink):
 class OnDisk(Sink):
     """A sink that writes chunks to a store entry, in a thread of its own while the classifier continues."""
 
-    def __init__(self, entry: StoreEntry, views: tuple[str, ...], timer: SaveTimer) -> None:
+    def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
         self._entry = entry
         self._views = views
-        self._timer = timer
         self._pending: list[Future[None]] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="secondlook-write")
 
@@ -259,30 +262,77 @@ class OnDisk(Sink):
 
     def needs(self, view: int, number: int) -> bool:
         """Whether the chunk does not exist; another process may be writing it."""
-        return not self._entry.has_chunk(self._views[view], number)
+        return number not in self._entry.chunks_of(self._views[view])
 
     def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Schedule the write of a chunk."""
-        self._submit(self._entry.write_chunk, view, number, chunk)
-
-    def read_partial(self, view: int, number: int) -> Chunk | None:
-        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
-        return self._entry.read_partial(self._views[view], number)
-
-    def is_save_due(self) -> bool:
-        """Whether nothing was written for a while."""
-        return self._timer.is_due()
-
-    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
-        """Schedule the write of the first images of a chunk."""
-        self._submit(self._entry.write_partial, view, number, chunk)
-
-    def _submit(self, write: Callable[[str, int, Chunk], None], view: int, number: int, chunk: Chunk) -> None:
-        """Schedule a write; wait if the disk is slow, to bound memory."""
+        """Schedule the write of a chunk; wait if the disk is slow, to bound memory."""
         self._wait(_MAX_PENDING_WRITES - 1)
-        self._pending.append(self._writer.submit(write, self._views[view], number, chunk))
-        self._timer.restart()
+        self._pending.append(self._writer.submit(self._entry.write_chunk, self._views[view], number, chunk))
 
     def _wait(self, max_pending: int) -> None:
         while len(self._pending) > max_pending:
             self._pending.pop(0).result()
+
+
+# --- In other processes: what an engine sends there, and what comes back ---
+
+
+class CollectedChunk(NamedTuple):
+    """What a worker returns; images are counted from the first of the chunk."""
+
+    indices: IntArray
+    """Positions of the readable images, int64 [n]."""
+    skipped: tuple[SkippedImage, ...]
+    n_classes: int | None
+    """None if no image could be read."""
+    outputs: dict[int, Float32Array]
+    """The outputs of each view that was needed, float32 [n, classes]."""
+
+    def write(self, number: int, first: int, sink: Sink) -> None:
+        """Write a chunk to a sink; `first` is the index of its first image."""
+        skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in self.skipped)
+        for view, values in self.outputs.items():
+            sink.write(view, number, Chunk(first + self.indices, values, skipped))
+
+
+@dataclass(frozen=True, eq=False)
+class LoadCollector:
+    """Loads what collects chunks in another process; everything that it needs can be pickled."""
+
+    classifier: Classifier
+    views: ViewSet
+    needed: frozenset[int]
+    """Positions of the views to classify."""
+    image: Array
+    """An image at the input size, from which the batch size is chosen. [H, W, C]"""
+    execution: Execution
+
+    def __call__(self) -> Callable[[int, Source], bytes]:
+        """Put the classifier on the device of this process; return what classifies a chunk, given its images only."""
+        classifier = self.classifier.on_device(self.execution.device)
+        batch_size = choose_batch_size(self.execution.batch_size, self.image, classifier)
+
+        def collect_chunk(number: int, images: Source) -> bytes:
+            sink = _OneChunk(self.needed)
+            job = CollectJob(classifier, images, self.views, batch_size, Chunking(len(images), len(images)))
+            run_pipeline(job, sink, ignore_progress)
+            chunk = next(iter(sink.chunks.values()))
+            outputs = {view: one.outputs for view, one in sink.chunks.items()}
+            n_classes = chunk.outputs.shape[1] if len(chunk.indices) else None
+            return pickle.dumps(CollectedChunk(chunk.indices, chunk.skipped, n_classes, outputs), protocol=5)
+
+        return collect_chunk
+
+
+class _OneChunk(Sink):
+    """Keeps the outputs of a single chunk in memory."""
+
+    def __init__(self, needed: frozenset[int]) -> None:
+        self._needed = needed
+        self.chunks: dict[int, Chunk] = {}
+
+    def needs(self, view: int, number: int) -> bool:
+        return view in self._needed
+
+    def write(self, view: int, number: int, chunk: Chunk) -> None:
+        self.chunks[view] = chunk

@@ -31,6 +31,11 @@ class Inference(ABC):
         self._classifier = classifier
         self.batch_size = batch_size
 
+    @staticmethod
+    def create(classifier: Classifier, batch_size: int) -> "Inference":
+        """Return the inference of a classifier: on its GPUs if it has any."""
+        return (DeviceInference if classifier.is_accelerated else HostInference)(classifier, batch_size)
+
     @abstractmethod
     def place(self, images: Any) -> Any:
         """Return images [n, H, W, C] where inputs are made from them; they can be indexed by slices and positions."""
@@ -79,11 +84,6 @@ class Inference(ABC):
                 "use a smaller input size, a smaller classifier or a machine with more memory."
             ) from error
         self.batch_size = failed_size // 2
-
-
-def make_inference(classifier: Classifier, batch_size: int) -> Inference:
-    """Return the inference of a classifier: on its GPUs if it has any."""
-    return (DeviceInference if classifier.is_accelerated else HostInference)(classifier, batch_size)
 
 
 class HostInference(Inference):

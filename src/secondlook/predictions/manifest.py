@@ -4,10 +4,10 @@ import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 import secondlook
 from secondlook.arrays import Output
@@ -33,18 +33,7 @@ EntryName = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 """The name of an entry, and of its folder: a digest, and so never the path of another folder."""
 
 
-class StoredRecord(FrozenRecord):
-    """A frozen record whose fields may have another name in the file."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-
-def _stored_as(name: str) -> Any:
-    """Return a field with a stored name, kept so that existing stores can be read."""
-    return Field(validation_alias=name, serialization_alias=name)
-
-
-class ClassifierRecord(StoredRecord):
+class ClassifierRecord(FrozenRecord):
     """The classifier, and how images become its input."""
 
     name: str
@@ -80,17 +69,17 @@ class Origin(NamedTuple):
         return cls(ClassifierRecord.describe(classifier), source.spec, source.digest)
 
 
-class DataRecord(StoredRecord):
+class DataRecord(FrozenRecord):
     """The images; the spec includes the subset, its fraction and the random seed."""
 
     spec: str
     digest: str
     images: PositiveCount
-    labeled: bool = _stored_as("labelled")
+    labeled: bool
     class_names: tuple[str, ...] | None
 
 
-class SkippedImage(StoredRecord):
+class SkippedImage(FrozenRecord):
     """An image that could not be read, and the reason."""
 
     index: Count
@@ -98,7 +87,7 @@ class SkippedImage(StoredRecord):
     reason: str
 
 
-class Manifest(StoredRecord, SealedRecord):
+class Manifest(SealedRecord):
     """One entry: a classifier, its data and the views collected so far.
 
     It holds no timestamps, so that collecting the same outputs again writes the same bytes.
@@ -108,7 +97,7 @@ class Manifest(StoredRecord, SealedRecord):
     classifier: ClassifierRecord
     data: DataRecord
     views: tuple[str, ...]
-    rows_per_chunk: PositiveCount = _stored_as("rows_per_part")
+    rows_per_chunk: PositiveCount
     classes: PositiveCount | None = None
     skipped: tuple[SkippedImage, ...] = ()
     versions: dict[str, str]
@@ -145,7 +134,7 @@ class Manifest(StoredRecord, SealedRecord):
         return self.model_copy(update={"views": self.views + new})
 
 
-class EnsembleManifest(StoredRecord, SealedRecord):
+class EnsembleManifest(SealedRecord):
     """An ensemble: the entry names of its members, in order."""
 
     version: Literal[1] = FORMAT_VERSION
@@ -164,15 +153,15 @@ def _package_versions() -> dict[str, str]:
 
 
 def entry_key(classifier: Classifier, source: Source) -> str:
-    """Return the name of an entry, a digest of the classifier, its preprocessing and output, and the data."""
+    """Return the name of an entry: a digest of the classifier, its preprocessing and output, and the data.
+
+    That of an ensemble is a digest of the names of its members' entries.
+    """
+    if classifier.members:
+        return _digest(["ensemble", *(entry_key(member, source) for member in classifier.members), FORMAT_VERSION])
     return _digest(
         [classifier.digest, classifier.output, classifier.preprocessing.to_dict(), source.digest, FORMAT_VERSION]
     )
-
-
-def ensemble_key(members: tuple[str, ...]) -> str:
-    """Return the name of an ensemble, a digest of the entry names of its members."""
-    return _digest(["ensemble", *members, FORMAT_VERSION])
 
 
 def view_key(view: str) -> str:
@@ -189,7 +178,7 @@ AnyManifest = TypeVar("AnyManifest", Manifest, EnsembleManifest)
 
 def write_manifest(path: Path, manifest: Manifest | EnsembleManifest) -> None:
     """Write a manifest atomically; a file with the same content is left alone."""
-    content = manifest.model_dump_json(indent=2, by_alias=True).encode() + b"\n"
+    content = manifest.model_dump_json(indent=2).encode() + b"\n"
     if not path.is_file() or path.read_bytes() != content:
         write_bytes_atomically(path, content)
 

@@ -1,27 +1,207 @@
 """The collection pipeline: decode, make views, classify and write, each stage in its own thread or on a GPU."""
 
+import queue
+import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from secondlook.arrays import Float32Array
+from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Classifier, Fetch
+from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions.batching import Chunking, group_views
-from secondlook.predictions.chunks import Chunk
-from secondlook.predictions.decoding import DecodedChunk, decode_chunk
-from secondlook.predictions.inference import Inference, make_inference
-from secondlook.predictions.read_ahead import read_ahead
+from secondlook.predictions.inference import Inference
+from secondlook.predictions.manifest import SkippedImage
+from secondlook.predictions.store import Chunk
 from secondlook.predictions.validation import check_classes
 from secondlook.sources import Source
 from secondlook.views import ViewSet
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _CHUNKS_AHEAD = 1
 _VIEW_BATCHES_AHEAD = 3
+_POLL_SECONDS = 0.1
+Item = TypeVar("Item")
+
+
+# --- Reading ahead in a thread ---
+
+
+class _End:
+    """Marks the end of the items, with the error that ended them, if any."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def read_ahead(make_items: Callable[[], Iterable[Item]], depth: int) -> Generator[Item, None, None]:
+    """Yield the items of `make_items()`, computed in a thread that is at most `depth` items ahead.
+
+    Errors in the thread are raised here. Closing the generator stops the thread.
+    """
+    ready: queue.Queue[Item | _End] = queue.Queue(depth)
+    stopped = threading.Event()
+    thread = threading.Thread(
+        target=_produce, args=(make_items, ready, stopped), daemon=True, name="secondlook-read-ahead"
+    )
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _produce(
+    make_items: Callable[[], Iterable[Item]], ready: "queue.Queue[Item | _End]", stopped: threading.Event
+) -> None:
+    error: BaseException | None = None
+    try:
+        items = make_items()
+        try:
+            for item in items:
+                if not _put(item, ready, stopped):
+                    break
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+    except BaseException as caught:  # noqa: BLE001 - raised in the consuming thread
+        error = caught
+    _put(_End(error), ready, stopped)
+
+
+def _put(item: Item | _End, ready: "queue.Queue[Item | _End]", stopped: threading.Event) -> bool:
+    """Wait until the queue has room; return False if the consumer stopped."""
+    while not stopped.is_set():
+        try:
+            ready.put(item, timeout=_POLL_SECONDS)
+        except queue.Full:
+            continue
+        return True
+    return False
+
+
+# --- Decoding, chunk by chunk ---
+
+
+@dataclass(frozen=True)
+class DecodedChunk:
+    """The readable images of one chunk at the input size, [n, H, W, C], with their source indices, int64 [n].
+
+    The images are a tensor where they are on a GPU already and the classifier takes them from there.
+    """
+
+    number: int
+    indices: IntArray
+    images: "Array | Tensor"
+    skipped: tuple[SkippedImage, ...]
+
+    @classmethod
+    def create(
+        cls, source: Source, number: int, requested: range, indices: IntArray, images: "Array | Tensor"
+    ) -> "DecodedChunk":
+        """Return a chunk; the images that were requested but not read, and why, are taken from the source."""
+        missing = np.setdiff1d(np.array(requested), indices).tolist()
+        reasons = {image.id: image.reason for image in source.skipped} if missing else {}
+        ids = {index: source.ids[index] for index in missing}
+        skipped = tuple(SkippedImage(index=index, id=id_, reason=reasons[id_]) for index, id_ in ids.items())
+        return cls(number, indices, images, skipped)
+
+
+def read_first_image(classifier: Classifier, source: Source) -> Array:
+    """Return the first readable image at the input size, [H, W, C]; its size determines how many fit in memory."""
+    id_, image = find_first_image(source)
+    return _fit_image(classifier, source, id_, image)
+
+
+def find_first_image(source: Source) -> tuple[str, Array]:
+    """Return the id of the first readable image, and the image as it is, [H, W, C]."""
+    for batch in source.batches(1):
+        return batch.ids[0], batch.images[0]
+    raise PredictionsError(
+        f"none of the {len(source)} images of {source.spec!r} could be read; "
+        f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
+    )
+
+
+def decode_chunk(classifier: Classifier, source: Source, number: int, requested: range) -> DecodedChunk:
+    """Read the images at the requested source indices, and fit them to the classifier."""
+    first = source.read_block(requested[:1])
+    block = None
+    if first is not None and classifier.preprocessing.keeps_size(first.shape[1:3]):
+        block = source.read_block(requested)
+    if block is not None:
+        indices = np.array(requested, dtype=np.int64)
+        return DecodedChunk(number, indices, _fit_block(classifier, source, block, requested), ())
+    indices, images = _decode_images(classifier, source, requested)
+    return DecodedChunk.create(source, number, requested, indices, images)
+
+
+def _decode_images(classifier: Classifier, source: Source, requested: range) -> tuple[IntArray, Array]:
+    """Read and fit images one by one, in several threads. -> int64 [n], [n, H, W, C]"""
+
+    def fit(id_: str, image: Array) -> Array:
+        return _fit_image(classifier, source, id_, image)
+
+    indices: list[int] = []
+    images = np.empty((0, 1, 1, 1), dtype=np.uint8)
+    with closing(source.convert_images(fit, requested)) as fitted:
+        for index, image in fitted:
+            if not indices:
+                images = np.empty((len(requested), *image.shape), dtype=image.dtype)
+            elif image.shape != images.shape[1:]:
+                raise _describe_other_shape(source, (indices[0], index), (images.shape[1:], image.shape))
+            if image.dtype != images.dtype:  # of a user's source: no value may change
+                images = images.astype(np.result_type(images, image))
+            images[len(indices)] = image
+            indices.append(index)
+    return np.array(indices, dtype=np.int64), images[: len(indices)]
+
+
+def _fit_image(classifier: Classifier, source: Source, id_: str, image: Array) -> Array:
+    """Return one image at the input size, [H, W, C]; an error names the image."""
+    return image if classifier.preprocessing.keeps(image.shape) else _fit(classifier, source, id_, [image])[0]
+
+
+def _fit_block(classifier: Classifier, source: Source, block: "Array | Tensor", requested: range) -> "Array | Tensor":
+    """Return images that need not be resized as the classifier takes them, [n, H, W, C], on a GPU where possible."""
+    if not isinstance(block, np.ndarray):
+        if classifier.is_accelerated and classifier.preprocessing.keeps(tuple(block.shape[1:])):
+            return block
+        block = block.cpu().numpy()
+    # An error concerns all images, since their shapes are equal.
+    return _fit(classifier, source, source.ids[requested.start], np.ascontiguousarray(block))
+
+
+def _fit(classifier: Classifier, source: Source, id_: str, images: Sequence[Array] | Array) -> Array:
+    try:
+        return classifier.preprocessing.fit(images)
+    except ClassifierError as error:
+        raise ClassifierError(f"image {id_!r} of {source.spec!r} does not fit the classifier: {error}") from error
+
+
+def _describe_other_shape(
+    source: Source, indices: tuple[int, int], shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> PredictionsError:
+    """Return the error for two images that cannot be classified together; those of a chunk are one batch or several."""
+    first_id, other_id = (source.ids[index] for index in indices)
+    first, other = (" x ".join(map(str, shape)) for shape in shapes)
+    return PredictionsError(
+        f"image {other_id!r} of {source.spec!r} has {other} pixels (height x width x channels), but {first_id!r} has "
+        f"{first}; load the classifier with resize=(height, width), or with resize= the shorter side and crop= a side."
+    )
+
+
+# --- Classifying ---
 
 
 @dataclass(frozen=True)
@@ -44,53 +224,38 @@ class Sink(Protocol):
     def write(self, view: int, number: int, chunk: Chunk) -> None:
         """Write a chunk."""
 
-    # Only sinks that outlive the process save incomplete chunks.
-
-    def read_partial(self, view: int, number: int) -> Chunk | None:
-        """Return the outputs for the first images of a chunk, if an interrupted job saved them."""
-        return None
-
-    def is_save_due(self) -> bool:
-        """Whether to save the incomplete chunk before the next batch."""
-        return False
-
-    def write_partial(self, view: int, number: int, chunk: Chunk) -> None:
-        """Save the outputs for the first images of a chunk."""
-        return
-
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """Views of one batch, one view after another: inputs to classify, or outputs that are known already.
+    """Inputs to classify, one view of a batch after another; None for a chunk without readable images.
 
-    It has neither for a chunk without readable images. There are several views only where they fit in one batch.
+    There are several views only where they fit in one batch.
     """
 
     chunk: DecodedChunk
     views: tuple[int, ...]
     n_images: int
     is_last: bool
-    inputs: Any = None
-    outputs: Float32Array | None = None
+    inputs: Any
 
 
 def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) -> None:
     """Compute all chunks that the sink needs; `advance` is called with the number of images just classified."""
-    inference = make_inference(job.classifier, job.batch_size)
+    inference = Inference.create(job.classifier, job.batch_size)
     collector = _OutputCollector(job, sink, advance)
     started: deque[tuple[ViewBatch, Fetch]] = deque()
     with closing(read_ahead(lambda: _iter_view_batches(job, sink, inference), _VIEW_BATCHES_AHEAD)) as batches:
         for batch in batches:
-            is_known = batch.inputs is None
-            started.append((batch, partial(_return_known, batch) if is_known else inference.start(batch.inputs)))
+            started.append((batch, _return_none if batch.inputs is None else inference.start(batch.inputs)))
             while len(started) > inference.outstanding:
                 collector.add(*started.popleft())
         while started:
             collector.add(*started.popleft())
 
 
-def _return_known(batch: ViewBatch) -> Float32Array:
-    return np.empty((0, 1), dtype=np.float32) if batch.outputs is None else batch.outputs
+def _return_none() -> Float32Array:
+    """Return the outputs of no images."""
+    return np.empty((0, 1), dtype=np.float32)
 
 
 class _OutputCollector:
@@ -106,8 +271,7 @@ class _OutputCollector:
     def add(self, batch: ViewBatch, fetch: Fetch) -> None:
         """Wait for the outputs of the next batch."""
         outputs = fetch()
-        if batch.n_images:
-            self._outputs.append(outputs)
+        self._outputs.append(outputs)
         if batch.inputs is not None and not self._is_checked:
             check_classes(self._job.classifier.name, self._job.source, outputs.shape[1])
             self._is_checked = True
@@ -116,10 +280,6 @@ class _OutputCollector:
             for view, chunk in _split_views(batch, self._outputs):
                 self._sink.write(view, batch.chunk.number, chunk)
             self._outputs = []
-        elif self._sink.is_save_due():
-            joined = np.concatenate(self._outputs)
-            chunk = Chunk(batch.chunk.indices[: len(joined)], joined, batch.chunk.skipped)
-            self._sink.write_partial(batch.views[0], batch.chunk.number, chunk)
 
 
 def read_chunks(job: CollectJob, is_needed: Callable[[int], bool]) -> Generator[DecodedChunk, None, None]:
@@ -136,7 +296,7 @@ def read_chunks(job: CollectJob, is_needed: Callable[[int], bool]) -> Generator[
 
 def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tuple[int, Chunk]]:
     """Yield each view of a complete chunk with its outputs."""
-    joined = np.concatenate(outputs) if outputs else np.empty((0, 1), dtype=np.float32)
+    joined = np.concatenate(outputs)
     per_view = joined.reshape(len(batch.views), len(batch.chunk.indices), joined.shape[1])
     for view, view_outputs in zip(batch.views, per_view, strict=True):
         yield view, Chunk(batch.chunk.indices, view_outputs, batch.chunk.skipped)
@@ -150,32 +310,19 @@ def _iter_view_batches(job: CollectJob, sink: Sink, inference: Inference) -> Ite
                 # Another process may have written the chunk since it was decoded.
                 views = tuple(view for view in group if sink.needs(view, chunk.number))
                 if views:
-                    yield from _iter_batches_of_views(job, sink, inference, chunk, placed, views)
+                    yield from _iter_batches_of_views(job, inference, chunk, placed, views)
 
 
 def _iter_batches_of_views(
-    job: CollectJob, sink: Sink, inference: Inference, chunk: DecodedChunk, placed: Any, views: tuple[int, ...]
+    job: CollectJob, inference: Inference, chunk: DecodedChunk, placed: Any, views: tuple[int, ...]
 ) -> Iterator[ViewBatch]:
     n_images = len(chunk.indices)
     if n_images == 0:
-        yield ViewBatch(chunk, views, 0, is_last=True)
-    saved = [_read_saved_outputs(sink, view, chunk) for view in views]
+        yield ViewBatch(chunk, views, 0, is_last=True, inputs=None)
     for start in range(0, n_images, job.batch_size):
         stop = min(start + job.batch_size, n_images)
-        known = [outputs[start:stop] for outputs in saved]
-        if all(len(outputs) == stop - start for outputs in known):
-            yield ViewBatch(chunk, views, stop - start, stop == n_images, outputs=np.concatenate(known))
-        else:
-            inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
-            yield ViewBatch(chunk, views, stop - start, stop == n_images, inputs=inputs)
-
-
-def _read_saved_outputs(sink: Sink, view: int, chunk: DecodedChunk) -> Float32Array:
-    """Return the outputs that an interrupted job saved for the first images of a chunk. float32 [n, classes]"""
-    saved = sink.read_partial(view, chunk.number)
-    if saved is None or not np.array_equal(saved.indices, chunk.indices[: len(saved.indices)]):
-        return np.empty((0, 1), dtype=np.float32)
-    return saved.outputs
+        inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
+        yield ViewBatch(chunk, views, stop - start, stop == n_images, inputs)
 
 
 def _is_needed(job: CollectJob, sink: Sink, number: int) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
@@ -12,7 +13,6 @@ import numpy as np
 from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray, Output, softmax
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import block_rows
-from secondlook.predictions.chunks import read_images_file
 from secondlook.predictions.manifest import Origin
 from secondlook.predictions.store import StoredTable, StoreEntry, find_entry, open_members
 from secondlook.predictions.validation import (
@@ -38,6 +38,11 @@ PredictFrom = Literal["image", "views"]
 """Whether the predicted class is derived from the image itself or from the mean over all views."""
 
 
+_CACHED_BYTES = 2**20
+"""Probabilities of a table in memory are computed once if they have at most this size."""
+_FIRST_VIEW = np.zeros(1, dtype=np.int64)
+
+
 class Table(Protocol):
     """Outputs [N, V, C] in memory or on disk, read in blocks."""
 
@@ -53,8 +58,8 @@ class Table(Protocol):
     def rows_per_read(self) -> int:
         """Number of consecutive images that are read as a unit."""
 
-    def read(self, images: IntArray, views: IntArray) -> Array:
-        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array."""
+    def read(self, images: IntArray, views: IntArray | None = None) -> Array:
+        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; of all views by default."""
 
 
 class ArrayTable:
@@ -72,12 +77,29 @@ class ArrayTable:
         images, views, classes = self.values.shape
         return images, views, classes
 
-    def read(self, images: IntArray, views: IntArray) -> Array:
+    @cached_property
+    def probabilities(self) -> Float64Array:
+        """All probabilities, float64 [N, V, C], read-only; kept, so only for small tables."""
+        return _freeze(_compute_probabilities(self.read(np.arange(len(self.values))), self.kind))
+
+    def read(self, images: IntArray, views: IntArray | None = None) -> Array:
         """Copy the outputs of some images and views, [len(images), len(views), C]."""
-        rows: Array = self.values[images]
-        if len(views) == self.shape[1] and np.array_equal(views, np.arange(len(views))):
-            return rows
-        return rows[:, views]
+        return _take(self.values, images, views)
+
+    def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
+        """Return the probabilities of some images and views, float64 [len(images), len(views), C], a new array."""
+        if 8 * self.values.size <= _CACHED_BYTES:
+            return _take(self.probabilities, images, views)
+        return _compute_probabilities(self.read(images, views), self.kind)
+
+
+def _take(values: Array, images: IntArray, views: IntArray | None) -> Array:
+    rows: Array = values[images]
+    return rows if views is None else rows[:, views]
+
+
+def _compute_probabilities(outputs: Array, kind: Output) -> Float64Array:
+    return softmax(outputs) if kind == "logits" else outputs.astype(np.float64, copy=False)
 
 
 class Predictions:
@@ -127,9 +149,8 @@ class Predictions:
     origin: Origin | None
     _table: Table | None
     _labels: IntArray | None
-    _n_classes: int
     _image_positions: IntArray
-    _view_positions: IntArray
+    _view_positions: IntArray | None
     _advance: Advance
     _predicted: dict[tuple[PredictFrom, int], IntArray]
 
@@ -157,11 +178,15 @@ class Predictions:
             ids = members[0].ids if ids is None else ids
             class_names = members[0].class_names if class_names is None else class_names
             skipped = tuple(skipped) or members[0].skipped
+            n_images, _, n_classes = members[0].shape
         else:
             kind: Output = "logits" if logits is not None else "probabilities"
             values = logits if logits is not None else probabilities
             table = ArrayTable(as_outputs(values, kind, view_set.texts), kind)
-        self._initialize(table, members, view_set, labels, ids, class_names, skipped, origin)
+            n_images, _, n_classes = table.shape
+        names = as_class_names(class_names, n_classes)
+        checked = None if labels is None else as_labels(labels, n_images, n_classes, names)
+        self._initialize(table, members, view_set, as_ids(ids, n_images), checked, names, skipped, origin)
 
     @classmethod
     def from_table(
@@ -169,15 +194,15 @@ class Predictions:
         table: Table,
         views: ViewSet,
         *,
-        labels: object = None,
-        ids: Iterable[str] | None = None,
-        class_names: Iterable[str] | None = None,
+        ids: Sequence[str],
+        labels: IntArray | None = None,
+        class_names: tuple[str, ...] | None = None,
         skipped: Iterable[tuple[str, str]] = (),
         origin: Origin | None = None,
     ) -> Self:
-        """Wrap a table of validated outputs, such as that of a store, without reading it."""
+        """Wrap a table, such as that of a store, without reading or checking anything: all arguments must be valid."""
         preds = cls.__new__(cls)
-        preds._initialize(table, (), views, labels, ids, class_names, skipped, origin)
+        preds._initialize(table, (), views, ids, labels, class_names, skipped, origin)
         return preds
 
     @classmethod
@@ -205,26 +230,23 @@ class Predictions:
         table: Table | None,
         members: tuple[Predictions, ...],
         views: ViewSet,
-        labels: object,
-        ids: Iterable[str] | None,
-        class_names: Iterable[str] | None,
+        ids: Sequence[str],
+        labels: IntArray | None,
+        class_names: tuple[str, ...] | None,
         skipped: Iterable[tuple[str, str]],
         origin: Origin | None,
     ) -> None:
-        n_images, n_views, n_classes = members[0].shape if table is None else table.shape
-        names = as_class_names(class_names, n_classes)
         self.__dict__.update(
             members=members,
             views=views,
-            ids=as_ids(ids, n_images),
-            class_names=names,
+            ids=tuple(ids),
+            class_names=class_names,
             skipped=tuple(skipped),
             origin=origin,
             _table=table,
-            _labels=None if labels is None else _freeze(as_labels(labels, n_images, n_classes, names)),
-            _n_classes=n_classes,
-            _image_positions=np.arange(n_images),
-            _view_positions=np.arange(n_views),
+            _labels=None if labels is None else _freeze(labels),
+            _image_positions=np.arange(len(ids)),
+            _view_positions=None,
             _advance=ignore_progress,
             _predicted={},
         )
@@ -244,17 +266,17 @@ class Predictions:
     @property
     def n_images(self) -> int:
         """Number of images."""
-        return len(self._image_positions)
+        return len(self.ids)
 
     @property
     def n_views(self) -> int:
         """Number of views, including the identity."""
-        return len(self._view_positions)
+        return len(self.views)
 
     @property
     def n_classes(self) -> int:
         """Number of classes."""
-        return self._n_classes
+        return self.members[0].n_classes if self._table is None else self._table.shape[2]
 
     @property
     def n_members(self) -> int:
@@ -270,6 +292,11 @@ class Predictions:
     def shape(self) -> tuple[int, int, int]:
         """Number of images, views and classes."""
         return self.n_images, self.n_views, self.n_classes
+
+    @property
+    def block_rows(self) -> int:
+        """Number of images per block of outputs that bounds memory."""
+        return block_rows(self.n_views, self.n_classes)
 
     @property
     def has_labels(self) -> bool:
@@ -312,7 +339,7 @@ class Predictions:
         Logits are converted in float64; the members of an ensemble are averaged. `rows` is the number of images per
         block, chosen to bound memory by default. The blocks may be modified.
         """
-        for images in self._block_slices(rows):
+        for images in self._block_slices(self._choose_block_rows(self.n_views) if rows is None else rows):
             yield images, self._read_probabilities(images)
 
     def logit_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Float64Array]]:
@@ -322,11 +349,10 @@ class Predictions:
                 "an ensemble is a mean of probabilities" if self.members else "the classifier outputs probabilities"
             )
             raise PredictionsError(f"these predictions have no logits: {reason}; use .probabilities or .blocks().")
-        for images in self._block_slices(rows):
+        for images in self._block_slices(self._choose_block_rows(self.n_views) if rows is None else rows):
             yield images, self._read(images).astype(np.float64, copy=False)
 
-    def _block_slices(self, rows: int | None) -> Iterator[slice]:
-        rows = self._default_block_rows() if rows is None else rows
+    def _block_slices(self, rows: int) -> Iterator[slice]:
         if rows < 1:
             raise PredictionsError(f"rows is {rows}; expected the number of images per block, at least 1.")
         for start in range(0, self.n_images, rows):
@@ -334,24 +360,31 @@ class Predictions:
             yield slice(start, stop)
             self._advance(stop - start)
 
-    def _default_block_rows(self) -> int:
+    def _choose_block_rows(self, n_views: int) -> int:
         if self._table is None:
-            return max(member._default_block_rows() for member in self.members)
-        return block_rows(self.n_views, self.n_classes, self._table.rows_per_read)
+            return max(member._choose_block_rows(n_views) for member in self.members)
+        return block_rows(n_views, self.n_classes, self._table.rows_per_read)
 
-    def _read(self, images: slice | IntArray, views: slice | IntArray = slice(None)) -> Array:
+    def _locate(self, images: slice | IntArray, views: IntArray | None) -> tuple[IntArray, IntArray | None]:
+        """Return the positions of images and views in the table; None for all views."""
+        if self._view_positions is not None:
+            views = self._view_positions if views is None else self._view_positions[views]
+        return self._image_positions[images], views
+
+    def _read(self, images: slice | IntArray, views: IntArray | None = None) -> Array:
         assert self._table is not None, "an ensemble is read through its members"
-        return self._table.read(self._image_positions[images], self._view_positions[views])
+        return self._table.read(*self._locate(images, views))
 
-    def _read_probabilities(self, images: slice) -> Float64Array:
+    def _read_probabilities(self, images: slice, views: IntArray | None = None) -> Float64Array:
         if self._table is None:
-            total = self.members[0]._read_probabilities(images)
+            total = self.members[0]._read_probabilities(images, views)
             for member in self.members[1:]:
-                total += member._read_probabilities(images)
+                total += member._read_probabilities(images, views)
             total /= len(self.members)
             return total
-        outputs = self._read(images)
-        return softmax(outputs) if self._table.kind == "logits" else outputs.astype(np.float64, copy=False)
+        if isinstance(self._table, ArrayTable):
+            return self._table.read_probabilities(*self._locate(images, views))
+        return _compute_probabilities(self._read(images, views), self._table.kind)
 
     @contextmanager
     def show_progress(self, description: str, passes: int, *, enabled: bool = True) -> Iterator[Predictions]:
@@ -377,10 +410,10 @@ class Predictions:
         return classes[:, 0] if top_k == 1 else classes
 
     def _predict(self, predict_from: PredictFrom, top_k: int) -> IntArray:
-        preds = self.select(views="identity") if predict_from == "image" else self
+        views, n_views = (_FIRST_VIEW, 1) if predict_from == "image" else (None, self.n_views)
         classes = np.empty((self.n_images, top_k), dtype=np.int64)
-        for images, block in preds.blocks():
-            classes[images] = top_classes(block.mean(axis=1), top_k)
+        for images in self._block_slices(self._choose_block_rows(n_views)):
+            classes[images] = top_classes(self._read_probabilities(images, views).mean(axis=1), top_k)
         return classes
 
     def correct(self, predict_from: PredictFrom = "image", top_k: int = 1) -> BoolArray:
@@ -396,7 +429,10 @@ class Predictions:
         `views` are in the given order, with the identity always first; `images` are positions or a mask bool [N].
         """
         view_set = self.views if views is None else as_view_set_with_identity(views, self.views)
-        view_positions = resolve_views(view_set, self.views.texts)
+        view_positions = self._view_positions
+        if view_set.texts != self.views.texts:
+            chosen = resolve_views(view_set, self.views.texts)
+            view_positions = chosen if view_positions is None else view_positions[chosen]
         positions = np.arange(self.n_images) if images is None else resolve_positions(images, self.n_images)
         return self._replace(
             members=tuple(member.select(views=view_set, images=images) for member in self.members),
@@ -404,7 +440,7 @@ class Predictions:
             ids=self.ids if images is None else tuple(self.ids[position] for position in positions),
             _labels=None if self._labels is None else _freeze(self._labels[positions]),
             _image_positions=self._image_positions[positions],
-            _view_positions=self._view_positions[view_positions],
+            _view_positions=view_positions,
             _predicted={},
         )
 
@@ -476,15 +512,17 @@ def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
     """Open an entry of a store for some of its views; all by default."""
     view_set = ViewSet(entry.manifest.views) if views is None else views
     resolve_views(view_set, entry.manifest.views)
-    ids, labels = read_images_file(entry.folder)
+    ids, labels = entry.read_images()
     entry.check_complete(view_set.texts, len(ids))
     indices = entry.readable_indices()
+    table = StoredTable(entry, view_set.texts)
+    n_images, _, n_classes = table.shape
     return Predictions.from_table(
-        StoredTable(entry, view_set.texts),
+        table,
         view_set,
-        labels=None if labels is None else labels[indices],
         ids=[ids[index] for index in indices],
-        class_names=entry.manifest.data.class_names,
+        labels=None if labels is None else as_labels(labels[indices], n_images, n_classes),
+        class_names=as_class_names(entry.manifest.data.class_names, n_classes),
         skipped=[(image.id, image.reason) for image in entry.manifest.skipped],
         origin=Origin(entry.manifest.classifier, entry.manifest.data.spec, entry.manifest.data.digest),
     )
@@ -500,9 +538,9 @@ class _ConcatenatedTable:
         self.kind: Output = "logits" if first.has_logits else "probabilities"
         self.shape = (first.n_images + second.n_images, first.n_views, first.n_classes)
 
-    def read(self, images: IntArray, views: IntArray) -> Float64Array:
-        """Read outputs, float64 [len(images), len(views), C]."""
-        outputs = np.empty((len(images), len(views), self.shape[2]))
+    def read(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
+        """Read outputs, float64 [len(images), len(views), C]; of all views by default."""
+        outputs = np.empty((len(images), self.shape[1] if views is None else len(views), self.shape[2]))
         start = 0
         for preds in self._predictions:
             places = np.flatnonzero((images >= start) & (images < start + preds.n_images))
@@ -538,8 +576,14 @@ def concatenate(
         members = [concatenate(one, other, labels=labels, ids=ids) for one, other in pairs]
         return Predictions(members=members, views=first.views, class_names=first.class_names, skipped=skipped)
     table = _ConcatenatedTable(first, second)
+    n_images, _, n_classes = table.shape
     return Predictions.from_table(
-        table, first.views, labels=labels, ids=ids, class_names=first.class_names, skipped=skipped
+        table,
+        first.views,
+        ids=as_ids(ids, n_images),
+        labels=None if labels is None else as_labels(labels, n_images, n_classes, first.class_names),
+        class_names=first.class_names,
+        skipped=skipped,
     )
 
 

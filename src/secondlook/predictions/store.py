@@ -1,27 +1,20 @@
-"""Stores: folders of predictions. Each entry is one classifier on one source, with a folder of chunks per view."""
+"""Stores: folders of predictions. Each entry is one classifier on one source, with a chunk store for each view."""
 
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, IntArray, Output
+from secondlook.arrays import Array, Float32Array, IntArray, Output, round_down_to_power_of_two
 from secondlook.errors import PredictionsError
 from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
 from secondlook.predictions.batching import Chunking
-from secondlook.predictions.chunks import (
-    Chunk,
-    ChunkFile,
-    ChunkKey,
-    DamagedChunkError,
-    DamagedChunkWarning,
-    group_rows,
-    read_partial_chunk,
-    write_chunk,
-)
+from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage, encode_chunk
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     ENTRY_FILE,
@@ -33,8 +26,38 @@ from secondlook.predictions.manifest import (
     write_manifest,
 )
 
+_IMAGES_FOLDER = "images"
 _MANIFEST_LOCK = "manifest.lock"
 _WRITERS_LOCK = "collecting.lock"
+_VIEW = "secondlook.view"
+_SKIPPED = "secondlook.skipped"
+_GROUP_BYTES = 256 * 2**10
+"""Approximate size of one row group, the smallest unit that is read."""
+
+
+class DamagedChunkError(PredictionsError):
+    """A stored file whose content is not what was written."""
+
+
+class DamagedChunkWarning(UserWarning):
+    """A stored file is damaged and will be replaced."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Outputs float32 [n, classes] of one view for the images with the given source indices, int64 [n].
+
+    If no image of the chunk could be read, the outputs have shape [0, 1]: the number of classes may be unknown.
+    """
+
+    indices: IntArray
+    outputs: Float32Array
+    skipped: tuple[SkippedImage, ...] = ()
+
+
+def group_rows(classes: int) -> int:
+    """Return the number of rows that are read together: a power of two from 16 to 1024."""
+    return min(1024, max(16, round_down_to_power_of_two(_GROUP_BYTES // (4 * classes))))
 
 
 @contextmanager
@@ -49,12 +72,27 @@ def translate_store_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _translate_read_errors(chunks: ChunkStore, number: int) -> Iterator[None]:
+    """Distinguish damage from temporary failures: a busy disk, too many open files."""
+    try:
+        yield
+    except BrokenChunkError as error:
+        where = chunks.locate(number)
+        raise DamagedChunkError(
+            f"the stored chunk {where!r} is damaged ({error}); collect into the same store to recompute it."
+        ) from None
+    except OSError as error:
+        raise PredictionsError(chunks.describe_read_error(number, error)) from None
+
+
 class StoreEntry:
     """One entry of a store. Its chunks are the ground truth: the manifest holds only what they imply, or settings."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._chunks: dict[str, ChunkStore] = {}
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -82,7 +120,7 @@ class StoreEntry:
                 if held.enter_context(shared_lock(self.folder / _WRITERS_LOCK)):  # the only writer
                     # A process that is just opening the entry writes the manifest without the writers' lock.
                     with exclusive_lock(self.folder / _MANIFEST_LOCK):
-                        for folder in (self.folder, *(self.folder / view_key(view) for view in self.manifest.views)):
+                        for folder in (self.folder, *filter(Path.is_dir, self.folder.iterdir())):
                             remove_temporary_files(folder)
             yield
 
@@ -91,106 +129,119 @@ class StoreEntry:
         """Division of the images into chunks."""
         return Chunking(self.manifest.data.images, self.manifest.rows_per_chunk)
 
-    def chunk_path(self, view: str, number: int) -> Path:
-        """Return the path of a chunk."""
-        return self.folder / view_key(view) / f"part-{number:06d}.parquet"  # stored name
+    def chunks_of(self, view: str) -> ChunkStore:
+        """Return the chunks of a view."""
+        return self._open_chunks(view_key(view))
 
-    def has_chunk(self, view: str, number: int) -> bool:
-        """Whether a chunk exists; chunks are written atomically."""
-        return self.chunk_path(view, number).is_file()
+    def _open_chunks(self, name: str) -> ChunkStore:
+        if name not in self._chunks:
+            storage, job = LocalStorage(self.folder / name), f"{self.folder.name}/{name}"
+            self._chunks[name] = ChunkStore(storage, job, is_shared=True)
+        return self._chunks[name]
 
-    def open_chunk(self, view: str, number: int) -> ChunkFile:
-        """Open a chunk for reading."""
-        key = ChunkKey(self.folder.name, view, number)
-        return ChunkFile(self.chunk_path(view, number), key, self.manifest.classifier.output)
+    def _write(self, name: str, number: int, table: Any, metadata: dict[str, str] | None, **options: Any) -> None:
+        content = encode_chunk(f"{self.folder.name}/{name}", number, table, metadata, **options)
+        with translate_store_errors(self.folder):
+            (self.folder / name).mkdir(exist_ok=True)
+            self._open_chunks(name).write(number, content)
 
     def write_chunk(self, view: str, number: int, chunk: Chunk) -> None:
-        """Write a chunk, and remove its saved part."""
-        self._write(self.chunk_path(view, number), view, number, chunk)
-        with translate_store_errors(self.folder):
-            self.partial_path(view, number).unlink(missing_ok=True)
+        """Write a chunk; equal chunks give equal bytes."""
+        import pyarrow as pa
 
-    def partial_path(self, view: str, number: int) -> Path:
-        """Return the path of the saved part of an incomplete chunk."""
-        return self.folder / view_key(view) / f"partial-{number:06d}.parquet"
+        classes = chunk.outputs.shape[1]
+        outputs = pa.FixedSizeListArray.from_arrays(
+            pa.array(np.ascontiguousarray(chunk.outputs, dtype=np.float32).reshape(-1)),
+            type=pa.list_(pa.field("element", pa.float32(), nullable=False), classes),
+        )
+        kind = self.manifest.classifier.output
+        fields = [pa.field("index", pa.int64(), nullable=False), pa.field(kind, outputs.type, nullable=False)]
+        table = pa.Table.from_arrays([pa.array(chunk.indices), outputs], schema=pa.schema(fields))
+        skipped = json.dumps([image.model_dump() for image in chunk.skipped])
+        # Floats hardly compress, and plain values are the fastest to read.
+        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        metadata = {_VIEW: view, _SKIPPED: skipped}
+        self._write(view_key(view), number, table, metadata, row_group_size=group_rows(classes), **options)
 
-    def read_partial(self, view: str, number: int) -> Chunk | None:
-        """Return the saved part of an incomplete chunk: the outputs for its first images; None if there is none."""
-        key = ChunkKey(self.folder.name, view, number)
-        return read_partial_chunk(self.partial_path(view, number), key, self.manifest.classifier.output)
+    def read_rows(self, view: str, number: int, groups: Sequence[int]) -> tuple[IntArray, Float32Array]:
+        """Read row groups of a chunk: source indices, int64 [n], and outputs, float32 [n, classes]."""
+        kind, chunks = self.manifest.classifier.output, self.chunks_of(view)
+        with _translate_read_errors(chunks, number):
+            file = chunks.open(number)
+            if groups and groups[-1] >= file.num_row_groups:
+                raise BrokenChunkError("it has too few images")
+            table = file.read_row_groups(groups, columns=["index", kind], use_threads=False)
+            column = table[kind].combine_chunks()
+            outputs: Float32Array = column.flatten().to_numpy().reshape(len(table), column.type.list_size)
+            return table["index"].to_numpy(), outputs
 
-    def write_partial(self, view: str, number: int, chunk: Chunk) -> None:
-        """Save a part of an incomplete chunk."""
-        self._write(self.partial_path(view, number), view, number, chunk)
-
-    def _write(self, path: Path, view: str, number: int, chunk: Chunk) -> None:
-        with translate_store_errors(self.folder):
-            path.parent.mkdir(exist_ok=True)
-            write_chunk(path, ChunkKey(self.folder.name, view, number), self.manifest.classifier.output, chunk)
+    def _inspect(self, view: str, number: int) -> tuple[int | None, tuple[SkippedImage, ...]]:
+        """Return the number of classes of a chunk, None if it has no rows, and its unreadable images."""
+        chunks = self.chunks_of(view)
+        with _translate_read_errors(chunks, number):
+            file = chunks.open(number)
+            kind, schema = self.manifest.classifier.output, file.schema_arrow
+            if kind not in schema.names:
+                raise BrokenChunkError(f"it has no {kind}")
+            skipped = tuple(SkippedImage(**image) for image in json.loads(schema.metadata[_SKIPPED.encode()]))
+            return schema.field(kind).type.list_size if file.metadata.num_rows else None, skipped
 
     def missing_chunks(self, views: Sequence[str]) -> list[tuple[str, int]]:
         """Return the view and number of each chunk that does not exist."""
         return [
-            (view, number) for view in views for number in self.chunking.numbers if not self.has_chunk(view, number)
+            (view, number) for view in views for number in self.chunking.numbers if number not in self.chunks_of(view)
         ]
 
     def remove_damaged_chunks(self, views: Sequence[str]) -> None:
-        """Read all existing chunks of the views, and remove damaged ones with a warning."""
+        """Verify all existing chunks of the views, and remove damaged ones with a warning."""
         for number in self.chunking.numbers:
-            existing = [view for view in views if self.has_chunk(view, number)]
+            existing = [view for view in views if number in self.chunks_of(view)]
             indices = {view: found for view in existing if (found := self._verify_chunk(view, number)) is not None}
             if len({found.tobytes() for found in indices.values()}) > 1:
                 # An image was readable for one view only, but all views must have the same images.
                 for view in indices:
-                    self.chunk_path(view, number).unlink(missing_ok=True)
+                    self.chunks_of(view).delete(number)
 
     def remove_chunks_with(self, images: Iterable[int]) -> None:
         """Remove the chunks, of all views, that contain any of the images."""
         for number in {image // self.manifest.rows_per_chunk for image in images}:
             for view in self.manifest.views:
-                self.chunk_path(view, number).unlink(missing_ok=True)
+                if number in self.chunks_of(view):
+                    self.chunks_of(view).delete(number)
 
     def _verify_chunk(self, view: str, number: int) -> IntArray | None:
         """Return the image indices of a chunk, int64 [n]; None if it is damaged, after removing it."""
-        path = self.chunk_path(view, number)
+        chunks = self.chunks_of(view)
         try:
-            chunk = self.open_chunk(view, number).read()
-            self._check_indices(path, number, chunk)
+            _, skipped = self._inspect(view, number)
+            with _translate_read_errors(chunks, number):
+                indices: IntArray = chunks.open(number).read(columns=["index"], use_threads=False)["index"].to_numpy()
+                found = np.union1d(indices, [image.index for image in skipped])
+                if not np.array_equal(found, self.chunking.indices_of(number)):
+                    raise BrokenChunkError("it does not contain the images it should")
         except DamagedChunkError as error:
             warnings.warn(f"recomputing a chunk: {error}", DamagedChunkWarning, stacklevel=2)
-            path.unlink(missing_ok=True)
+            chunks.delete(number)
             return None
-        return chunk.indices
-
-    def _check_indices(self, path: Path, number: int, chunk: Chunk) -> None:
-        skipped = np.array([image.index for image in chunk.skipped], dtype=np.int64)
-        if not np.array_equal(np.union1d(chunk.indices, skipped), self.chunking.indices_of(number)):
-            raise DamagedChunkError(f"the stored chunk {str(path)!r} does not contain the images it should.")
+        return indices
 
     def finalize(self) -> None:
         """Write the number of classes and the skipped images, known once all chunks exist, to the manifest."""
         skipped: tuple[SkippedImage, ...] = ()
-        classes = 0
-        for number in self.chunking.numbers:  # one at a time: the number of open files is limited
-            file = self.open_chunk(self.manifest.views[0], number)
-            skipped += file.skipped
-            classes = classes or (file.classes if file.rows else 0)
+        classes: int | None = None
+        for number in self.chunking.numbers:
+            found, unreadable = self._inspect(self.manifest.views[0], number)
+            skipped += unreadable
+            classes = classes or found
         if len(skipped) == self.manifest.data.images:
             raise PredictionsError(
                 f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
                 f"the first is {skipped[0].id!r}: {skipped[0].reason}"
             )
         with translate_store_errors(self.folder), exclusive_lock(self.folder / _MANIFEST_LOCK):
-            self._remove_obsolete_partials()
             latest = read_manifest(self.folder / ENTRY_FILE, Manifest)
             self.manifest = latest.model_copy(update={"classes": classes, "skipped": skipped})
             write_manifest(self.folder / ENTRY_FILE, self.manifest)
-
-    def _remove_obsolete_partials(self) -> None:
-        """Remove saved parts of chunks that another process completed; a killed process may leave one."""
-        for view, number in ((view, number) for view in self.manifest.views for number in self.chunking.numbers):
-            if self.has_chunk(view, number):
-                self.partial_path(view, number).unlink(missing_ok=True)
 
     def check_complete(self, views: Sequence[str], n_images: int) -> None:
         """Raise an error if chunks of the views are missing, or the manifest contradicts the files.
@@ -208,7 +259,7 @@ class StoreEntry:
                 f" of {len(views)} views; collect into the same store to resume, or open other views with views=."
             )
         with_rows = int(self.readable_indices()[0]) // self.manifest.rows_per_chunk
-        n_classes = self.open_chunk(views[0], with_rows).classes
+        n_classes, _ = self._inspect(views[0], with_rows)
         if self.manifest.classes != n_classes:
             raise _contradiction(path, f"{self.manifest.classes} classes, but the outputs have {n_classes}")
 
@@ -220,6 +271,29 @@ class StoreEntry:
                 f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read; the first is "
                 f"{first.id!r}: {first.reason}; repair or remove them, or pass on_error='skip'."
             )
+
+    def ensure_images(self, ids: Sequence[str], labels: IntArray | None) -> None:
+        """Write the ids and labels, int64 [N], of all images of the source, if they are missing or damaged."""
+        import pyarrow as pa
+
+        try:
+            if 0 in self._open_chunks(_IMAGES_FOLDER):
+                self.read_images()
+                return
+        except DamagedChunkError as error:
+            warnings.warn(f"rewriting the list of images: {error}", DamagedChunkWarning, stacklevel=2)
+            self._open_chunks(_IMAGES_FOLDER).delete(0)
+        columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string())}
+        if labels is not None:
+            columns["label"] = pa.array(np.asarray(labels, dtype=np.int64))
+        self._write(_IMAGES_FOLDER, 0, pa.table(columns), None)
+
+    def read_images(self) -> tuple[list[str], IntArray | None]:
+        """Read the ids and, if known, labels of all images of the source, including unreadable ones."""
+        chunks = self._open_chunks(_IMAGES_FOLDER)
+        with _translate_read_errors(chunks, 0):
+            table = chunks.read(0)
+        return table["id"].to_pylist(), table["label"].to_numpy() if "label" in table.column_names else None
 
     def readable_indices(self) -> IntArray:
         """Return the source indices of the images that could be read, int64 [N]."""
@@ -260,29 +334,30 @@ class StoredTable:
         """Number of consecutive images that are read as a unit."""
         return group_rows(self._classes)
 
-    def read(self, images: IntArray, views: IntArray) -> Float32Array:
-        """Read outputs, float32 [len(images), len(views), C]."""
-        outputs = np.empty((len(images), len(views), self._classes), dtype=np.float32)
+    def read(self, images: IntArray, views: IntArray | None = None) -> Float32Array:
+        """Read outputs, float32 [len(images), len(views), C]; of all views by default."""
+        chosen = self._views if views is None else [self._views[view] for view in views]
+        outputs = np.empty((len(images), len(chosen), self._classes), dtype=np.float32)
         chunks = self._chunk_of[images]
         for number in np.unique(chunks):
             places = np.flatnonzero(chunks == number)
-            for column, view in enumerate(views):
-                outputs[places, column] = self._read_chunk(self._views[view], int(number), images[places])
+            for column, view in enumerate(chosen):
+                outputs[places, column] = self._read_chunk(view, int(number), images[places])
         return outputs
 
     def _read_chunk(self, view: str, number: int, images: IntArray) -> Array:
         rows = self._row_of[images]
         groups, group_of_row = np.unique(rows // self.rows_per_read, return_inverse=True)
-        chunk = self._entry.open_chunk(view, number).read_groups(groups.tolist())
+        indices, outputs = self._entry.read_rows(view, number, groups.tolist())
         # All row groups of a chunk but the last are full, so each starts where the full ones before it end.
         places = group_of_row * self.rows_per_read + rows % self.rows_per_read
-        if len(chunk.indices) <= places.max() or not np.array_equal(chunk.indices[places], self._indices[images]):
+        if len(indices) <= places.max() or not np.array_equal(indices[places], self._indices[images]):
             raise DamagedChunkError(
                 f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r} has other images than "
                 f"that of view {self._entry.manifest.views[0]!r}; collect into the same store to recompute it."
             )
-        outputs: Array = chunk.outputs[places]
-        return outputs
+        chosen: Array = outputs[places]
+        return chosen
 
 
 def find_entry(store: Path, name: str | None) -> Path:
@@ -303,15 +378,15 @@ def find_entry(store: Path, name: str | None) -> Path:
     return matches[0]
 
 
+def _is_entry(folder: Path) -> bool:
+    return (folder / ENTRY_FILE).is_file() or (folder / ENSEMBLE_FILE).is_file()
+
+
 def open_members(folder: Path) -> list[StoreEntry]:
     """Open the entries of an ensemble's members; empty if the folder is not that of an ensemble."""
     if not (folder / ENSEMBLE_FILE).is_file():
         return []
     return [StoreEntry.open(folder.parent / name) for name in _read_member_names(folder)]
-
-
-def _is_entry(folder: Path) -> bool:
-    return (folder / ENTRY_FILE).is_file() or (folder / ENSEMBLE_FILE).is_file()
 
 
 def _read_member_names(ensemble: Path) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from secondlook.predictions import (
     Execution,
     check_top_k,
     collect,
-    ensemble_key,
     entry_key,
     skip_by_default,
 )
@@ -177,7 +176,7 @@ def create_run(
             duplicates=tuple(source.ids[index] for index in source.find_duplicates()),
         ),
         views=preds.views.texts,
-        predictions=_store_key(loaded, source),
+        predictions=entry_key(loaded, source),
         warnings=wrong,
         evaluation=compute_checksum(content),
         tuning=tuple(preds.ids[position] for position in tuning),
@@ -192,19 +191,12 @@ def _find_setup_warnings(
     """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
     with suppress(SecondLookError):
         record = open_run(folder).record
-        if record.predictions == _store_key(classifier, source) and not record.settings.get("no_check"):
+        if record.predictions == entry_key(classifier, source) and not record.settings.get("no_check"):
             return tuple(message for message in record.warnings if message.startswith(SetupWarning.START))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ClassNamesWarning)  # the evaluation itself warns
         execution = Execution(batch_size=batch_size, progress=False)
         return check_classifier_setup(classifier, source, quick=True, execution=execution).warnings
-
-
-def _store_key(classifier: Classifier, source: Source) -> str:
-    """Return the name of the entry, in the store of a run, of the predictions of a classifier on a source."""
-    if not classifier.members:
-        return entry_key(classifier, source)
-    return ensemble_key(tuple(entry_key(member, source) for member in classifier.members))
 
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:

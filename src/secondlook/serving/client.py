@@ -1,6 +1,5 @@
 """`Client`: the decisions of a service over HTTP, with requests that are safe to repeat."""
 
-import datetime
 import email.utils
 import os
 import random
@@ -14,17 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from itertools import repeat
 from json import loads
-from types import TracebackType
-from typing import Any, NamedTuple, Self
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Self
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from secondlook.arrays import is_number
 from secondlook.classifiers import HttpClient, HttpResponse
 from secondlook.decisions import encode_png
-from secondlook.errors import ClassifierError, ServingError
-from secondlook.serving.faults import RequestError
+from secondlook.errors import ANY, ClassifierError, Repair, ServingError
+from secondlook.serving.responses import RequestError, ServedDecision
 from secondlook.sources import UnreadableImageError, read_image
 from secondlook.specs import expand_path
 
@@ -35,52 +33,6 @@ RETRIED_STATUSES = (429, 502, 503, 504)
 """The service is busy, stops or starts; a proxy in front of it cannot reach it."""
 MAX_IN_FLIGHT = 16
 """Requests that `decide_many` sends at once; the service gathers them into batches."""
-
-
-class ServedGuarantee(BaseModel):
-    """What is guaranteed about accepted images, see `Guarantee`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    risk: float
-    delta: float
-    text: str
-
-
-class ServedDecision(BaseModel):
-    """The decision of a service about one image."""
-
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
-
-    id: str
-    label: int
-    """The first predicted class, whether accepted or not."""
-    labels: tuple[int, ...] | None = None
-    """The top-k classes, where the policy predicts several."""
-    class_name: str | None = Field(alias="class")
-    """Name of the first predicted class; None if it is unknown."""
-    confidence: float
-    interval: tuple[float, float] | None
-    """Bootstrap interval of the confidence over the views looked at; None after a single look."""
-    accept: bool
-    looks: int
-    """Number of views that the image was looked at."""
-    first_look: float
-    """Probability of the predicted class after the first look."""
-    disagreement: float | None
-    """How much the looks disagree, from 0 to 1; None after a single look."""
-    review: str
-    """Whether people are to review the image: "none", "waiting" or "done"."""
-    guarantee: ServedGuarantee | None
-    """What the policy guarantees about accepted images; None if nothing."""
-    policy: str
-    """Checksum of the policy that decided."""
-    decided_at: datetime.datetime
-    reviewed_label: int | None = None
-    """The class that a reviewer found; `Client.get` returns it."""
-    reviewed_class: str | None = None
-    reviewer: str | None = None
-    reviewed_at: datetime.datetime | None = None
 
 
 class Client:
@@ -101,13 +53,14 @@ class Client:
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
         if not is_number(timeout) or timeout <= 0:
-            raise ServingError(f"timeout={timeout!r} is not a number of seconds above 0.")
-        address = parse_address(url)
-        self.url, self._base, self._timeout = address.url, address.path, timeout
-        headers = make_authorization(token)
-        self._http = HttpClient(
-            address.host, address.port, encrypted=address.encrypted, timeout=timeout, headers=headers
-        )
+            raise ServingError("is not a number of seconds above 0", argument="timeout", value=timeout)
+        parts = parse_address(url)
+        encrypted = parts.scheme == "https"
+        self._base, self._timeout = quote(parts.path.rstrip("/"), safe="/%"), timeout
+        self.url = f"{parts.scheme}://{parts.netloc}{self._base}"
+        self._authorization = make_authorization(token)
+        port = parts.port or (443 if encrypted else 80)
+        self._http = HttpClient(parts.hostname or "", port, encrypted=encrypted, timeout=timeout)
 
     def decide(self, image: object, id: str | None = None) -> ServedDecision:  # noqa: A002 - the word of the protocol
         """Return the decision about one image.
@@ -123,8 +76,7 @@ class Client:
         """
         content, name = encode_image(image)
         query = {"id": uuid.uuid4().hex if id is None else check_text(id), **({} if name is None else {"name": name})}
-        headers = {"Content-Type": "application/octet-stream"}
-        return self._parse(self._send("POST", f"/v1/decide?{urlencode(query)}", headers, content))
+        return self._parse(self._send("POST", f"/v1/decide?{urlencode(query)}", content))
 
     def decide_many(self, images: Iterable[object], ids: Sequence[str] | None = None) -> list[ServedDecision]:
         """Return the decisions about several images, in their order, see `decide`.
@@ -133,7 +85,8 @@ class Client:
         """
         images = list(images)
         if ids is not None and len(ids) != len(images):
-            raise ServingError(f"{len(images)} images have {len(ids)} ids; pass one for each in ids=.")
+            repair = Repair("pass one for each in {ids}", ids=ANY)
+            raise ServingError(f"{len(images)} images have {len(ids)} ids", repair=repair)
         threads = ThreadPoolExecutor(max(1, min(MAX_IN_FLIGHT, len(images))), thread_name_prefix="secondlook-client")
         try:
             return list(threads.map(self.decide, images, repeat(None) if ids is None else ids))
@@ -158,37 +111,34 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
-    def _send(
-        self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
-    ) -> HttpResponse:
+    def _send(self, method: str, path: str, body: bytes | None = None) -> HttpResponse:
         """Send a request, and repeat it while the service is busy or away; return the response of status 200."""
         deadline, longest = time.monotonic() + self._timeout, FIRST_WAIT
+        kind = {} if body is None else {"Content-Type": "application/octet-stream"}
         while True:
-            left = max(0.001, deadline - time.monotonic())
+            wait, failure = None, None
             try:
                 response = self._http.send(
                     method,
                     f"{self._base}{path}",
-                    headers=headers,
+                    headers={"User-Agent": "secondlook", **self._authorization, **kind},
                     body=body,
                     max_bytes=MAX_RESPONSE_BYTES,
-                    timeout=left,
+                    timeout=max(0.001, deadline - time.monotonic()),
                 )
                 if response.status == 200 and not response.body:  # the connection was lost between two headers
                     raise ConnectionError("an empty response")
             except (ssl.SSLCertVerificationError, socket.gaierror) as error:
-                raise self._unreachable(error, "check url=") from error
+                raise self._unreachable(error, Repair("check {url}", url=ANY)) from error
             except (OSError, HTTPException) as error:
-                failure: ServingError = self._unreachable(error, "check url= and that it runs, or raise timeout=")
-                wait = None
+                repair = Repair("check {url} and that it runs, or raise {timeout}", url=ANY, timeout=ANY)
+                failure = self._unreachable(error, repair)
             except ClassifierError as error:  # more bytes than allowed
                 raise self._invalid(f"more than {MAX_RESPONSE_BYTES // 2**20} MB") from error
             else:
@@ -219,48 +169,41 @@ class Client:
         except (ValueError, RecursionError):
             raise self._invalid("no JSON") from None
 
-    def _describe_failure(self, response: HttpResponse) -> RequestError:
-        code, message = read_error(response)
+    def _describe_failure(self, response: HttpResponse) -> ServingError:
+        try:
+            error = loads(response.body)["error"]
+            code, message = str(error["code"]), str(error["message"])
+        except (ValueError, TypeError, LookupError, RecursionError):  # a proxy sent something else
+            code, message = "", ""
         text = " ".join(message.split()) or f"status {response.status}"
-        refusal = f"the service at {self.url} refused the request: {text.rstrip('.')}."
-        return RequestError(response.status, code, self._http.hide_secrets(refusal))
+        described = f"the service at {self.url} refused the request: {text.rstrip('.')}."
+        return RequestError(response.status, code, hide_secrets(described, self._authorization))
 
-    def _unreachable(self, error: Exception, repair: str) -> ServingError:
+    def _unreachable(self, error: Exception, repair: Repair) -> ServingError:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        return ServingError(self._http.hide_secrets(f"the service at {self.url} did not respond ({reason}); {repair}."))
+        described = f"the service at {self.url} did not respond ({reason})"
+        return ServingError(hide_secrets(described, self._authorization), repair=repair)
 
     def _invalid(self, what: str) -> ServingError:
-        return ServingError(f"the service at {self.url} sent {what}; check that url= is that of a secondlook service.")
+        repair = Repair("check that {url} is that of a secondlook service", url=ANY)
+        return ServingError(f"the service at {self.url} sent {what}", repair=repair)
 
 
-class _Address(NamedTuple):
-    """Where a service is."""
-
-    host: str
-    port: int
-    path: str
-    encrypted: bool
-    url: str
-
-
-def parse_address(url: str) -> _Address:
+def parse_address(url: str) -> SplitResult:
     """Parse the address of a service; it may be below a path."""
     try:
         parts = urlsplit(url)
-        port = parts.port
+        has_port = parts.port != 0
     except (ValueError, AttributeError, TypeError):  # a port above 65535; not a text
-        parts, port = urlsplit(""), None
-    encrypted = parts.scheme == "https"
-    plain = parts.username is None and not parts.query and not parts.fragment  # what is in a URL ends up in logs
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not plain:
+        parts, has_port = urlsplit(""), False
+    is_plain = parts.username is None and not parts.query and not parts.fragment  # what is in a URL ends up in logs
+    if parts.scheme not in ("http", "https") or not parts.hostname or not has_port or not is_plain:
         raise ServingError(
-            "url= is not the address of a service (not shown, as it may contain a password); expected http://HOST:PORT "
-            "or https://HOST:PORT, with a token as token=."
+            "is not the address of a service (not shown, as it may contain a password)",
+            argument="url",
+            repair=Repair("expected http://HOST:PORT or https://HOST:PORT, with a token as {token}", token=ANY),
         )
-    path = quote(parts.path.rstrip("/"), safe="/%")
-    return _Address(
-        parts.hostname, port or (443 if encrypted else 80), path, encrypted, f"{parts.scheme}://{parts.netloc}{path}"
-    )
+    return parts
 
 
 def make_authorization(token: str | None) -> dict[str, str]:
@@ -268,7 +211,8 @@ def make_authorization(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     if not re.fullmatch(r"[\x21-\x7e]+", str(token)):
-        raise ServingError("token= is not a token (not shown); expected the text that was printed when it was made.")
+        repair = "expected the text that was printed when it was made"
+        raise ServingError("is not a token (not shown)", argument="token", repair=repair)
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -306,12 +250,3 @@ def parse_wait(text: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, moment.timestamp() - time.time())
-
-
-def read_error(response: HttpResponse) -> tuple[str, str]:
-    """Return the code and the message of a failed request; empty where a proxy sent something else."""
-    try:
-        error = loads(response.body)["error"]
-        return str(error["code"]), str(error["message"])
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return "", ""

@@ -1,8 +1,10 @@
-"""The database of the service: SQLite in the data folder, or PostgreSQL for several instances."""
+"""The database of the service: its tables, in SQLite in the data folder or in PostgreSQL for several instances.
+
+Times are seconds since 1970, UTC.
+"""
 
 import secrets
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -11,7 +13,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from secondlook.errors import MissingExtraError, ServingError
-from secondlook.serving.schema import metadata, settings
 
 DATABASE_FILE = "service.db"
 SCHEMA_VERSION = "1"
@@ -27,8 +28,105 @@ POSTGRESQL_SETTINGS = {
     "idle_in_transaction_session_timeout": f"{SILENT_SECONDS}s",
     "synchronous_commit": "on",  # servers may have it off, and would lose what was acknowledged
 }
+SQLITE_SETTINGS = (
+    "PRAGMA journal_mode(WAL)",
+    "PRAGMA synchronous(FULL)",
+    "PRAGMA foreign_keys(ON)",
+    "PRAGMA secure_delete(ON)",  # what is removed is not left in the file
+)
 WRITE_LOCK = 7_305_461_903
 """Key of the PostgreSQL lock that orders the transactions of all instances."""
+
+Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""SQLite numbers rows by itself only if their type is INTEGER."""
+
+metadata = sa.MetaData()
+
+settings = sa.Table(
+    "settings",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+"""Version of these tables, and the random seed of audits."""
+
+deployments = sa.Table(
+    "deployments",
+    metadata,
+    sa.Column("number", Number, primary_key=True),
+    sa.Column("checksum", sa.Text, nullable=False),
+    sa.Column("policy", sa.Text, nullable=False),
+    sa.Column("audit", sa.Double),
+    sa.Column("deployed_at", sa.Double, nullable=False),
+)
+"""The policies that were in force, oldest first, as JSON; `audit` is the fraction of accepted images to review."""
+
+decisions = sa.Table(
+    "decisions",
+    metadata,
+    sa.Column("number", Number, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("deployment", sa.ForeignKey("deployments.number"), nullable=False, index=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("name", sa.Text),
+    sa.Column("label", sa.Integer, nullable=False),
+    sa.Column("labels", sa.JSON),
+    sa.Column("class_name", sa.Text),
+    sa.Column("confidence", sa.Double, nullable=False),
+    sa.Column("low", sa.Double),
+    sa.Column("high", sa.Double),
+    sa.Column("accept", sa.Boolean, nullable=False),
+    sa.Column("looks", sa.Integer, nullable=False),
+    sa.Column("first_look", sa.Double, nullable=False),
+    sa.Column("disagreement", sa.Double),
+    sa.Column("audit", sa.Boolean, nullable=False),
+    sa.Column("audit_probability", sa.Double),
+    sa.Column("decided_at", sa.Double, nullable=False, index=True),
+)
+"""One row per image, never changed. `number` is the order of the stream, `digest` the sha256 of the image as it came,
+`name` its file name, if any, `labels` the top-k classes, if there are several."""
+
+reviews = sa.Table(
+    "reviews",
+    metadata,
+    sa.Column("number", sa.ForeignKey("decisions.number"), primary_key=True),
+    sa.Column("confidence", sa.Double, nullable=False),
+    sa.Column("likely", sa.JSON, nullable=False),
+    sa.Column("views", sa.JSON, nullable=False),
+    sa.Column("lease_owner", sa.Text),
+    sa.Column("lease_until", sa.Double),
+    sa.Column("skips", sa.Integer, nullable=False, default=0),
+    sa.Column("expired", sa.Boolean, nullable=False, default=False),
+    sa.Column("label", sa.Integer),
+    sa.Column("reviewer", sa.Text),
+    sa.Column("reviewed_at", sa.Double),
+    sa.Index("waiting_reviews", "label", "expired", "skips", "confidence", "number"),
+    sa.Index("done_reviews", "reviewed_at"),
+    sa.Index("owned_reviews", "lease_owner", "label", "reviewed_at"),
+    sa.Index("leased_reviews", "lease_until"),
+)
+"""One row per image that people are to review. `likely` are the likeliest classes as [class, probability], `views` the
+view, predicted class and probability of each look. `label` is what the reviewer found; `expired` if the image was
+removed before anyone reviewed it."""
+
+images = sa.Table(
+    "images",
+    metadata,
+    sa.Column("number", sa.ForeignKey("decisions.number"), primary_key=True),
+    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("stored_at", sa.Double, nullable=False, index=True),
+)
+"""The image files of the reviews, as they came."""
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("csrf", sa.Text, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+)
+"""Browsers that are logged in: the sha256 of the cookie, and the token that forms and scripts must send."""
 
 
 class StorageError(ServingError):
@@ -49,13 +147,15 @@ class Database:
 
     def __init__(self, url: sa.URL, *, create: bool = True) -> None:
         self.url = url
+        self.is_shared = url.get_backend_name() == "postgresql"
+        """Whether several instances may use it."""
+        self.place = repr(url.render_as_string(hide_password=True) if self.is_shared else url.database)
+        """Where it is, without the password."""
         self._lock = Lock()
-        self._reader, self._urgent_reader, self._writer = _make_engines(url)
+        self._reader, self._urgent_reader = _make_engine(url, "BEGIN"), _make_engine(url, "BEGIN")
+        self._writer = _make_engine(url, "BEGIN IMMEDIATE")
         try:
-            if create:
-                self._create_tables()
-            else:
-                self._check_tables()
+            self._prepare(create)
         except BaseException:
             self.close()
             raise
@@ -64,162 +164,121 @@ class Database:
     def read(self, *, urgent: bool = False) -> Iterator[sa.Connection]:
         """Read in one transaction; one that is urgent does not wait for others that read."""
         engine = self._urgent_reader if urgent else self._reader
-        with translate_database_errors(self.url, DatabaseReadError), engine.connect() as connection:
+        with self._translate_errors(DatabaseReadError), engine.connect() as connection:
             yield connection
+
+    def fetch(self, query: sa.Select[Any]) -> Sequence[Any]:
+        """Return all rows of a query."""
+        with self.read() as connection:
+            return connection.execute(query).all()
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """Write in one transaction, which is on disk afterwards; an exception undoes all of it."""
-        with translate_database_errors(self.url, StorageError), self._lock, self._writer.begin() as connection:
+        with self._translate_errors(StorageError), self._lock, self._writer.begin() as connection:
             if self.is_shared:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(WRITE_LOCK)))
             yield connection
 
     @property
-    def is_shared(self) -> bool:
-        """Whether several instances may use it."""
-        return self.url.get_backend_name() == "postgresql"
-
-    @property
     def audit_seed(self) -> int:
         """Random seed of the audits: nobody who chooses ids can know which of them will be audited."""
-        with self.read() as connection:
-            return int(connection.execute(sa.select(settings.c.value).where(settings.c.name == "seed")).scalar_one())
+        ((seed,),) = self.fetch(sa.select(settings.c.value).where(settings.c.name == "seed"))
+        return int(seed)
 
     def close(self) -> None:
         """Close all connections."""
         for engine in (self._reader, self._urgent_reader, self._writer):
             engine.dispose()
 
-    def _create_tables(self) -> None:
-        with self.write() as connection:
-            metadata.create_all(connection)
-            found = _read_settings(connection)
-            if not found:
-                values = {"version": SCHEMA_VERSION, "seed": str(secrets.randbits(63)), "created": str(time.time())}
-                rows = [{"name": name, "value": value} for name, value in values.items()]
-                connection.execute(sa.insert(settings), rows)
-            else:
-                self._check_version(found)
-
-    def _check_tables(self) -> None:
-        """Check that the database is that of a service, without changing it."""
-        with self.read() as connection:
-            if not sa.inspect(connection).has_table(settings.name):
-                raise ServingError(
-                    f"the database {describe_url(self.url)} is not that of a service; check its address."
+    def _prepare(self, create: bool) -> None:
+        """Create the tables if there are none; without `create`, that is an error. Check their version."""
+        with self.write() if create else self.read() as connection:
+            if create:
+                metadata.create_all(connection)
+            elif not sa.inspect(connection).has_table(settings.name):
+                raise ServingError(f"the database {self.place} is not that of a service; check its address.")
+            found = dict(tuple(row) for row in connection.execute(sa.select(settings.c.name, settings.c.value)))
+            if create and not found:
+                found = {"version": SCHEMA_VERSION, "seed": str(secrets.randbits(63))}
+                connection.execute(
+                    sa.insert(settings), [{"name": name, "value": value} for name, value in found.items()]
                 )
-            self._check_version(_read_settings(connection))
-
-    def _check_version(self, found: Mapping[str, str]) -> None:
         if found.get("version") != SCHEMA_VERSION:
             raise ServingError(
-                f"the database {describe_url(self.url)} has tables of version {found.get('version')}, expected "
-                f"{SCHEMA_VERSION}; use the version of secondlook that made it, or another data folder."
+                f"the database {self.place} has tables of version {found.get('version')}, expected {SCHEMA_VERSION}; "
+                "use the version of secondlook that made it, or another data folder."
             )
+
+    @contextmanager
+    def _translate_errors(self, kind: type[StorageError]) -> Iterator[None]:
+        """Turn failures of the database, and of waiting for a connection, into one sentence."""
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
+            details = cause.args[0] if cause.args else cause
+            text = details.get("M", str(details)) if isinstance(details, dict) else str(details)
+            raise kind(
+                f"the database {self.place} failed: {' '.join(text.split())[:200].rstrip('.')}; free disk space, or "
+                "check that it can be reached and written."
+            ) from error
 
 
 def open_database(data_dir: Path, url: str | None = None, *, create: bool = True) -> Database:
-    """Open the database at a URL, or else the SQLite file of a data folder.
-
-    If it has no tables, they are created; without `create`, that is an error.
-    """
-    if url is None:
-        return Database(sa.URL.create("sqlite", database=str(data_dir / DATABASE_FILE)), create=create)
-    return Database(parse_url(url), create=create)
+    """Open the database at a URL, or else the SQLite file of a data folder; without `create`, it must exist."""
+    if url is not None:
+        return Database(parse_url(url), create=create)
+    path = data_dir / DATABASE_FILE
+    if not create and not path.is_file():  # opening would create it
+        raise ServingError(
+            f"there is no {DATABASE_FILE} in the folder {str(data_dir)!r}; expected the data folder of a service, or "
+            "the URL of its PostgreSQL database."
+        )
+    return Database(sa.URL.create("sqlite", database=str(path)), create=create)
 
 
 def parse_url(text: str) -> sa.URL:
     """Parse the URL of a PostgreSQL database."""
+    expected = "expected postgresql://USER:PASSWORD@HOST/NAME."
     try:
         url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):
-        raise ServingError(
-            "the database URL cannot be read; expected postgresql://USER:PASSWORD@HOST/NAME."
-        ) from None  # it may contain a password, so it is not repeated
+    except (sa.exc.ArgumentError, ValueError):  # it may contain a password, so it is not repeated
+        raise ServingError(f"the database URL cannot be read; {expected}") from None
     if url.drivername not in ("postgresql", "postgres", "postgresql+pg8000"):
         raise ServingError(
-            f"the database URL starts with {url.drivername!r}; expected postgresql://USER:PASSWORD@HOST/NAME. "
-            "Without a URL, SQLite is used."
+            f"the database URL starts with {url.drivername!r}; {expected} Without a URL, SQLite is used."
         )
     if not url.username or not url.database:
-        raise ServingError("the database URL has no user or no name; expected postgresql://USER:PASSWORD@HOST/NAME.")
+        raise ServingError(f"the database URL has no user or no name; {expected}")
     return url.set(drivername="postgresql+pg8000")
 
 
-def describe_url(url: sa.URL) -> str:
-    """Return where a database is, without the password."""
-    return repr(url.database if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True))
-
-
-def _read_settings(connection: sa.Connection) -> dict[str, str]:
-    return dict(tuple(row) for row in connection.execute(sa.select(settings.c.name, settings.c.value)))
-
-
-def _make_engines(url: sa.URL) -> tuple[sa.Engine, sa.Engine, sa.Engine]:
-    """Return the engines of transactions that read, of urgent ones that read, and of those that write."""
-    if url.get_backend_name() == "sqlite":
-        return (
-            _make_sqlite_engine(url, "BEGIN"),
-            _make_sqlite_engine(url, "BEGIN"),
-            _make_sqlite_engine(url, "BEGIN IMMEDIATE"),
-        )
+def _make_engine(url: sa.URL, begin: str) -> sa.Engine:
+    """Return connections to a database; those to SQLite begin transactions by a statement."""
+    is_sqlite = url.get_backend_name() == "sqlite"
+    set_values = (f"SET {name} = '{value}'" for name, value in POSTGRESQL_SETTINGS.items())
+    statements = SQLITE_SETTINGS if is_sqlite else tuple(set_values)
     try:
-        return _make_postgresql_engine(url), _make_postgresql_engine(url), _make_postgresql_engine(url)
+        engine = sa.create_engine(
+            url,
+            connect_args={"timeout": BUSY_SECONDS if is_sqlite else SILENT_SECONDS},
+            pool_pre_ping=not is_sqlite,
+            pool_timeout=POOL_SECONDS,
+            hide_parameters=True,
+        )
     except ModuleNotFoundError:
         raise MissingExtraError("a PostgreSQL database", "pg8000", "serve") from None
 
-
-def _make_postgresql_engine(url: sa.URL) -> sa.Engine:
-    engine = sa.create_engine(
-        url,
-        connect_args={"timeout": SILENT_SECONDS},
-        pool_pre_ping=True,
-        pool_timeout=POOL_SECONDS,
-        hide_parameters=True,
-    )
-
     def configure(connection: Any, _: object) -> None:
+        if is_sqlite:
+            connection.isolation_level = None  # the driver would begin transactions at moments of its own
         cursor = connection.cursor()
-        for name, value in POSTGRESQL_SETTINGS.items():
-            cursor.execute(f"SET {name} = '{value}'")
+        for statement in statements:
+            cursor.execute(statement)
         connection.commit()
 
     sa.event.listen(engine, "connect", configure)
+    if is_sqlite:
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine
-
-
-def _make_sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
-    connect_args = {"timeout": BUSY_SECONDS}
-    engine = sa.create_engine(url, connect_args=connect_args, pool_timeout=POOL_SECONDS, hide_parameters=True)
-
-    def configure(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # the driver would begin transactions at moments of its own
-        connection.execute("PRAGMA journal_mode(WAL)")
-        connection.execute("PRAGMA synchronous(FULL)")
-        connection.execute("PRAGMA foreign_keys(ON)")
-        connection.execute("PRAGMA secure_delete(ON)")  # what is removed is not left in the file
-
-    sa.event.listen(engine, "connect", configure)
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
-    return engine
-
-
-@contextmanager
-def translate_database_errors(url: sa.URL, kind: type[StorageError]) -> Iterator[None]:
-    """Turn failures of the database, and of waiting for a connection, into one sentence."""
-    try:
-        yield
-    except sa.exc.SQLAlchemyError as error:
-        raise kind(
-            f"the database {describe_url(url)} failed: {shorten_cause(error)}; free disk space, or check that it "
-            "can be reached and written."
-        ) from error
-
-
-def shorten_cause(error: sa.exc.SQLAlchemyError) -> str:
-    """Return what the database said, in one line."""
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
-    details = cause.args[0] if cause.args else cause
-    text = details.get("M", str(details)) if isinstance(details, dict) else str(details)
-    return " ".join(text.split())[:200].rstrip(".")

@@ -1,84 +1,28 @@
 """Routes that decide: one image as the body of a request, or several as a form."""
 
 import datetime
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, Field
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from secondlook.policies import Guarantee
 from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
 from secondlook.serving.decision_worker import too_many_images
-from secondlook.serving.faults import RequestError
 from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
+from secondlook.serving.responses import DecisionBody, DecisionsBody, RequestError, ServedDecision
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
 
-REPLAY = "Idempotent-Replay"
 DECIDE_PATH = "/v1/decide"
 FORM = "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
 """Types of a body that is one image, beside image/*; curl says that data are a form if nobody says otherwise."""
-
-
-ReviewState = Literal["none", "waiting", "done"]
-
-
-class GuaranteeBody(BaseModel):
-    """What is guaranteed about accepted images."""
-
-    risk: float = Field(description="Largest error rate among accepted images.")
-    delta: float = Field(description="Failure probability of the guarantee.")
-    text: str = Field(description="The guarantee in words.")
-
-
-class DecisionBody(BaseModel):
-    """The decision about one image."""
-
-    id: str = Field(description="Id of the image: the one that was sent, or a new one.")
-    label: int = Field(description="Index of the predicted class, whether accepted or not.")
-    labels: tuple[int, ...] | None = Field(description="The top-k classes, where the policy predicts several.")
-    class_name: str | None = Field(
-        serialization_alias="class", description="Name of the predicted class, if it is known."
-    )
-    confidence: float = Field(description="Confidence of the prediction; higher is surer.")
-    interval: tuple[float, float] | None = Field(description="Interval of the confidence; null after a single look.")
-    accept: bool = Field(description="Whether the prediction is accepted.")
-    looks: int = Field(description="Number of views that the image was looked at.")
-    first_look: float = Field(description="Probability of the predicted class after the first look.")
-    disagreement: float | None = Field(description="How much the looks disagree, from 0 to 1; null after one look.")
-    review: ReviewState = Field(description="Whether the image waits for people to review it, or they did.")
-    guarantee: GuaranteeBody | None = Field(
-        description="What the policy guarantees about accepted images, if anything."
-    )
-    policy: str = Field(description="Checksum of the policy that decided.")
-    decided_at: datetime.datetime = Field(description="When the decision was stored, UTC.")
-
-
-class DecisionsBody(BaseModel):
-    """The decisions about the images of a form, in their order."""
-
-    decisions: list[DecisionBody]
-
-
-class ReviewedBody(DecisionBody):
-    """A decision with what a reviewer found."""
-
-    reviewed_label: int | None = Field(description="Index of the class that a reviewer found; null before.")
-    reviewed_class: str | None = Field(description="Its name, if it is known.")
-    reviewer: str | None
-    reviewed_at: datetime.datetime | None
-
-
 RESPONSES: dict[int | str, dict[str, str]] = {
     400: {"description": "`no_image`, `id`: the request has no image, or an id that is not valid."},
     408: {"description": "`slow_body`: the body did not arrive in time."},
@@ -90,66 +34,6 @@ RESPONSES: dict[int | str, dict[str, str]] = {
     503: {"description": "`stopping`, `storage_unavailable`: try again after `Retry-After` seconds."},
     507: {"description": "`storage_failed`: the decision cannot be stored, for example because the disk is full."},
 }
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-class DirectRoute(Route):
-    """A route that only calls its function with the request: what FastAPI does around it takes longer than that."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match a request as FastAPI does, which notes the route for those who count requests by it."""
-        match, child_scope = super().matches(scope)
-        return match, child_scope if match is Match.NONE else {**child_scope, "route": self}
-
-
-def make_decide_route(service: "Service") -> DirectRoute:
-    """Return the route that decides, which is to stand before all others; `make_decide_router` documents it."""
-    return DirectRoute(DECIDE_PATH, make_decide_endpoint(service), methods=["POST"], include_in_schema=False)
-
-
-def make_decide_endpoint(service: "Service") -> Endpoint:
-    """Return the function that decides about the images of a request."""
-    check_access = service.access.require("decide")
-
-    async def decide(request: Request) -> Response:
-        await check_access(request)
-        is_form = read_media_type(request) == FORM
-        images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
-        outcomes = await service.worker.decide(images)
-        bodies = await describe_outcomes(outcomes, service)
-        body = DecisionsBody(decisions=bodies) if is_form else bodies[0]
-        replay = {REPLAY: "true"} if all(outcome.replayed for outcome in outcomes) else None
-        return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
-
-    return decide
-
-
-def make_decide_router(service: "Service") -> APIRouter:
-    """Return the routes."""
-    router = APIRouter(tags=["decide"])
-    router.add_api_route(
-        DECIDE_PATH,
-        make_decide_endpoint(service),
-        methods=["POST"],
-        summary="Decide about one image, or about several",
-        response_model=DecisionBody | DecisionsBody,
-        responses=RESPONSES,
-        openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
-    )
-
-    @router.get(
-        "/v1/decisions/{id_:path}",
-        summary="The decision about an image that was sent before",
-        dependencies=[Depends(service.access.require("decide"))],
-    )
-    def find_decision(id_: str) -> ReviewedBody:
-        return find_reviewed(id_, service)
-
-    return router
-
-
 PARAMETERS = [
     {
         "name": name,
@@ -164,26 +48,70 @@ PARAMETERS = [
         ("name", "query", LONGEST_NAME, "File name of the image, for reviewers."),
     )
 ]
+FILE = {"type": "string", "format": "binary", "description": "The bytes of an image file."}
+IDS = {
+    "type": "array",
+    "items": {"type": "string", "maxLength": LONGEST_ID},
+    "description": "As many ids as images, in the same order; or none.",
+}
+FORM_FIELDS = {"image": {"type": "array", "items": FILE}, "id": IDS}
 REQUEST_BODY = {
     "required": True,
     "content": {
-        "image/*": {"schema": {"type": "string", "format": "binary", "description": "The bytes of an image file."}},
-        FORM: {
-            "schema": {
-                "type": "object",
-                "required": ["image"],
-                "properties": {
-                    "image": {"type": "array", "items": {"type": "string", "format": "binary"}},
-                    "id": {
-                        "type": "array",
-                        "items": {"type": "string", "maxLength": LONGEST_ID},
-                        "description": "As many ids as images, in the same order; or none.",
-                    },
-                },
-            }
-        },
+        "image/*": {"schema": FILE},
+        FORM: {"schema": {"type": "object", "required": ["image"], "properties": FORM_FIELDS}},
     },
 }
+
+
+class DirectRoute(Route):
+    """A route that only calls its function with the request: what FastAPI does around it takes longer than that."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match a request as FastAPI does, which notes the route for those who count requests by it."""
+        match, child_scope = super().matches(scope)
+        return match, child_scope if match is Match.NONE else {**child_scope, "route": self}
+
+
+def make_decide_route(service: "Service") -> DirectRoute:
+    """Return the route that decides, which must be registered first; `make_decide_router` documents it."""
+    check_access = service.access.require("decide")
+
+    async def decide(request: Request) -> Response:
+        await check_access(request)
+        is_form = read_media_type(request) == FORM
+        images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
+        outcomes = await service.worker.decide(images)
+        bodies = await describe_outcomes(outcomes, service)
+        body = DecisionsBody(decisions=bodies) if is_form else bodies[0]
+        replay = {"Idempotent-Replay": "true"} if all(outcome.replayed for outcome in outcomes) else None
+        return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
+
+    return DirectRoute(DECIDE_PATH, decide, methods=["POST"], include_in_schema=False)
+
+
+def make_decide_router(service: "Service") -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["decide"])
+    router.add_api_route(
+        DECIDE_PATH,
+        make_decide_route(service).endpoint,
+        methods=["POST"],
+        summary="Decide about one image, or about several",
+        response_model=DecisionBody | DecisionsBody,
+        responses=RESPONSES,
+        openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
+    )
+
+    @router.get(
+        "/v1/decisions/{id_:path}",
+        summary="The decision about an image that was sent before",
+        dependencies=[Depends(service.access.require("decide"))],
+    )
+    def find_decision(id_: str) -> ServedDecision:
+        return find_reviewed(id_, service)
+
+    return router
 
 
 async def read_body(request: Request) -> list[SubmittedImage]:
@@ -200,27 +128,21 @@ async def read_body(request: Request) -> list[SubmittedImage]:
 
 
 async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
-    """Read the images of a form, and their ids."""
-    async with open_form(request, max_images) as form:
-        files, ids = list_files(form), [value for value in form.getlist("id") if isinstance(value, str)]
-        if not files:
-            raise RequestError(400, "no_image", "the form has no file; send image files as parts named 'image'.")
-        if ids and len(ids) != len(files):
-            counts = f"{len(files)} images and {len(ids)} ids"
-            raise RequestError(400, "id", f"the form has {counts}; expected as many ids as images, or none.")
-        given = assign_key([*ids] or [None] * len(files), read_key(request))
-        return [
-            SubmittedImage(await file.read(), id_, check_name(file.filename))
-            for file, id_ in zip(files, given, strict=True)
-        ]
-
-
-@asynccontextmanager
-async def open_form(request: Request, max_images: int) -> AsyncIterator[FormData]:
-    """Parse a form of so many images and ids."""
+    """Read the images of a form, whatever their parts are named, and their ids."""
     try:
         async with request.form(max_files=max_images, max_fields=max_images + 1) as form:
-            yield form
+            files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+            ids = [value for value in form.getlist("id") if isinstance(value, str)]
+            if not files:
+                raise RequestError(400, "no_image", "the form has no file; send image files as parts named 'image'.")
+            if ids and len(ids) != len(files):
+                counts = f"{len(files)} images and {len(ids)} ids"
+                raise RequestError(400, "id", f"the form has {counts}; expected as many ids as images, or none.")
+            given = assign_key([*ids] or [None] * len(files), read_key(request))
+            return [
+                SubmittedImage(await file.read(), id_, check_name(file.filename))
+                for file, id_ in zip(files, given, strict=True)
+            ]
     except HTTPException as error:
         if error.detail.startswith("Too many"):  # only the text tells what is wrong
             raise too_many_images(max_images) from None
@@ -252,11 +174,6 @@ def assign_key(ids: Sequence[str | None], key: str | None) -> list[str | None]:
     return [key]
 
 
-def list_files(form: FormData) -> list[UploadFile]:
-    """Return the files of a form, whatever their parts are named."""
-    return [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-
-
 def check_name(name: str | None) -> str | None:
     """Return a file name that can be stored: without what cannot be printed, and not too long."""
     return "".join(one for one in name if one.isprintable())[:LONGEST_NAME] or None if name else None
@@ -276,50 +193,43 @@ async def describe_outcomes(outcomes: Sequence[StoredOutcome], service: "Service
 
 def describe_decision(stored: StoredDecision, service: "Service", review: FoundReview | None = None) -> DecisionBody:
     """Return a decision as it is sent; its policy may be an earlier one."""
-    policy = service.find_policy(stored.deployment)
-    state: ReviewState = "none"
-    if stored.to_review:
-        state = "waiting" if review is None or review.label is None else "done"
+    deployment = service.decisions.find_deployment(stored.deployment)
+    is_done = review is not None and review.label is not None
     return DecisionBody(
         id=stored.id,
         label=stored.label,
         labels=stored.labels,
         class_name=stored.class_name,
         confidence=stored.confidence,
-        interval=None if stored.low is None or stored.high is None else (stored.low, stored.high),
+        interval=stored.interval,
         accept=stored.accept,
         looks=stored.looks,
         first_look=stored.first_look,
         disagreement=stored.disagreement,
-        review=state,
-        guarantee=None if policy.guarantee is None else describe_guarantee(policy.guarantee),
-        policy=policy.checksum,
+        review="none" if not stored.to_review else "done" if is_done else "waiting",
+        guarantee=deployment.guarantee,
+        policy=deployment.checksum,
         decided_at=as_time(stored.decided_at),
     )
 
 
-@lru_cache(maxsize=64)
-def describe_guarantee(guarantee: Guarantee) -> GuaranteeBody:
-    """Return a guarantee as it is sent."""
-    return GuaranteeBody(risk=guarantee.risk, delta=guarantee.delta, text=str(guarantee))
-
-
-def find_reviewed(id_: str, service: "Service") -> ReviewedBody:
+def find_reviewed(id_: str, service: "Service") -> ServedDecision:
     """Return a stored decision with its review, or raise an error for an id that was never sent."""
     check_id(id_)
     stored = service.decisions.find([id_]).get(id_)
     if stored is None:
         raise RequestError(404, "unknown_id", f"there is no image with the id {id_[:LONGEST_ID]!r}; check the id.")
     review = service.decisions.find_review(stored.number)
-    names = service.find_policy(stored.deployment).class_names
-    label = None if review is None else review.label
-    return ReviewedBody(
-        **describe_decision(stored, service, review).model_dump(),
-        reviewed_label=label,
-        reviewed_class=None if label is None or names is None else names[label],
-        reviewer=None if review is None else review.reviewer,
-        # A label that was taken back leaves the time of that.
-        reviewed_at=None if review is None or label is None else as_time(review.reviewed_at or 0),
+    decision = describe_decision(stored, service, review).model_dump()
+    if review is None or review.label is None:  # a label that was taken back leaves the time of that
+        return ServedDecision(**decision)
+    names = service.decisions.find_deployment(stored.deployment).policy.class_names
+    return ServedDecision(
+        **decision,
+        reviewed_label=review.label,
+        reviewed_class=None if names is None else names[review.label],
+        reviewer=review.reviewer,
+        reviewed_at=as_time(review.reviewed_at or 0),
     )
 
 

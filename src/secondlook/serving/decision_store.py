@@ -1,19 +1,27 @@
 """The decisions of a service as rows of its database: written once per id, and read again for clients and monitors."""
 
+import hashlib
+import itertools
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from secondlook.decisions import DetailedDecision
+from secondlook.monitoring import SCORE_METADATA
 from secondlook.policies import Policy
-from secondlook.serving.database import Database
-from secondlook.serving.schema import decisions, deployments, images, reviews
+from secondlook.serving.database import Database, decisions, deployments, images, reviews
+from secondlook.serving.responses import ServedGuarantee
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
+    import pyarrow as pa
+
+MAX_IDS = 500
+"""Number of ids in one query; databases bound it."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,17 @@ class Deployment:
     policy: Policy
     audit: float | None
     deployed_at: float
+
+    @cached_property
+    def checksum(self) -> str:
+        """Checksum of the policy, which computes it anew whenever it is asked."""
+        return self.policy.checksum
+
+    @cached_property
+    def guarantee(self) -> ServedGuarantee | None:
+        """The guarantee of the policy as it is sent with decisions."""
+        made = self.policy.rule.guarantee
+        return None if made is None else ServedGuarantee(risk=made.risk, delta=made.delta, text=str(made))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +93,11 @@ class StoredDecision:
         """Whether people are to review the image: it was rejected, or it is audited."""
         return self.audit or not self.accept
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Interval of the confidence; None after a single look."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 class FoundReview(NamedTuple):
     """What people found about an image, or None each before they did."""
@@ -90,16 +114,13 @@ class StoredOutcome(NamedTuple):
     replayed: bool
 
 
-COLUMNS = tuple(decisions.c)
-MAX_IDS = 500
-"""Number of ids in one query; databases bound it."""
-
-
 class DecisionStore:
     """All decisions of a service, and the policies that they were made by."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._deployments: dict[int, Deployment] = {}
+        """Those that were read; they never change."""
 
     def add(self, new: Sequence[NewDecision], deployment: int) -> list[StoredOutcome]:
         """Store decisions in one transaction, and return them; an id that is there already keeps its first decision.
@@ -124,44 +145,43 @@ class DecisionStore:
     def find_review(self, number: int) -> FoundReview | None:
         """Return the review of a decision; None if there is none to be made."""
         query = sa.select(reviews.c.label, reviews.c.reviewer, reviews.c.reviewed_at).where(reviews.c.number == number)
-        with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else FoundReview(*row)
+        return next((FoundReview(*row) for row in self._database.fetch(query)), None)
 
     def deploy(self, policy: Policy, audit: float | None) -> Deployment:
         """Put a policy in force, and return its deployment: the present one if nothing changes."""
-        now = time.time()
+        checksum = policy.checksum
+        values = {"checksum": checksum, "policy": policy.model_dump_json(), "audit": audit, "deployed_at": time.time()}
+        latest = sa.select(deployments).order_by(deployments.c.number.desc()).limit(1)
         with self._database.write() as connection:
-            latest = _read_latest(connection)
-            if latest is not None and (latest.policy.checksum, latest.audit) == (policy.checksum, audit):
-                return latest
-            values = {"checksum": policy.checksum, "policy": policy.model_dump_json(), "audit": audit}
-            inserted = connection.execute(sa.insert(deployments).values(**values, deployed_at=now))
-        (number,) = inserted.inserted_primary_key or (0,)
-        return Deployment(number, policy, audit, now)
+            row = connection.execute(latest).first()
+            if row is not None and (row.checksum, row.audit) == (checksum, audit):
+                number = row.number
+            else:
+                (number,) = connection.execute(sa.insert(deployments).values(values)).inserted_primary_key or (0,)
+        return self.find_deployment(number)
 
     def latest_deployment(self) -> Deployment | None:
         """Return the deployment in force; None before the first one."""
-        with self._database.read() as connection:
-            return _read_latest(connection)
-
-    def has_deployed(self, policy: Policy) -> bool:
-        """Whether a policy was ever in force."""
-        query = sa.select(sa.literal(1)).where(deployments.c.checksum == policy.checksum).limit(1)
-        with self._database.read() as connection:
-            return connection.execute(query).scalar() is not None
+        ((number,),) = self._database.fetch(sa.select(sa.func.max(deployments.c.number)))
+        return None if number is None else self.find_deployment(number)
 
     def find_deployment(self, number: int) -> Deployment:
         """Return a deployment by its number."""
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(deployments).where(deployments.c.number == number)).mappings().one()
-            return _make_deployment(row)
+        if number not in self._deployments:
+            (row,) = self._database.fetch(sa.select(deployments).where(deployments.c.number == number))
+            policy = Policy.model_validate_json(row.policy)
+            self._deployments[number] = Deployment(number, policy, row.audit, row.deployed_at)
+        return self._deployments[number]
 
     def list_deployments(self) -> list[Deployment]:
         """Return all deployments, oldest first."""
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(deployments).order_by(deployments.c.number)).mappings()
-            return [_make_deployment(row) for row in rows]
+        rows = self._database.fetch(sa.select(deployments.c.number).order_by(deployments.c.number))
+        return [self.find_deployment(number) for (number,) in rows]
+
+    def find_audits(self, policy: Policy) -> dict[int, float | None]:
+        """Return the numbers of all deployments of a policy, each with its fraction of audits."""
+        checksum = policy.checksum
+        return {one.number: one.audit for one in self.list_deployments() if one.checksum == checksum}
 
     def iter_decisions(
         self, deployment_numbers: Sequence[int], *, after: int = 0, block: int = 10_000
@@ -169,51 +189,64 @@ class DecisionStore:
         """Yield the decisions of some deployments after a number, in their order, in blocks."""
         while True:
             query = (
-                sa.select(*COLUMNS)
+                sa.select(decisions)
                 .where(decisions.c.deployment.in_(deployment_numbers), decisions.c.number > after)
                 .order_by(decisions.c.number)
                 .limit(block)
             )
-            with self._database.read() as connection:
-                found = [make_stored_decision(dict(row)) for row in connection.execute(query).mappings()]
+            found = [make_stored_decision(row._mapping) for row in self._database.fetch(query)]
             if found:
                 yield found
                 after = found[-1].number
             if len(found) < block:
                 return
 
+    def iter_score_tables(
+        self, policy: Policy, audits: Mapping[int, float | None], *, after: int = 0
+    ) -> Iterator[tuple[int, "pa.Table"]]:
+        """Yield the decisions of a policy after a number as rows of score files, in the order of the stream.
+
+        `audits` are the deployments, as `find_audits` returns them. Each table has a block of one deployment, and comes
+        with the number of its last decision.
+        """
+        for block in self.iter_decisions(list(audits), after=after):
+            for number, group in itertools.groupby(block, key=lambda one: one.deployment):
+                part = list(group)
+                yield part[-1].number, _make_score_table(part, policy, audits[number])
+
+    def identify(self, number: int) -> str | None:
+        """Return a digest of the decision with a number and of its database; None if there is none."""
+        columns = (decisions.c.id, decisions.c.digest, decisions.c.decided_at)
+        for row in self._database.fetch(sa.select(*columns).where(decisions.c.number == number)):
+            return hashlib.sha256(json.dumps([self._database.audit_seed, number, *row]).encode()).hexdigest()
+        return None
+
+
+def make_stored_decision(row: Mapping[Any, Any]) -> StoredDecision:
+    """Return the decision of a row that has all columns of its table."""
+    values = {name: row[name] for name in decisions.c.keys()}  # noqa: SIM118 - a collection of columns
+    return StoredDecision(**values | {"labels": None if values["labels"] is None else tuple(values["labels"])})
+
 
 def _find(connection: sa.Connection, ids: Sequence[str]) -> dict[str, StoredDecision]:
     found: dict[str, StoredDecision] = {}
     for start in range(0, len(ids), MAX_IDS):
-        query = sa.select(*COLUMNS).where(decisions.c.id.in_(ids[start : start + MAX_IDS]))
-        found |= {row["id"]: make_stored_decision(dict(row)) for row in connection.execute(query).mappings()}
+        query = sa.select(decisions).where(decisions.c.id.in_(ids[start : start + MAX_IDS]))
+        found |= {row["id"]: make_stored_decision(row) for row in connection.execute(query).mappings()}
     return found
 
 
 def _make_stored(number: int, new: NewDecision, deployment: int, now: float) -> StoredDecision:
-    made = new.decision
-    low, high = made.interval or (None, None)
-    return StoredDecision(
-        number=number,
-        id=made.id,
-        deployment=deployment,
-        digest=new.digest,
-        name=new.name,
-        label=made.label,
-        labels=made.labels,
-        class_name=made.class_name,
-        confidence=made.confidence,
-        low=low,
-        high=high,
-        accept=made.accept,
-        looks=made.looks,
-        first_look=made.first_look,
-        disagreement=made.disagreement,
-        audit=made.audit,
-        audit_probability=made.audit_probability,
-        decided_at=now,
-    )
+    low, high = new.decision.interval or (None, None)
+    about: dict[str, Any] = {
+        "number": number,
+        "deployment": deployment,
+        "digest": new.digest,
+        "name": new.name,
+        "decided_at": now,
+    }
+    shared: dict[str, Any] = {name: value for name, value in new.decision._asdict().items() if name in decisions.c}
+    return StoredDecision(**shared, **about, low=low, high=high)
 
 
 def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Sequence[StoredDecision]) -> None:
@@ -222,12 +255,7 @@ def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Seque
     rows: dict[sa.Table, list[dict[str, Any]]] = {
         decisions: [vars(row) for row in stored],
         reviews: [
-            {
-                "number": row.number,
-                "confidence": row.confidence,
-                "likely": one.decision.likely,
-                "views": one.decision.views,
-            }
+            {name: getattr(one.decision, name) for name in ("confidence", "likely", "views")} | {"number": row.number}
             for row, one in due
         ],
         images: [
@@ -241,17 +269,23 @@ def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Seque
             connection.execute(sa.insert(table), values)
 
 
-def make_stored_decision(row: Mapping[str, Any]) -> StoredDecision:
-    """Return the decision of a row of the table."""
-    labels = None if row["labels"] is None else tuple(row["labels"])
-    return StoredDecision(**{**row, "labels": labels})
+def _make_score_table(part: Sequence[StoredDecision], policy: Policy, audit: float | None) -> "pa.Table":
+    """Return decisions of one deployment as rows of a score file, with its metadata."""
+    import pyarrow as pa
 
-
-def _read_latest(connection: sa.Connection) -> Deployment | None:
-    query = sa.select(deployments).order_by(deployments.c.number.desc()).limit(1)
-    row = connection.execute(query).mappings().first()
-    return None if row is None else _make_deployment(row)
-
-
-def _make_deployment(row: "RowMapping") -> Deployment:
-    return Deployment(row["number"], Policy.model_validate_json(row["policy"]), row["audit"], row["deployed_at"])
+    types = {
+        "id": pa.string(),
+        "label": pa.int64(),
+        **({"labels": pa.list_(pa.int64())} if policy.top_k > 1 else {}),
+        "confidence": pa.float64(),
+        "low": pa.float64(),
+        "high": pa.float64(),
+        "accept": pa.bool_(),
+        "looks": pa.int64(),
+        "first_look": pa.float64(),
+        "disagreement": pa.float64(),
+        **({} if audit is None else {"audit": pa.bool_(), "audit_probability": pa.float64()}),
+    }
+    columns = [pa.array([getattr(one, name) for one in part], kind) for name, kind in types.items()]
+    metadata = {SCORE_METADATA: json.dumps({"policy": json.loads(policy.model_dump_json()), "audit": audit})}
+    return pa.Table.from_arrays(columns, schema=pa.schema(list(types.items()), metadata))

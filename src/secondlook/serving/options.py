@@ -1,11 +1,12 @@
-"""How a service is run: limits, storage and who may use it."""
+"""`ServiceOptions`: limits, storage and address of a service."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8000
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+if TYPE_CHECKING:
+    from secondlook.serving.review_store import ReviewedService
+    from secondlook.serving.tokens import TokenFile
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class ServiceOptions:
     """Folder of the database, the tokens and the lock of this instance."""
     database: str | None = None
     """URL of a PostgreSQL database; None for SQLite in the data folder."""
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
+    host: str = "127.0.0.1"
+    port: int = 8000
     audit: float | None = None
     """Fraction of the accepted images to review; None for none."""
     keep: float | None = None
@@ -29,7 +30,7 @@ class ServiceOptions:
     max_wait: float = 0.002
     """Seconds that the first image of a batch waits for others."""
     max_waiting: int = 512
-    """Number of images that may be in work or wait for it; further requests are asked to come back."""
+    """Queue limit, in images; excess requests get HTTP 429."""
     max_body_bytes: int = 32 * 2**20
     max_images: int = 64
     """Number of images in one request."""
@@ -43,10 +44,25 @@ class ServiceOptions:
 
     @property
     def max_request_images(self) -> int:
-        """Number of images that one request may have: not more than may wait, since it would be refused for ever."""
+        """Number of images that one request may have: at most those that may wait, or it would never be admitted."""
         return min(self.max_images, self.max_waiting)
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the service."""
-        return self.host in LOOPBACK or self.host.startswith("127.")
+        return self.host in ("::1", "localhost") or self.host.startswith("127.")
+
+    def open_tokens(self) -> "TokenFile":
+        """Return the access tokens of the data folder, which need not exist."""
+        from secondlook.serving.tokens import TokenFile
+
+        return TokenFile(self.data_dir / "tokens.json")
+
+    def read_reviews(self) -> "ReviewedService":
+        """Read the decisions of the policy in force and their reviews, to make the next policy from them.
+
+        The service may be running.
+        """
+        from secondlook.serving.review_store import read_reviewed_service
+
+        return read_reviewed_service(self)

@@ -2,17 +2,17 @@
 
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition, Lock
 from typing import NamedTuple
 
 from secondlook.arrays import Array
 from secondlook.decisions import Decider
-from secondlook.errors import SecondLookError, ServingError, SourceError
-from secondlook.serving.faults import RequestError
-from secondlook.serving.image_types import find_media_type
-from secondlook.serving.pixel_budget import PixelBudget
-from secondlook.sources import UnreadableImageError, read_image
+from secondlook.errors import SecondLookError, SourceError
+from secondlook.serving.responses import RequestError
+from secondlook.sources import LargeImageError, UnreadableImageError, read_image
 
 LONGEST_ID = 200
 REPLACEMENT = "\ufffd"
@@ -20,6 +20,13 @@ REPLACEMENT = "\ufffd"
 LONGEST_NAME = 500
 MAX_LARGEST = 2
 """Number of images of the largest size that are decoded at once; more of smaller ones."""
+MEDIA_TYPES_BY_START = {
+    b"\xff\xd8\xff": "image/jpeg",
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"BM": "image/bmp",
+    b"II*\0": "image/tiff",
+    b"MM\0*": "image/tiff",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +49,6 @@ class PreparedImage(NamedTuple):
     """Pixels at the input size. [1, H, W, C]"""
 
 
-class _TooLargeError(ServingError):
-    """An image has more pixels than may be decoded now."""
-
-
 class ImageDecoder:
     """Decodes the images of requests in any thread, within a bound on the pixels of all together."""
 
@@ -62,44 +65,67 @@ class ImageDecoder:
         if len(set(given)) < len(given):
             raise RequestError(400, "id", "an id is given twice in one request; ids must be unique.")
         prepared = []
-        for place, image in enumerate(images, start=1):
-            place_and_name = f"{place}" + (f" ({image.name!r})" if image.name else "")
-            inputs = self._decode(image.content, place_and_name)
+        for number, image in enumerate(images, start=1):
+            inputs = self._decode(image.content, f"{number}" + (f" ({image.name!r})" if image.name else ""))
             prepared.append(PreparedImage(image.id or uuid.uuid4().hex, hash_image(image.content), inputs))
         return prepared
 
-    def _decode(self, content: bytes | Array, place_and_name: str) -> Array:
+    def _decode(self, content: bytes | Array, place: str) -> Array:
         """Return an image at the input size of the classifier, after its limits were checked. [1, H, W, C]"""
-        where = f"image {place_and_name}"
         if isinstance(content, bytes):
             if not content:
-                raise RequestError(400, "no_image", f"{where} is empty; send the bytes of an image file.")
-            find_media_type(content, where)
+                raise RequestError(400, "no_image", f"image {place} is empty; send the bytes of an image file.")
+            find_media_type(content, f"image {place}")
         most = self._max_pixels
         for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
             with self._pixels.reserve(limit):
-                try:
-                    return self._read_and_fit(content, place_and_name, limit)
-                except _TooLargeError:
-                    continue
-        raise RequestError(413, "image_too_large", f"{where} has more than {most:,} pixels; send a smaller one.")
+                pixels = _read_pixels(content, place, limit)
+                if pixels is not None:
+                    return self._fit(pixels, place)
+        raise RequestError(413, "image_too_large", f"image {place} has more than {most:,} pixels; send a smaller one.")
 
-    def _read_and_fit(self, content: bytes | Array, place_and_name: str, max_pixels: int) -> Array:
-        where = f"image {place_and_name}"
-        try:
-            pixels = read_image(content, place_and_name, max_pixels=max_pixels)
-        except UnreadableImageError as error:
-            if error.limit is not None:
-                raise _TooLargeError from None
-            raise RequestError(422, "unreadable_image", f"{where} cannot be read: {error.reason}.") from None
-        except SourceError as error:
-            raise RequestError(422, "unreadable_image", str(error)) from None
+    def _fit(self, pixels: Array, place: str) -> Array:
         try:
             return fit_image(self._decider(), pixels)
         except SecondLookError as error:
             # What follows is the repair, in terms of Python.
             reason = str(error).partition(";")[0]
-            raise RequestError(422, "image_size", f"{where} does not fit the classifier: {reason}.") from None
+            raise RequestError(422, "image_size", f"image {place} does not fit the classifier: {reason}.") from None
+
+
+class PixelBudget:
+    """FIFO pixel budget shared by threads, since large images take much memory."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._changed = Condition()
+        self._turn = Lock()
+
+    @contextmanager
+    def reserve(self, pixels: int) -> Iterator[None]:
+        """Wait until so many pixels may be decoded, at most those of the budget, and hold them."""
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: self._left >= pixels)
+            self._left -= pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += pixels
+                self._changed.notify_all()
+
+
+def _read_pixels(content: bytes | Array, place: str, max_pixels: int) -> Array | None:
+    """Return the pixels of an image; None if there are more than `max_pixels`."""
+    try:
+        return read_image(content, place, max_pixels=max_pixels)
+    except UnreadableImageError as error:
+        # The repair names the argument of Python that would raise the limit; names of files are not in it.
+        if isinstance(error, LargeImageError) or "max_pixels" in error.plain_repair:
+            return None
+        raise RequestError(422, "unreadable_image", f"image {place} cannot be read: {error.reason}.") from None
+    except SourceError as error:
+        raise RequestError(422, "unreadable_image", str(error)) from None
 
 
 def fit_image(decider: Decider, pixels: Array) -> Array:
@@ -114,6 +140,17 @@ def fit_image(decider: Decider, pixels: Array) -> Array:
         if pixels.shape[2] == 1 or any((row != row[:, :1]).any() for row in pixels):
             raise
     return decider.fit_image(pixels[:, :, :1])
+
+
+def find_media_type(content: bytes, where: str) -> str:
+    """Return the media type of an image file by its first bytes, or raise an error if it is none."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    for start, media_type in MEDIA_TYPES_BY_START.items():
+        if content.startswith(start):
+            return media_type
+    expected = "expected the bytes of a JPEG, PNG, WebP, BMP or TIFF file"
+    raise RequestError(422, "unreadable_image", f"{where} is not an image; {expected}.")
 
 
 def list_given_ids(images: Sequence[SubmittedImage]) -> list[str]:

@@ -11,60 +11,64 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from secondlook.serving.faults import RequestError
-from secondlook.serving.request_limits import send_error
+from secondlook.serving.request_limits import SECURITY_HEADERS, send_error
+from secondlook.serving.responses import RequestError
+from secondlook.serving.service_metrics import ServiceMetrics
 
 LOGGER = logging.getLogger(__name__)
 LOGGERS = ("secondlook", "uvicorn")
 LONGEST_PATH = 500
+CLIENT_LEFT = 499
+"""Status by which requests are counted whose client left before they were sent; as in the logs of nginx."""
 QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
 """What other programs ask every few seconds; it is logged only if it fails."""
 STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"color_message", "message", "asctime"}
 """What every record has; the others were given as `extra=`."""
+_ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 
 class RequestLog:
-    """Logs every request once it was responded to, gives it an id, and turns unexpected exceptions into an error."""
+    """Logs and counts every request once it was responded to, and turns unexpected exceptions into an error.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    Every response, an error too, gets the id of its request and the security headers that it does not have.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start, id_, status = time.perf_counter(), uuid.uuid4().hex[:16], None
+        start, id_, status, has_left = time.perf_counter(), uuid.uuid4().hex[:16], None, False
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", id_.encode())]
+                given = message.get("headers", [])
+                names = {name.lower() for name, _ in given}
+                missing = [header for header in _ENCODED_HEADERS if header[0] not in names]
+                message["headers"] = [*given, *missing, (b"x-request-id", id_.encode())]
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
-            pass
+            has_left = True
         except Exception as error:  # whatever fails, the client gets an error and the service goes on
             LOGGER.error("exception", exc_info=error, extra={"id": id_})
             if status is None:  # else the server closes the connection, and the client sees that something is missing
-                await send_error(scope, send_with_id, internal_error(id_))
+                message = f"the request failed for an unexpected reason; the log of the service has it under id {id_}."
+                await send_error(scope, send_with_headers, RequestError(500, "internal", message))
         finally:
-            _log_request(scope, id_, status, time.perf_counter() - start)
-
-
-def internal_error(id_: str) -> RequestError:
-    """Return the error of a request that failed for a reason of the service itself; the log has the details."""
-    return RequestError(
-        500, "internal", f"the request failed for an unexpected reason; the log of the service has it under id {id_}."
-    )
+            seconds = time.perf_counter() - start
+            _log_request(scope, id_, status, seconds)
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.count_request(route, status or (CLIENT_LEFT if has_left else 500), seconds)
 
 
 def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> None:
@@ -112,7 +116,7 @@ def configure_logging(*, quiet: bool = False) -> Iterator[None]:
     root.handlers = [handler]
     for logger in loggers:
         logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    warnings.showwarning = _log_warning
+    warnings.showwarning = _log_warning  # type: ignore[assignment]  # is given nothing by name
     threading.excepthook = _log_thread_exception
     try:
         yield
@@ -122,14 +126,7 @@ def configure_logging(*, quiet: bool = False) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _log_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _log_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
     """Log a warning instead of `warnings.showwarning`."""
     fields = {"category": category.__name__, "reason": str(message), "where": f"{filename}:{lineno}"}
     LOGGER.warning("warning", extra=fields)

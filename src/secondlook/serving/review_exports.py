@@ -6,7 +6,7 @@ import datetime
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +18,9 @@ from secondlook.decisions import (
 )
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import find_class
-from secondlook.serving.faults import RequestError
+from secondlook.serving.decide_routes import as_time
 from secondlook.serving.request_images import check_id
+from secondlook.serving.responses import RequestError
 from secondlook.serving.review_store import NewLabel, QueueState, ReviewItem
 from secondlook.tables import format_csv_row, unescape_formula
 
@@ -52,29 +53,16 @@ class ReviewExport:
     class_names: tuple[str, ...] | None
     states: Sequence[QueueState]
 
-    @staticmethod
-    def suffix(format_: ExportFormat) -> str:
-        """Return how a file of a format ends."""
-        return FILE_TYPES[format_][0]
-
-    @staticmethod
-    def media_type(format_: ExportFormat) -> str:
-        """Return the media type of a format."""
-        return FILE_TYPES[format_][1]
-
     def write(self, format_: ExportFormat) -> Iterator[bytes]:
         """Yield the pieces of a file."""
-        writers: dict[ExportFormat, Callable[[], Iterator[bytes]]] = {
-            "csv": self._write_csv,
-            "parquet": self._write_parquet,
-            "label-studio": self._write_label_studio,
-            "label-studio-config": self._write_labeling_interface,
-        }
-        return writers[format_]()
+        if format_ == "label-studio-config":
+            return iter([self._format_labeling_interface()])
+        write = {"csv": self._write_csv, "parquet": self._write_parquet, "label-studio": self._write_label_studio}
+        return write[format_]()
 
     def _write_csv(self) -> Iterator[bytes]:
         yield format_csv_row(_make_schema().names).encode()
-        for items in self._iter_items():
+        for items in self.service.reviews.iter_items(self.states):
             rows = [self._make_row(item) for item in items]
             yield "".join(format_csv_row(map(_format_cell, row.values())) for row in rows).encode()
 
@@ -85,7 +73,7 @@ class ReviewExport:
         schema = _make_schema()
         with tempfile.SpooledTemporaryFile(max_size=MAX_MEMORY) as file:
             with pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression="zstd") as writer:
-                for items in self._iter_items():
+                for items in self.service.reviews.iter_items(self.states):
                     writer.write_table(pa.Table.from_pylist([self._make_row(item) for item in items], schema=schema))
             file.seek(0)
             while piece := file.read(READ_BYTES):
@@ -94,22 +82,19 @@ class ReviewExport:
     def _write_label_studio(self) -> Iterator[bytes]:
         yield b"["
         separator = ""
-        for items in self._iter_items():
+        for items in self.service.reviews.iter_items(self.states):
             for item in items:
                 task = json.dumps(self._make_task(item), ensure_ascii=False)
                 yield f"{separator}\n{task}".encode()
                 separator = ","
         yield b"\n]\n"
 
-    def _write_labeling_interface(self) -> Iterator[bytes]:
+    def _format_labeling_interface(self) -> bytes:
         if self.class_names is None:
             raise RequestError(
                 404, "no_class_names", "the labeling interface needs the names of the classes, which are unknown."
             )
-        return iter([format_labeling_interface(self.class_names).encode()])
-
-    def _iter_items(self) -> Iterator[list[ReviewItem]]:
-        return self.service.reviews.iter_items(self.states)
+        return format_labeling_interface(self.class_names).encode()
 
     def _make_row(self, item: ReviewItem) -> dict[str, object]:
         stored = item.decision
@@ -127,27 +112,22 @@ class ReviewExport:
             "disagreement": stored.disagreement,
             "state": item.state,
             "reviewer": item.reviewer,
-            "reviewed_at": _as_time(item.reviewed_at),
-            "decided_at": _as_time(stored.decided_at),
-            "policy": self.service.find_policy(stored.deployment).checksum,
+            "reviewed_at": None if item.reviewed_at is None else as_time(item.reviewed_at),
+            "decided_at": as_time(stored.decided_at),
+            "policy": self.service.decisions.find_deployment(stored.deployment).checksum,
         }
 
     def _make_task(self, item: ReviewItem) -> dict[str, object]:
         stored = item.decision
-        interval = None if stored.low is None or stored.high is None else (stored.low, stored.high)
-        name = self._name(stored.label)
-        shown = ReviewImage(item.number, stored.id, stored.label, name, "", stored.confidence, interval, stored.accept)
-        task = make_label_studio_task(shown, self._make_address(item))
+        image = self.service.reviews.read_image(item.number) if item.has_image else None
+        address = stored.name or stored.id
+        if image is not None:  # the image itself: other hosts cannot load it from this service
+            address = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+        about = (stored.id, stored.label, self._name(stored.label), "", stored.confidence, stored.interval)
+        task = make_label_studio_task(ReviewImage(item.number, *about, stored.accept), address)
         if item.label is not None:
             task["annotations"] = [{"result": [make_label_studio_choice(self._name(item.label))]}]
         return task
-
-    def _make_address(self, item: ReviewItem) -> str:
-        """Return the image itself as an address: other hosts cannot load it from this service."""
-        image = self.service.reviews.read_image(item.number) if item.has_image else None
-        if image is None:
-            return item.decision.name or item.decision.id
-        return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
 
     def _name(self, label: int) -> str:
         return str(label) if self.class_names is None else self.class_names[label]
@@ -166,8 +146,15 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
         found = _read_csv(content)
     labels: dict[str, NewLabel] = {}
     for where, id_, label in found:
-        _check_id(where, id_)
-        new = NewLabel(where, id_, _find_label(where, id_, label, class_names))
+        try:
+            check_id(id_)  # databases refuse some texts
+        except RequestError:
+            message = f"{where}: {id_!r} is not the id of an image; remove the row."
+            raise RequestError(422, "unknown_id", message) from None
+        try:
+            new = NewLabel(where, id_, find_class(label, class_names, id_))
+        except MonitoringError as error:
+            raise RequestError(422, "unknown_class", f"{where}: {error}") from None
         known = labels.setdefault(id_, new)
         if known.label != new.label:
             raise _make_error(f"{where}: image {id_!r} has another label at {known.where}; keep the correct one.")
@@ -176,21 +163,6 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
 
 _Found = tuple[str, str, object]
 """Where a label was found, the id of its image, and the class."""
-
-
-def _check_id(where: str, id_: str) -> None:
-    """Raise an error for a text that no image can have as its id; databases refuse some."""
-    try:
-        check_id(id_)
-    except RequestError:
-        raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not the id of an image; remove the row.") from None
-
-
-def _find_label(where: str, id_: str, label: object, class_names: tuple[str, ...] | None) -> int:
-    try:
-        return find_class(label, class_names, id_)
-    except MonitoringError as error:
-        raise RequestError(422, "unknown_class", f"{where}: {error}") from None
 
 
 def _read_csv(content: bytes) -> Iterator[_Found]:
@@ -275,10 +247,6 @@ def _make_schema() -> "pa.Schema":
     types |= {"low": number, "high": number, "accept": flag, "audit": flag, "looks": pa.int64(), "disagreement": number}
     types |= {"state": text, "reviewer": text, "reviewed_at": time, "decided_at": time, "policy": text}
     return pa.schema(list(types.items()))
-
-
-def _as_time(seconds: float | None) -> datetime.datetime | None:
-    return None if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
 def _format_cell(value: object) -> object:

@@ -11,12 +11,12 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from secondlook.decisions import encode_png
 from secondlook.monitoring import find_class
 from secondlook.serving.decide_routes import as_time
-from secondlook.serving.faults import RequestError
-from secondlook.serving.image_types import OF_BROWSERS
+from secondlook.serving.decision_store import StoredImage
 from secondlook.serving.pages import render_page
 from secondlook.serving.request_images import fit_image
-from secondlook.serving.review_exports import ExportFormat, ReviewExport, parse_label_file
-from secondlook.serving.review_store import QueueState, ReviewItem
+from secondlook.serving.responses import RequestError
+from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport, parse_label_file
+from secondlook.serving.review_store import QueueState, ReviewCounts, ReviewItem, ReviewPace, make_unknown_error
 from secondlook.serving.tokens import Principal
 from secondlook.sources import read_image
 from secondlook.views import apply_view
@@ -24,6 +24,8 @@ from secondlook.views import apply_view
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
 
+OF_BROWSERS = ("image/jpeg", "image/png", "image/webp", "image/bmp")
+"""Media types that every browser shows."""
 MAX_LEASED = 50
 """Number of images that a reviewer can hold."""
 MAX_NUMBER = 2**53
@@ -71,27 +73,11 @@ class ReviewBody(BaseModel):
     decided_at: datetime.datetime
 
 
-class CountsBody(BaseModel):
-    """Numbers of images."""
-
-    waiting: int = Field(description="Images without a label, with those that are on a screen.")
-    leased: int = Field(description="Images that reviewers have now.")
-    done: int = Field(description="Images with a label.")
-    expired: int = Field(description="Images that were removed before anyone reviewed them.")
-
-
-class PaceBody(BaseModel):
-    """Labels per minute in the last ten minutes; null if there are fewer than two."""
-
-    own: float | None
-    everyone: float | None
-
-
 class ProgressBody(BaseModel):
     """How far the review is."""
 
-    counts: CountsBody
-    pace: PaceBody
+    counts: ReviewCounts
+    pace: ReviewPace
 
 
 class LeaseBody(ProgressBody):
@@ -106,19 +92,6 @@ class UndoBody(ProgressBody):
     """An image that is the reviewer's again."""
 
     item: ReviewBody
-
-
-class ClassesBody(BaseModel):
-    """All classes, in the order of their indices."""
-
-    classes: list[str] | None = Field(description="Names; null if they are unknown.")
-
-
-class ImportedBody(BaseModel):
-    """What became of labels that were sent."""
-
-    labels: int = Field(description="Number of labels.")
-    new: int = Field(description="Number of labels that were not known before.")
 
 
 class LeaseRequest(BaseModel):
@@ -136,35 +109,29 @@ class LabelRequest(BaseModel):
 def make_review_router(service: "Service") -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["review"])
-    add_page(router, service)
-    add_queue(router, service)
-    add_images(router, service)
-    add_files(router, service)
-    return router
-
-
-def add_page(router: APIRouter, service: "Service") -> None:
-    """Add the page for people."""
     reviewer = Depends(service.access.require("review"))
 
     @router.get("/review", include_in_schema=False)
     def show_page(request: Request, principal: Annotated[Principal, reviewer]) -> Response:
         return render_page("review.html", principal, request=request)
 
+    _add_queue(router, service)
+    _add_images(router, service)
+    _add_files(router, service)
+    return router
 
-def add_queue(router: APIRouter, service: "Service") -> None:
+
+def _add_queue(router: APIRouter, service: "Service") -> None:
     """Add the routes by which images are given to reviewers, and labels come back."""
     reviewer = Depends(service.access.require("review"))
     reviews = service.reviews
 
     def describe_progress(principal: Principal) -> ProgressBody:
-        counts, pace = reviews.counts(), reviews.pace(principal.session)
-        return ProgressBody(counts=CountsBody(**vars(counts)), pace=PaceBody(**vars(pace)))
+        return ProgressBody(counts=reviews.counts(), pace=reviews.pace(principal.session))
 
-    @router.get("/v1/review/classes", summary="All classes", dependencies=[reviewer])
-    def list_classes() -> ClassesBody:
-        names = find_class_names(service)
-        return ClassesBody(classes=None if names is None else list(names))
+    @router.get("/v1/review/classes", summary="The names of all classes; null if unknown", dependencies=[reviewer])
+    def list_classes() -> dict[str, tuple[str, ...] | None]:
+        return {"classes": find_class_names(service)}
 
     @router.post("/v1/review/lease", summary="Get images to review, and keep those that one has")
     def lease(request: LeaseRequest, principal: Annotated[Principal, reviewer]) -> LeaseBody:
@@ -203,16 +170,17 @@ def add_queue(router: APIRouter, service: "Service") -> None:
         return UndoBody(item=described, **dict(describe_progress(principal)))
 
 
-def add_images(router: APIRouter, service: "Service") -> None:
+def _add_images(router: APIRouter, service: "Service") -> None:
     """Add the routes of pictures."""
     reviewer = Depends(service.access.require("review"))
 
     @router.get("/v1/review/{number}/image", summary="The image as it was sent", dependencies=[reviewer])
     def show_image(number: int) -> Response:
-        media_type, content = find_image(service, number)
-        if media_type not in OF_BROWSERS:
-            media_type, content = "image/png", encode_png(read_image(content, max_pixels=service.options.max_pixels))
-        return Response(content, media_type=media_type)
+        image = find_image(service, number)
+        if image.media_type in OF_BROWSERS:
+            return Response(image.content, media_type=image.media_type)
+        pixels = read_image(image.content, max_pixels=service.options.max_pixels)
+        return Response(encode_png(pixels), media_type="image/png")
 
     @router.get(
         "/v1/review/{number}/views/{position}",
@@ -220,7 +188,7 @@ def add_images(router: APIRouter, service: "Service") -> None:
         dependencies=[reviewer],
     )
     def show_view(number: int, position: int) -> Response:
-        content = find_image(service, number)[1]
+        content = find_image(service, number).content
         views = service.reviews.read(number).views
         if not 0 <= position < len(views):
             raise RequestError(
@@ -228,10 +196,10 @@ def add_images(router: APIRouter, service: "Service") -> None:
             )
         image = read_image(content, max_pixels=service.options.max_pixels)
         inputs = fit_image(service.live.decider, image)
-        return Response(encode_png(apply_view(inputs, views[position].view)[0]), media_type="image/png")
+        return Response(encode_png(apply_view(inputs, views[position][0])[0]), media_type="image/png")
 
 
-def add_files(router: APIRouter, service: "Service") -> None:
+def _add_files(router: APIRouter, service: "Service") -> None:
     """Add the exports and imports of labeling tools and spreadsheets."""
     reviewer = Depends(service.access.require("review"))
 
@@ -246,23 +214,20 @@ def add_files(router: APIRouter, service: "Service") -> None:
         state: Annotated[Literal["waiting", "done", "all"], Query()] = "waiting",
     ) -> Response:
         export = ReviewExport(service, find_class_names(service), STATES[state])
-        name = f"reviews-{state}.{export.suffix(format_)}"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return StreamingResponse(export.write(format_), media_type=export.media_type(format_), headers=headers)
+        suffix, media_type = FILE_TYPES[format_]
+        headers = {"Content-Disposition": f'attachment; filename="reviews-{state}.{suffix}"'}
+        return StreamingResponse(export.write(format_), media_type=media_type, headers=headers)
 
     @router.post(
         "/v1/reviews",
         summary="Import labels from a CSV or Parquet file, or from Label Studio",
         openapi_extra={"requestBody": {"required": True, "content": {"text/csv": {}, "application/json": {}}}},
     )
-    async def import_reviews(request: Request, principal: Annotated[Principal, reviewer]) -> ImportedBody:
+    async def import_reviews(request: Request, principal: Annotated[Principal, reviewer]) -> dict[str, int]:
         content = await request.body()
-        return await run_in_threadpool(import_labels, content, principal)
-
-    def import_labels(content: bytes, principal: Principal) -> ImportedBody:
-        labels = parse_label_file(content, find_class_names(service))
-        new = service.reviews.add_labels(labels, principal.name)
-        return ImportedBody(labels=len(labels), new=new)
+        labels = await run_in_threadpool(parse_label_file, content, find_class_names(service))
+        new = await run_in_threadpool(service.reviews.add_labels, labels, principal.name)
+        return {"labels": len(labels), "new": new}
 
 
 def find_class_names(service: "Service") -> tuple[str, ...] | None:
@@ -287,7 +252,7 @@ def describe_item(item: ReviewItem, names: tuple[str, ...] | None) -> ReviewBody
         label=stored.label,
         class_name=name(stored.label),
         confidence=stored.confidence,
-        interval=None if stored.low is None or stored.high is None else (stored.low, stored.high),
+        interval=stored.interval,
         accept=stored.accept,
         likely=[ClassBody(label=one, class_name=name(one), probability=share) for one, share in item.likely],
         views=[
@@ -302,15 +267,15 @@ def describe_item(item: ReviewItem, names: tuple[str, ...] | None) -> ReviewBody
 def check_number(number: int) -> int:
     """Return the number of an image, or raise an error for one that cannot be."""
     if not 0 < number < MAX_NUMBER:
-        raise RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
+        raise make_unknown_error(number)
     return number
 
 
-def find_image(service: "Service", number: int) -> tuple[str, bytes]:
-    """Return the media type and the bytes of a stored image."""
+def find_image(service: "Service", number: int) -> StoredImage:
+    """Return a stored image."""
     image = service.reviews.read_image(check_number(number))
     if image is None:
         raise RequestError(
             404, "no_image", f"image {number} is not stored; it was removed after its time, or never kept."
         )
-    return image.media_type, image.content
+    return image

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import sqlalchemy as sa
+from pydantic import BaseModel, Field
 
-from secondlook.decisions import ClassProbability, LookPrediction
-from secondlook.serving.database import Database
-from secondlook.serving.decision_store import COLUMNS, MAX_IDS, StoredDecision, StoredImage, make_stored_decision
-from secondlook.serving.faults import RequestError
-from secondlook.serving.schema import decisions, images, reviews
+from secondlook.errors import Repair, ServingError
+from secondlook.policies import Policy
+from secondlook.serving.database import Database, decisions, images, open_database, reviews
+from secondlook.serving.decision_store import MAX_IDS, DecisionStore, StoredDecision, StoredImage, make_stored_decision
+from secondlook.serving.options import ServiceOptions
+from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from sqlalchemy.engine import RowMapping
 
 QueueState = Literal["waiting", "done", "expired"]
@@ -32,16 +35,26 @@ IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
 }
 """The condition of each state."""
 
+SELECT_STATE = sa.select(
+    decisions.c.id,
+    reviews.c.number,
+    reviews.c.label,
+    reviews.c.reviewer,
+    reviews.c.lease_owner,
+    reviews.c.lease_until,
+    reviews.c.skips,
+).join(decisions, decisions.c.number == reviews.c.number)
+
 
 @dataclass(frozen=True)
 class ReviewItem:
     """An image that people are to review, or have reviewed."""
 
     decision: StoredDecision
-    likely: tuple[ClassProbability, ...]
-    """The likeliest classes, the predicted one first."""
-    views: tuple[LookPrediction, ...]
-    """What each look predicted."""
+    likely: Sequence[tuple[int, float]]
+    """The likeliest classes with their probabilities, the predicted one first."""
+    views: Sequence[tuple[str, int, float]]
+    """View, predicted class and probability of each look."""
     has_image: bool
     """Whether the image is stored."""
     skips: int
@@ -63,33 +76,20 @@ class ReviewItem:
         return "done" if self.label is not None else "expired" if self.expired else "waiting"
 
 
-@dataclass(frozen=True)
-class ReviewCounts:
-    """Numbers of images. Those that a reviewer has on the screen are waiting, too."""
+class ReviewCounts(BaseModel):
+    """Numbers of images."""
 
-    waiting: int
-    leased: int
-    done: int
-    expired: int
+    waiting: int = Field(description="Images without a label, with those that are on a screen.")
+    leased: int = Field(description="Images that reviewers have now.")
+    done: int = Field(description="Images with a label.")
+    expired: int = Field(description="Images that were removed before anyone reviewed them.")
 
 
-@dataclass(frozen=True)
-class ReviewPace:
-    """Labels per minute in the last ten minutes; None where there are fewer than two."""
+class ReviewPace(BaseModel):
+    """Labels per minute in the last ten minutes; null if there are fewer than two."""
 
     own: float | None
     everyone: float | None
-
-
-class LabelChange(NamedTuple):
-    """A label that a reviewer gave an image, or took back."""
-
-    number: int
-    id: str
-    label: int | None
-    """The class; None for a label that was taken back."""
-    reviewer: str | None
-    changed_at: float
 
 
 class NewLabel(NamedTuple):
@@ -123,15 +123,17 @@ class ReviewStore:
         with self._database.write() as connection:
             numbers = list(connection.execute(held).scalars())
             if count > len(numbers):
+                is_free = reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
                 free = (
                     sa.select(reviews.c.number)
-                    .where(IN_STATE["waiting"], _is_free(now), reviews.c.lease_owner.is_distinct_from(owner))
+                    .where(IN_STATE["waiting"], is_free, reviews.c.lease_owner.is_distinct_from(owner))
                     .order_by(*QUEUE_ORDER)
                     .limit(count - len(numbers))
                 )
                 numbers += connection.execute(free).scalars()
             _update(connection, numbers, lease_owner=owner, lease_until=now + self.lease_seconds)
-            return sorted(_read_items(connection, numbers), key=_find_place)
+            items = _read_items(connection, numbers)
+        return sorted(items, key=lambda one: (one.skips, one.decision.confidence, one.number))
 
     def label(self, number: int, label: int, principal: Principal) -> None:
         """Record what a reviewer found; the same label again changes nothing, and another one needs `undo` before.
@@ -190,51 +192,47 @@ class ReviewStore:
             .order_by(reviews.c.reviewed_at.desc(), reviews.c.number.desc())
             .limit(1)
         )
-        with self._database.read() as connection:
-            return connection.execute(query).scalar()
+        return next((number for (number,) in self._database.fetch(query)), None)
 
     def counts(self) -> ReviewCounts:
         """Count the images by what became of them."""
         is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
-        counted = (IN_STATE["waiting"], is_leased, IN_STATE["done"], IN_STATE["expired"])
-        totals = [sa.select(sa.func.count()).select_from(reviews).where(one).scalar_subquery() for one in counted]
-        with self._database.read() as connection:
-            return ReviewCounts(*connection.execute(sa.select(*totals)).one())
+        totals = [
+            sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
+            for name, condition in [*IN_STATE.items(), ("leased", is_leased)]
+        ]
+        (row,) = self._database.fetch(sa.select(*totals))
+        return ReviewCounts(**row._mapping)
 
     def pace(self, owner: str) -> ReviewPace:
         """Return how fast an owner, and everyone together, reviews."""
         recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
         # Imported labels have no owner, and say nothing about the time that people need.
-        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(
-            recent, reviews.c.lease_owner.is_not(None)
-        )
-        with self._database.read() as connection:
-            found = connection.execute(query).all()
+        owned = reviews.c.lease_owner.is_not(None)
+        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned)
+        found = self._database.fetch(query)
         own = compute_pace([at for by, at in found if by == owner])
-        return ReviewPace(own, compute_pace([at for _, at in found]))
+        return ReviewPace(own=own, everyone=compute_pace([at for _, at in found]))
 
     def read(self, number: int) -> ReviewItem:
         """Return one image of the queue."""
         with self._database.read() as connection:
             found = _read_items(connection, [number])
         if not found:
-            raise _make_unknown_error(number)
+            raise make_unknown_error(number)
         return found[0]
 
     def read_image(self, number: int) -> StoredImage | None:
         """Return the stored file of an image; None if there is none."""
         query = sa.select(images.c.media_type, images.c.content).where(images.c.number == number)
-        with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else StoredImage(row.media_type, bytes(row.content))
+        return next((StoredImage(kind, bytes(content)) for kind, content in self._database.fetch(query)), None)
 
     def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[ReviewItem]]:
         """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
         chosen = [IN_STATE[state] for state in states]
         query = sa.select(reviews.c.number).where(sa.or_(*chosen))
         order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
-        with self._database.read() as connection:
-            numbers = list(connection.execute(query.order_by(*order)).scalars())
+        numbers = [number for (number,) in self._database.fetch(query.order_by(*order))]
         for start in range(0, len(numbers), block):
             wanted = numbers[start : start + block]
             with self._database.read() as connection:
@@ -255,38 +253,34 @@ class ReviewStore:
                 connection.execute(update, numbered)
         return len(changed)
 
-    def labels(self, deployment_numbers: Sequence[int]) -> list[LabelChange]:
-        """Return the labels of all images that some deployments decided about, in the order of the stream."""
-        query = _select_labels(deployment_numbers).where(reviews.c.label.is_not(None))
-        with self._database.read() as connection:
-            return [LabelChange(*row) for row in connection.execute(query.order_by(reviews.c.number))]
+    def labels(self, deployment_numbers: Sequence[int], *, since: float | None = None) -> dict[str, int | None]:
+        """Return the labels of images that some deployments decided about, by id.
 
-    def label_changes(self, deployment_numbers: Sequence[int], since: float) -> list[LabelChange]:
-        """Return the labels that were given or taken back at a time or later, oldest first.
-
-        Clocks of instances differ: ask again for the last minutes, and compare.
+        With `since`, those that were given or taken back (None) at that time or later. Clocks of instances differ: ask
+        again for the last minutes, and compare.
         """
-        query = _select_labels(deployment_numbers).where(reviews.c.reviewed_at >= since)
-        with self._database.read() as connection:
-            ordered = query.order_by(reviews.c.reviewed_at, reviews.c.number)
-            return [LabelChange(*row) for row in connection.execute(ordered)]
+        condition = reviews.c.label.is_not(None) if since is None else reviews.c.reviewed_at >= since
+        query = sa.select(decisions.c.id, reviews.c.label).join(decisions, decisions.c.number == reviews.c.number)
+        chosen = query.where(decisions.c.deployment.in_(deployment_numbers), condition).order_by(reviews.c.number)
+        return dict(tuple(row) for row in self._database.fetch(chosen))
 
     def remove_expired(self, keep: float) -> int:
-        """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many."""
-        before, removed = self._clock() - keep, 0
-        while n_removed := self._remove_stored_before(before):
-            removed += n_removed
-        return removed
+        """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many.
 
-    def _remove_stored_before(self, before: float) -> int:
-        """Remove some images in one transaction: one of all would hold up decisions for long."""
-        old = sa.select(images.c.number).where(images.c.stored_at < before).order_by(images.c.stored_at).limit(MAX_IDS)
-        with self._database.write() as connection:
-            numbers = list(connection.execute(old).scalars())
-            is_lost = reviews.c.number.in_(numbers) & reviews.c.label.is_(None)
-            connection.execute(sa.update(reviews).where(is_lost).values(expired=True))
-            connection.execute(sa.delete(images).where(images.c.number.in_(numbers)))
-        return len(numbers)
+        Each transaction removes some of them: one of all would hold up decisions for long.
+        """
+        is_old = images.c.stored_at < self._clock() - keep
+        query = sa.select(images.c.number).where(is_old).order_by(images.c.stored_at).limit(MAX_IDS)
+        removed = 0
+        while True:
+            with self._database.write() as connection:
+                numbers = connection.execute(query).scalars().all()
+                if not numbers:
+                    return removed
+                removed += len(numbers)
+                is_lost = reviews.c.number.in_(numbers) & reviews.c.label.is_(None)
+                connection.execute(sa.update(reviews).where(is_lost).values(expired=True))
+                connection.execute(sa.delete(images).where(images.c.number.in_(numbers)))
 
     def _check_lease(self, row: "RowMapping", owner: str, now: float) -> None:
         if row["lease_owner"] not in (None, owner) and (row["lease_until"] or 0) > now:
@@ -298,19 +292,15 @@ class ReviewStore:
             )
 
 
+def make_unknown_error(number: int) -> RequestError:
+    """Return the error of a number that no image of the queue has."""
+    return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
+
+
 def compute_pace(times: Sequence[float]) -> float | None:
     """Return events per minute from the first to the last of them; None if that cannot be told."""
     seconds = max(times) - min(times) if times else 0
     return 60 * (len(times) - 1) / seconds if seconds > 0 else None
-
-
-def _is_free(now: float) -> sa.ColumnElement[bool]:
-    return reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
-
-
-def _find_place(item: ReviewItem) -> tuple[int, float, int]:
-    """Return what the queue is ordered by."""
-    return item.skips, item.decision.confidence, item.number
 
 
 def _update(connection: sa.Connection, numbers: Sequence[int], **values: Any) -> None:
@@ -320,59 +310,39 @@ def _update(connection: sa.Connection, numbers: Sequence[int], **values: Any) ->
 def _read_items(connection: sa.Connection, numbers: Sequence[int]) -> list[ReviewItem]:
     joined = decisions.join(reviews, reviews.c.number == decisions.c.number)
     joined = joined.outerjoin(images, images.c.number == decisions.c.number)
-    own = [one.label(f"review_{one.name}") for one in reviews.c if one.name not in ("lease_owner", "lease_until")]
+    names = ("likely", "views", "skips", "label", "reviewer", "reviewed_at", "expired")
+    own = [reviews.c[name].label(f"review_{name}") for name in names]
     has_image = images.c.number.is_not(None).label("has_image")
-    query = sa.select(*COLUMNS, *own, has_image).select_from(joined).where(decisions.c.number.in_(numbers))
-    return [_make_item(row) for row in connection.execute(query).mappings()]
-
-
-def _make_item(row: "RowMapping") -> ReviewItem:
-    return ReviewItem(
-        decision=make_stored_decision({one.name: row[one] for one in COLUMNS}),
-        likely=tuple(ClassProbability(*one) for one in row["review_likely"]),
-        views=tuple(LookPrediction(*one) for one in row["review_views"]),
-        has_image=bool(row["has_image"]),
-        skips=row["review_skips"],
-        label=row["review_label"],
-        reviewer=row["review_reviewer"],
-        reviewed_at=row["review_reviewed_at"] if row["review_label"] is not None else None,
-        expired=row["review_expired"],
-    )
+    query = sa.select(decisions, *own, has_image).select_from(joined).where(decisions.c.number.in_(numbers))
+    found = []
+    for row in connection.execute(query).mappings():
+        values = {name: row[f"review_{name}"] for name in names}
+        if values["label"] is None:
+            values["reviewed_at"] = None  # when a label was taken back
+        found.append(ReviewItem(make_stored_decision(row), has_image=bool(row["has_image"]), **values))
+    return found
 
 
 def _read_state(connection: sa.Connection, number: int) -> "RowMapping":
-    row = connection.execute(_select_state().where(reviews.c.number == number)).mappings().first()
+    row = connection.execute(SELECT_STATE.where(reviews.c.number == number)).mappings().first()
     if row is None:
-        raise _make_unknown_error(number)
+        raise make_unknown_error(number)
     return row
 
 
 def _read_states_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, "RowMapping"]:
     found: dict[str, RowMapping] = {}
     for start in range(0, len(ids), MAX_IDS):
-        query = _select_state().where(decisions.c.id.in_(ids[start : start + MAX_IDS]))
+        query = SELECT_STATE.where(decisions.c.id.in_(ids[start : start + MAX_IDS]))
         found |= {row["id"]: row for row in connection.execute(query).mappings()}
     return found
-
-
-def _select_state() -> sa.Select[Any]:
-    chosen = ("number", "label", "reviewer", "lease_owner", "lease_until", "skips")
-    columns = [reviews.c[name] for name in chosen]
-    return sa.select(decisions.c.id, *columns).join(decisions, decisions.c.number == reviews.c.number)
-
-
-def _select_labels(deployment_numbers: Sequence[int]) -> sa.Select[Any]:
-    columns = (reviews.c.number, decisions.c.id, reviews.c.label, reviews.c.reviewer, reviews.c.reviewed_at)
-    joined = reviews.join(decisions, decisions.c.number == reviews.c.number)
-    return sa.select(*columns).select_from(joined).where(decisions.c.deployment.in_(deployment_numbers))
 
 
 def _is_new(new: NewLabel, row: "RowMapping | None") -> bool:
     """Whether a label from outside changes something; raise an error if it cannot be recorded."""
     if row is None:
-        raise RequestError(
-            422, "unknown_id", f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
-        )
+        message = f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
+        raise RequestError(422, "unknown_id", message)
     if row["label"] not in (None, new.label):
         raise RequestError(
             409,
@@ -383,10 +353,6 @@ def _is_new(new: NewLabel, row: "RowMapping | None") -> bool:
     return row["label"] is None
 
 
-def _make_unknown_error(number: int) -> RequestError:
-    return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
-
-
 def _make_reviewed_error(row: "RowMapping") -> RequestError:
     return RequestError(
         409,
@@ -394,3 +360,45 @@ def _make_reviewed_error(row: "RowMapping") -> RequestError:
         f"image {row['number']} was reviewed by {row['reviewer']!r} with another result, which is kept until it is "
         "taken back; go on with the next image.",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewedService:
+    """The images that the policy in force decided about, as far as accepted ones were audited."""
+
+    policy: Policy
+    tables: tuple["pa.Table", ...]
+    """Rows as in score files, in the order of the stream."""
+    labels: dict[str, int]
+    """The class that a reviewer found, by the id of the image."""
+    left_out: int
+    """Number of images that were decided without audits, which reviews say nothing about."""
+    where: str
+    """The database, without a password."""
+
+
+def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
+    """Read the decisions and reviews of a service, which may be running."""
+    database = open_database(options.data_dir, options.database, create=False)
+    try:
+        store = DecisionStore(database)
+        deployment = store.latest_deployment()
+        if deployment is None:
+            raise ServingError(f"no policy was ever in force in {database.place}; expected the database of a service.")
+        policy, audits = deployment.policy, store.find_audits(deployment.policy)
+        audited = {number: audit for number, audit in audits.items() if audit is not None}
+        others = {number: None for number in audits if number not in audited}
+        # Before the images: a service that runs may store and label further ones meanwhile.
+        found = ReviewStore(database, options.lease_seconds).labels(list(audited))
+        labels = {id_: label for id_, label in found.items() if label is not None}
+        tables = tuple(rows for _, rows in store.iter_score_tables(policy, audited))
+        left_out = sum(len(rows) for _, rows in store.iter_score_tables(policy, others))
+        if not tables:
+            raise ServingError(
+                f"the service decided about {left_out:,} images by its policy without audits, so reviews say nothing "
+                "about the accepted ones",
+                repair=Repair("serve with {audit}, for example", audit=0.05),
+            )
+        return ReviewedService(policy, tables, labels, left_out, database.place)
+    finally:
+        database.close()

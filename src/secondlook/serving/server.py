@@ -1,4 +1,4 @@
-"""The web server: listens, and stops without losing what is in work."""
+"""The web application and its server: listens, and stops without losing what is in work."""
 
 import errno
 import gc
@@ -11,19 +11,38 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 
-from secondlook.errors import ServingError
-from secondlook.serving.app import create_app
-from secondlook.serving.connection_limits import GuardedProtocol
+from secondlook import __version__
+from secondlook.errors import ANY, Repair, SecondLookError, ServingError
+from secondlook.serving.access import make_access_router
+from secondlook.serving.decide_routes import make_decide_route, make_decide_router
+from secondlook.serving.decision_worker import make_request_error
+from secondlook.serving.inference_routes import make_inference_router
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_log import configure_logging
+from secondlook.serving.pages import make_pages_router
+from secondlook.serving.request_limits import GuardedProtocol, RequestLimits
+from secondlook.serving.request_log import RequestLog, configure_logging
+from secondlook.serving.responses import RequestError
+from secondlook.serving.review_routes import make_review_router
+from secondlook.serving.service import Service, open_service
+from secondlook.serving.watch_routes import make_watch_router
 
-if TYPE_CHECKING:
-    from secondlook.serving.service import Service
-
+SUMMARY = "Decides whether the predictions of an image classifier can be accepted, and gives the others to people."
+ROUTERS = (
+    make_decide_router,
+    make_inference_router,
+    make_review_router,
+    make_watch_router,
+    make_access_router,
+    make_pages_router,
+)
+CODES = {404: "not_found", 405: "method"}
 MAX_CONNECTIONS = 512
 IDLE_SECONDS = 75
 """How long a connection is kept open between two requests; longer than proxies do, so that they close it first."""
@@ -34,20 +53,29 @@ MISSING_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Errors of an address that the machine does not have, such as ::1 without IPv6."""
 
 
-def run_server(
-    service: "Service",
+def serve(
+    policy: str | Path,
+    options: ServiceOptions,
     *,
+    classifier: object = None,
+    device: str = "auto",
     ready: Callable[[str], None] | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
     quiet: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; requests in work are finished.
+    """Serve a policy until SIGTERM or SIGINT; requests in work are finished.
 
     Parameters
     ----------
-    service
-        The service, which is running. The host and port are those of its options; port 0 is any free port.
+    policy
+        The policy file. If the service has replaced it by a newer policy before, that one stays in force.
+    options
+        Limits, storage, and the address.
+    classifier
+        The classifier of the policy, see `load_policy`.
+    device
+        Where to classify: "auto", "cpu", "cuda" or "cuda:N", see `collect`.
     ready
         Called with the address once requests are served.
     certificate
@@ -57,30 +85,66 @@ def run_server(
     quiet
         Whether to log warnings and errors only, and not every request.
     """
+    opened = open_service(policy, options, classifier=classifier, device=device)
+    with configure_logging(quiet=quiet), opened as service:
+        run_server(service, ready=ready, certificate=certificate, key=key)
+
+
+def run_server(
+    service: Service,
+    *,
+    ready: Callable[[str], None] | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> None:
+    """Serve a service that is running at the host and port of its options, see `serve`; port 0 is any free port."""
     check_certificate(certificate, key)
-    with configure_logging(quiet=quiet), bind_sockets(service.options) as sockets:
+    with bind_sockets(service.options) as sockets:
         secure = certificate is not None
         address = format_address(service.options.host, sockets[0].getsockname()[1], secure=secure)
-        server = make_server(
-            service, certificate=certificate, key=key, ready=partial(ready, address) if ready else None
-        )
-        with freeze_objects():
+        announce = partial(ready, address) if ready else None
+        server = make_server(service, certificate=certificate, key=key, ready=announce)
+        # Freeze startup objects so that the garbage collector skips them: it would take a third of the loop.
+        gc.collect()
+        gc.freeze()
+        try:
             server.run(sockets)
+        finally:
+            gc.unfreeze()
 
 
-@contextmanager
-def freeze_objects() -> Iterator[None]:
-    """Exclude all objects of now, which stay, from garbage collection: to go through them takes a third of the loop."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def create_app(service: Service) -> FastAPI:
+    """Return the application of a service."""
+    # The pages of FastAPI load scripts from other hosts.
+    app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
+    app.state.service = service
+    for make_router in ROUTERS:
+        app.include_router(make_router(service))
+    app.router.routes.insert(0, make_decide_route(service))
+    for kind in (SecondLookError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, answer_error)
+    # The last one that is added is the first that a request comes to.
+    app.add_middleware(RequestLimits, options=service.options)
+    app.add_middleware(RequestLog, metrics=service.metrics)
+    return app
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Return an error as JSON, in the form that the protocol of the route has."""
+    if isinstance(error, HTTPException):
+        code, message = CODES.get(error.status_code, "invalid"), f"{error.detail.rstrip('.')}."
+        error = RequestError(error.status_code, code, message, headers=error.headers)
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        error = RequestError(422, "invalid", f"{where}: {first['msg'].rstrip('.')}.")
+    made = make_request_error(error)
+    content = made.encode(request.url.path)
+    return Response(content, status_code=made.status, media_type="application/json", headers=made.headers)
 
 
 def make_server(
-    service: "Service",
+    service: Service,
     *,
     ready: Callable[[], None] | None = None,
     certificate: Path | None = None,
@@ -125,7 +189,8 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
     """Check that the files for HTTPS can be used."""
     if certificate is None:
         if key is not None:
-            raise ServingError("key= needs certificate=, the PEM file with the certificate chain.")
+            repair = Repair("pass {certificate}, the PEM file with the certificate chain", certificate=ANY)
+            raise ServingError("has no certificate", argument="key", repair=repair)
         return
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
@@ -170,8 +235,10 @@ def resolve_host(options: ServiceOptions) -> list[tuple[socket.AddressFamily, st
     for _, place in places:
         if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
             raise ServingError(
-                f"host={options.host!r} is {place}, which other machines can reach; pass host='127.0.0.1', or "
-                "that address."
+                f"is {place}, which other machines can reach",
+                argument="host",
+                value=options.host,
+                repair=Repair("pass {host}, or that address", host="127.0.0.1"),
             )
     return places
 
@@ -194,7 +261,6 @@ def count_connections() -> int:
 
 def _refuse_address(options: ServiceOptions, error: Exception) -> ServingError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ServingError(
-        f"cannot listen at host={options.host!r}, port={options.port}: {reason}; choose another port or host, or "
-        "stop what uses it."
-    )
+    repair = "choose another port or host, or stop what uses it"
+    fault = f"cannot be used with port {options.port}: {reason}"
+    return ServingError(fault, argument="host", value=options.host, repair=repair)

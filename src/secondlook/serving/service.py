@@ -3,41 +3,24 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from secondlook.decisions import Decider, RowOptions, load_policy
 from secondlook.errors import SecondLookError, ServingError
 from secondlook.files import shared_lock
-from secondlook.policies import Guarantee, Policy
-from secondlook.serving.access import Access, check_binding
+from secondlook.policies import Policy
+from secondlook.serving.access import Access, SessionStore, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
-from secondlook.serving.faults import RequestError
 from secondlook.serving.options import ServiceOptions
+from secondlook.serving.responses import RequestError
 from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service_metrics import ServiceMetrics
-from secondlook.serving.sessions import SessionStore
-from secondlook.serving.tokens import open_tokens
 from secondlook.serving.watcher import Watcher
 
 LOCK_FILE = "service.lock"
-
-
-@dataclass(frozen=True)
-class PolicyFacts:
-    """What decisions tell about their policy; a policy computes its checksum anew whenever it is asked."""
-
-    checksum: str
-    class_names: tuple[str, ...] | None
-    guarantee: Guarantee | None
-
-    @classmethod
-    def of(cls, policy: Policy) -> "PolicyFacts":
-        """Return the facts of a policy."""
-        return cls(policy.checksum, policy.class_names, policy.rule.guarantee)
 
 
 class Service:
@@ -48,22 +31,14 @@ class Service:
         self.database = database
         self.decisions = DecisionStore(database)
         self.reviews = ReviewStore(database, options.lease_seconds)
-        self.tokens = open_tokens(options.data_dir)
+        self.tokens = options.open_tokens()
         self.access = Access(options, self.tokens, SessionStore(database))
         self.metrics = ServiceMetrics()
         self._resolved = decider.resolved
         self._audit_seed = database.audit_seed
         self._deploy_lock = Lock()
-        self._policies: dict[int, PolicyFacts] = {}
         self.live = self._make_live(self._choose_deployment(decider.policy))
-        self.worker = DecisionWorker(
-            lambda: self.live,
-            self.decisions,
-            options,
-            on_look=self.metrics.count_look,
-            on_decisions=self.metrics.count_decisions,
-            on_overload=self.metrics.count_overload,
-        )
+        self.worker = DecisionWorker(lambda: self.live, self.decisions, options, self.metrics)
         self.watcher = Watcher(self)
 
     def start(self) -> None:
@@ -92,12 +67,6 @@ class Service:
             raise RequestError(422, "policy", f"the policy cannot be used: {error}") from None
         return deployment
 
-    def find_policy(self, deployment: int) -> PolicyFacts:
-        """Return what decisions tell about the policy of a deployment, present or past."""
-        if deployment not in self._policies:
-            self._policies[deployment] = PolicyFacts.of(self.decisions.find_deployment(deployment).policy)
-        return self._policies[deployment]
-
     def refresh(self) -> None:
         """Take over the policy that another instance put in force, if it did."""
         with self._deploy_lock:
@@ -112,48 +81,23 @@ class Service:
         A service that is started again by the same command goes on with the policy it had.
         """
         latest = self.decisions.latest_deployment()
-        if latest is not None and latest.policy.checksum != policy.checksum and self.decisions.has_deployed(policy):
+        if latest is not None and latest.checksum != policy.checksum and self.decisions.find_audits(policy):
             latest.policy.check(self._resolved.classifier)
             policy = latest.policy
         return self.decisions.deploy(policy, self.options.audit)
 
     def _make_live(self, deployment: Deployment, decider: Decider | None = None) -> LiveDeployment:
         decider = decider or Decider(deployment.policy, self._resolved)
-        self._policies[deployment.number] = PolicyFacts.of(deployment.policy)
         rows = RowOptions(decider.rule, level=self.options.level, audit=deployment.audit)
         return LiveDeployment(deployment, decider, rows, self._audit_seed)
-
-
-@contextmanager
-def _lock_folder(data_dir: Path) -> Iterator[None]:
-    """Hold the data folder; another instance that uses it is an error."""
-    with shared_lock(data_dir / LOCK_FILE) as was_alone:
-        if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
-            raise ServingError(
-                f"another service runs with the data folder {str(data_dir)!r}; stop it, or choose another folder: "
-                "several instances share a PostgreSQL database, each with a folder of its own."
-            )
-        yield
 
 
 @contextmanager
 def open_service(
     policy: str | Path, options: ServiceOptions, *, classifier: object = None, device: str = "auto"
 ) -> Iterator[Service]:
-    """Load a policy with its classifier, open the database of a data folder, and yield the service, which is running.
-
-    Parameters
-    ----------
-    policy
-        The policy file. If the service has replaced it by a newer policy before, that one stays in force.
-    options
-        Limits, storage, and the address.
-    classifier
-        The classifier of the policy, see `load_policy`.
-    device
-        Where to classify: "auto", "cpu", "cuda" or "cuda:N", see `collect`.
-    """
-    check_binding(options, open_tokens(options.data_dir))
+    """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
+    check_binding(options, options.open_tokens())
     loaded = load_policy(policy, classifier=classifier, device=device)
     decider = Decider(loaded, loaded.decider.resolved.split_batches())
     try:
@@ -162,7 +106,12 @@ def open_service(
         raise ServingError(
             f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}; choose another one."
         ) from None
-    with _lock_folder(options.data_dir):
+    with shared_lock(options.data_dir / LOCK_FILE) as was_alone:
+        if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
+            raise ServingError(
+                f"another service runs with the data folder {str(options.data_dir)!r}; stop it, or choose another "
+                "folder: several instances share a PostgreSQL database, each with a folder of its own."
+            )
         service = Service(options, open_database(options.data_dir, options.database), decider)
         service.start()
         try:

@@ -1,29 +1,24 @@
 """What Prometheus reads: counts and times of this instance, and what is known about the stream of the policy."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from secondlook import __version__
 from secondlook.decisions import DetailedDecision
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-CLIENT_LEFT = 499
-"""Status of a request whose client left before it was sent; as in the logs of nginx."""
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class ServiceMetrics:
+class ServiceMetrics(Collector):
     """The metrics of one instance; counts start at 0 with it."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
         self._decisions = self._make(Counter, "decisions", "Images decided by this instance.", "outcome")
         self._audits = self._make(Counter, "audits", "Accepted images that were marked for review.")
         self._looks = self._make(Counter, "looks", "Views that the classifier was given.")
@@ -32,11 +27,14 @@ class ServiceMetrics:
         self._request_seconds = self._make(
             Histogram, "request_seconds", "Time to serve a request.", "route", "status", buckets=REQUEST_SECONDS
         )
-        self._overloads = self._make(Counter, "overloads", "Requests refused since too many images were waiting.")
+        self.overloads: Counter = self._make(
+            Counter, "overloads", "Requests refused since too many images were waiting."
+        )
         self._storage_failures = self._make(Counter, "storage_failures", "Requests that could not be stored.")
-        self._waiting = self._make(Gauge, "images_waiting", "Images that are admitted and not decided yet.")
-        self._stream = _StreamCollector()
-        self.registry.register(self._stream)
+        self.waiting: Gauge = self._make(Gauge, "images_waiting", "Images that are admitted and not decided yet.")
+        self.status: Mapping[str, Any] = {}
+        """What the watcher knows: the content of `GET /v1/status`."""
+        self._registry.register(self)
         for outcome in ("accepted", "rejected"):  # so that rates start at 0, and not at the first decision
             self._decisions.labels(outcome)
 
@@ -59,73 +57,16 @@ class ServiceMetrics:
         if status == 507:
             self._storage_failures.inc()
 
-    def count_overload(self) -> None:
-        """Count a request that was refused since too many images were waiting."""
-        self._overloads.inc()
-
-    def watch_waiting(self, count: Callable[[], int]) -> None:
-        """Ask for the number of images that are admitted and not decided yet whenever metrics are read."""
-        self._waiting.set_function(count)
-
-    def set_status(self, status: Mapping[str, Any]) -> None:
-        """Set what the watcher knows: the content of `GET /v1/status`."""
-        self._stream.status = status
-
-    @property
-    def overloads(self) -> int:
-        """Requests refused since too many images were waiting."""
-        return _read_count(self._overloads)
-
-    @property
-    def storage_failures(self) -> int:
-        """Requests that could not be stored."""
-        return _read_count(self._storage_failures)
+    def read_count(self, name: str) -> int:
+        """Return the value of a counter, such as "overloads"."""
+        return int(self._registry.get_sample_value(f"secondlook_{name}_total") or 0)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
-
-    def _make(self, kind: Any, name: str, description: str, *labels: str, **options: Any) -> Any:
-        return kind(f"secondlook_{name}", description, labels, registry=self.registry, **options)
-
-
-class RequestMetrics:
-    """Counts every request and its time, by its route."""
-
-    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status: int | None = None
-        started = time.perf_counter()
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
-        except ClientDisconnect:
-            status = status or CLIENT_LEFT
-            raise
-        finally:
-            route = getattr(scope.get("route"), "path", "none")
-            self._metrics.count_request(route, status or 500, time.perf_counter() - started)
-
-
-class _StreamCollector(Collector):
-    """What the watcher knows about the stream; numbers that are not known are left out."""
-
-    def __init__(self) -> None:
-        self.status: Mapping[str, Any] = {}
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have a value now."""
+        """Yield what the watcher knows about the stream; numbers that are not known are left out."""
         policy, monitor = self.status.get("policy"), self.status.get("monitor")
         if policy is not None:
             about = {"checksum": policy["checksum"], "method": policy["method"], "version": __version__}
@@ -141,6 +82,9 @@ class _StreamCollector(Collector):
             yield reviews
         if monitor is not None:
             yield from _list_monitor_metrics(monitor)
+
+    def _make(self, kind: Any, name: str, description: str, *labels: str, **options: Any) -> Any:
+        return kind(f"secondlook_{name}", description, labels, registry=self._registry, **options)
 
 
 def _list_monitor_metrics(monitor: Mapping[str, Any]) -> Iterator[Metric]:
@@ -161,8 +105,3 @@ def _list_monitor_metrics(monitor: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _make_gauge(name: str, description: str, value: float) -> Metric:
     return GaugeMetricFamily(f"secondlook_{name}", description, value=value)
-
-
-def _read_count(counter: Counter) -> int:
-    (metric,) = counter.collect()
-    return int(next(sample.value for sample in metric.samples if sample.name.endswith("_total")))

@@ -1,15 +1,16 @@
 """Access tokens: who may use the service, and what for. Only hashes are kept, in a file of the data folder."""
 
+import builtins
 import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 
 from secondlook.errors import ServingError
 from secondlook.files import FrozenRecord, describe_invalid, exclusive_lock, write_atomically
-from secondlook.serving.faults import RequestError
+from secondlook.serving.responses import RequestError
 
 Role = Literal["client", "reviewer", "admin"]
 Permission = Literal["decide", "review", "watch", "administer"]
@@ -27,7 +28,6 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     "reviewer": frozenset({"review", "watch"}),
     "admin": frozenset({"decide", "review", "watch", "administer"}),
 }
-TOKENS_FILE = "tokens.json"
 LOCAL_NAME = "local"
 """Name of everyone who uses a service without tokens on its own machine; no token may have it."""
 LONGEST_NAME = 100
@@ -68,19 +68,16 @@ class TokenRecord(FrozenRecord):
     """Of the whole token, by argon2id."""
     created_at: float
 
+    @property
+    def principal(self) -> Principal:
+        """A program that sends the token."""
+        return Principal(self.name, self.role, f"token:{self.id}")
+
 
 class TokenRecords(FrozenRecord):
     """The content of the file."""
 
     tokens: tuple[TokenRecord, ...] = ()
-
-
-class _Version(NamedTuple):
-    """What tells one state of a file from another without reading it."""
-
-    inode: int
-    modified: int
-    size: int
 
 
 class TokenFile:
@@ -94,7 +91,8 @@ class TokenFile:
         self._verified: dict[bytes, TokenRecord] = {}
         self._checks = BoundedSemaphore(MAX_CHECKS)
         self._lock = Lock()
-        self._version: _Version | None = None
+        self._version: tuple[int, int, int] | None = None
+        """Inode, time and size of the file that was read."""
         self._records: dict[str, TokenRecord] = {}
 
     def add(self, name: str, role: Role) -> str:
@@ -103,25 +101,20 @@ class TokenFile:
         id_ = secrets.token_hex(6)
         token = f"sl_{id_}_{secrets.token_urlsafe(32)}"
         record = TokenRecord(id=id_, name=name, role=role, hash=self._hasher.hash(token), created_at=time.time())
-
-        def append(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+        with self._edit() as records:
             if any(one.name == name for one in records):
                 raise ServingError(f"there is a token for {name!r} already; remove it first, or choose another name.")
-            return (*records, record)
-
-        self._change(append)
+            records.append(record)
         return token
 
     def remove(self, name: str) -> None:
         """Remove a token; whoever uses it, or is logged in by it, is refused from now on."""
-
-        def drop(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
-            if all(one.name != name for one in records):
+        with self._edit() as records:
+            found = [one for one in records if one.name == name]
+            if not found:
                 known = ", ".join(repr(one.name) for one in records) or "none"
                 raise ServingError(f"there is no token for {name!r} in {str(self.path)!r}; there are: {known}.")
-            return tuple(one for one in records if one.name != name)
-
-        self._change(drop)
+            records.remove(found[0])
 
     def list(self) -> list[TokenRecord]:
         """Return all tokens, oldest first."""
@@ -140,43 +133,44 @@ class TokenFile:
         if kind != "sl" or not separator or len(token) > LONGEST_TOKEN or not token.isascii():
             return None  # no token looks like this, so that nothing is learned from a quick response
         record = self._read().get(id_)
-        with self._reserve_check():
-            try:
-                self._hasher.verify(self._unknown if record is None else record.hash, token)
-            except (VerificationError, InvalidHashError):
-                return None
+        if not self._checks.acquire(blocking=False):  # bounds the memory and time that wrong tokens can take
+            raise RequestError(
+                429, "busy", "too many tokens are being checked; try again in a second.", headers={"Retry-After": "1"}
+            )
+        try:
+            self._hasher.verify(self._unknown if record is None else record.hash, token)
+        except (VerificationError, InvalidHashError):
+            return None
+        finally:
+            self._checks.release()
         assert record is not None, "nobody knows the token of the hash for unknown ids"
         self._verified[self._digest(token)] = record
-        return _make_principal(record)
+        return record.principal
 
     def recall(self, token: str) -> Principal | None:
         """Return who a token belongs to if it was checked before and was not removed; takes microseconds."""
         records = self._read()
         record = self._verified.get(self._digest(token))
-        return None if record is None or records.get(record.id) != record else _make_principal(record)
+        return None if record is None or records.get(record.id) != record else record.principal
 
     def _digest(self, token: str) -> bytes:
         """Return what a token is remembered by: without the key, which never leaves the process, it tells nothing."""
         return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
     @contextmanager
-    def _reserve_check(self) -> Iterator[None]:
-        """Bound the memory and time that wrong tokens can take."""
-        if not self._checks.acquire(blocking=False):
-            raise RequestError(
-                429, "busy", "too many tokens are being checked; try again in a second.", headers={"Retry-After": "1"}
-            )
-        try:
-            yield
-        finally:
-            self._checks.release()
-
-    def _change(self, change: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
+    def _edit(self) -> "Iterator[builtins.list[TokenRecord]]":
+        """Yield all tokens to be changed, and write them."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.path.with_suffix(".lock")):
-            changed = TokenRecords(tokens=change(tuple(self._read().values())))
-            content = changed.model_dump_json(indent=2).encode() + b"\n"
-            write_atomically(self.path, lambda file: _write_private(file.name, file.write, content), clean=True)
+            records = [*self._read().values()]
+            yield records
+            content = TokenRecords(tokens=tuple(records)).model_dump_json(indent=2).encode() + b"\n"
+
+            def write_private(file: BinaryIO) -> None:
+                Path(file.name).chmod(0o600)  # before the first byte is in it
+                file.write(content)
+
+            write_atomically(self.path, write_private, clean=True)
 
     def _read(self) -> dict[str, TokenRecord]:
         """Return the tokens by id; reads the file if it changed."""
@@ -184,21 +178,22 @@ class TokenFile:
             status = self.path.stat()
         except FileNotFoundError:
             return {}
-        version = _Version(status.st_ino, status.st_mtime_ns, status.st_size)
+        version = status.st_ino, status.st_mtime_ns, status.st_size
         with self._lock:
             if version != self._version:
-                self._records = {one.id: one for one in _load(self.path).tokens}
-                self._version = version
+                self._records, self._version = self._load(), version
             return self._records
 
-
-def open_tokens(data_dir: Path) -> TokenFile:
-    """Return the tokens of a data folder, which need not exist."""
-    return TokenFile(data_dir / TOKENS_FILE)
-
-
-def _make_principal(record: TokenRecord) -> Principal:
-    return Principal(record.name, record.role, f"token:{record.id}")
+    def _load(self) -> dict[str, TokenRecord]:
+        try:
+            return {one.id: one for one in TokenRecords.model_validate_json(self.path.read_bytes()).tokens}
+        except OSError as error:
+            raise TokenFileError(f"the tokens in {str(self.path)!r} cannot be read: {error.strerror}.") from None
+        except ValidationError as error:
+            raise TokenFileError(
+                f"{str(self.path)!r} is not a file of tokens ({describe_invalid(error)}); restore it, or remove it and "
+                "add the tokens again."
+            ) from None
 
 
 def check_token_name(name: str) -> None:
@@ -209,20 +204,3 @@ def check_token_name(name: str) -> None:
         )
     if name == LOCAL_NAME:
         raise ServingError(f"the name {LOCAL_NAME!r} is reserved for a service without tokens; choose another name.")
-
-
-def _write_private(path: str, write: Callable[[bytes], object], content: bytes) -> None:
-    Path(path).chmod(0o600)  # before the first byte is in it
-    write(content)
-
-
-def _load(path: Path) -> TokenRecords:
-    try:
-        return TokenRecords.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise TokenFileError(f"the tokens in {str(path)!r} cannot be read: {error.strerror}.") from None
-    except ValidationError as error:
-        raise TokenFileError(
-            f"{str(path)!r} is not a file of tokens ({describe_invalid(error)}); restore it, or remove it and add the "
-            "tokens again."
-        ) from None

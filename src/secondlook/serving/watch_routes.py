@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from secondlook.files import describe_invalid
 from secondlook.policies import Policy
-from secondlook.serving.faults import RequestError
 from secondlook.serving.pages import render_page
+from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
 from secondlook.serving.watcher import describe_policy
 
@@ -36,7 +36,6 @@ def make_watch_router(service: "Service") -> APIRouter:
     """Return the routes."""
     router = APIRouter()
     _add_watch_routes(router, service)
-    _add_health_routes(router, service)
     _add_policy_routes(router, service)
     return router
 
@@ -72,8 +71,6 @@ def _add_watch_routes(router: APIRouter, service: "Service") -> None:
     def read_metrics() -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
-
-def _add_health_routes(router: APIRouter, service: "Service") -> None:
     @router.get("/healthz", tags=["health"], summary="Whether the process lives")
     async def check_health() -> dict[str, str]:
         return {"status": "ok"}
@@ -111,8 +108,7 @@ def _add_policy_routes(router: APIRouter, service: "Service") -> None:
     async def change_policy(
         request: Request, principal: Annotated[Principal, Depends(service.access.require("administer"))]
     ) -> dict[str, Any]:
-        content = await read_bounded(request, MAX_POLICY_BYTES)
-        policy = await run_in_threadpool(parse_policy, content)
+        policy = await run_in_threadpool(parse_policy, await request.body())
         deployment = await run_in_threadpool(service.deploy, policy)
         changes = {"deployment": deployment.number, "policy": policy.checksum, "principal": principal.name}
         logger.info("policy put in force", extra=changes)
@@ -128,20 +124,11 @@ def check_ready(service: "Service") -> None:
         raise RequestError(503, "not_ready", f"{problem}.", headers={"Retry-After": "5"})
 
 
-async def read_bounded(request: Request, most: int) -> bytes:
-    """Return the body of a request, unless it is longer than `most` bytes."""
-    content = bytearray()
-    async for piece in request.stream():
-        content += piece
-        if len(content) > most:
-            raise RequestError(
-                413, "policy_too_large", f"the body has more than {most:,} bytes; send a file that calibrate wrote."
-            )
-    return bytes(content)
-
-
 def parse_policy(content: bytes) -> Policy:
     """Return the policy of a file; raise an error for one that is damaged, or was changed since it was written."""
+    if len(content) > MAX_POLICY_BYTES:
+        most = f"{MAX_POLICY_BYTES:,} bytes"
+        raise RequestError(413, "policy_too_large", f"the body has more than {most}; send a file that calibrate wrote.")
     try:
         is_intact = Policy.is_intact(content)
     except ValueError:

@@ -2,26 +2,34 @@
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from secondlook import __version__
-from secondlook.errors import SecondLookError
-from secondlook.report import describe_monitor_plots
-from secondlook.serving.activity import MINUTE, Activity, DecisionCounts
-from secondlook.serving.database import StorageError
-from secondlook.serving.decision_store import Deployment
-from secondlook.serving.schema import settings
-from secondlook.serving.stream_monitor import StreamMonitor
+from secondlook.errors import MonitoringError, SecondLookError
+from secondlook.monitoring import Monitor, ReadFile
+from secondlook.policies import Policy
+from secondlook.report import describe_plots, describe_timeline
+from secondlook.serving.database import Database, StorageError, decisions, settings
+from secondlook.serving.decision_store import DecisionStore, Deployment
+from secondlook.serving.review_store import ReviewStore
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
 
+MINUTE = 60
+HISTORY_MINUTES = 60
+OVERLAP_SECONDS = 300.0
+"""Changes of labels are read again for so long, since clocks of instances differ."""
+COMPARE_SECONDS = 600.0
+"""All labels are compared after so long, since a clock may be set back."""
 ROUND_SECONDS = 2.0
 SAVE_SECONDS = 60.0
 """The state of the monitor is saved after so long; what came later is read from the database again."""
@@ -31,11 +39,156 @@ SILENT_SECONDS = 60.0
 """A database that did not respond for so long is taken for lost."""
 TIDY_SECONDS = 60.0
 NO_REFERENCE = (
-    "The policy does not tell how its calibration images looked, as those of earlier versions do not, so that changes "
-    "cannot be noticed. Calibrate again, and put the new policy in force."
+    "The policy does not tell how its calibration images looked, so that changes cannot be noticed. Calibrate again, "
+    "and put the new policy in force."
 )
 
 logger = logging.getLogger("secondlook.serving")
+
+
+@dataclass
+class DecisionCounts:
+    """Numbers of images, of the accepted ones among them, and of the looks at all of them."""
+
+    images: int = 0
+    accepted: int = 0
+    looks: int = 0
+
+    def add(self, other: "DecisionCounts") -> None:
+        """Add numbers of further images."""
+        self.images += other.images
+        self.accepted += other.accepted
+        self.looks += other.looks
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return counts and shares as JSON values."""
+        return {
+            "images": self.images,
+            "accepted": self.accepted,
+            "coverage": self.accepted / self.images if self.images else None,
+            "looks_per_image": self.looks / self.images if self.images else None,
+        }
+
+
+class Activity:
+    """Counts the decisions of all instances; each is read from the database once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.newest = 0
+        """Number of the last decision that is counted."""
+        self.total = DecisionCounts()
+        self.by_deployment: dict[int, DecisionCounts] = defaultdict(DecisionCounts)
+        self._by_minute: dict[int, DecisionCounts] = defaultdict(DecisionCounts)
+        self.last_minute = 0
+        """Images of the last 60 seconds."""
+
+    def update(self, now: float) -> None:
+        """Count what is new, and forget minutes that are over an hour old."""
+        # Not every database has a floor function, and they do not agree on how to round.
+        rounded = sa.cast(decisions.c.decided_at, sa.BigInteger)
+        seconds = rounded - sa.case((rounded > decisions.c.decided_at, 1), else_=0)
+        minute = (seconds // MINUTE).label("minute")
+        sums = (sa.func.count(), sa.func.sum(sa.cast(decisions.c.accept, sa.Integer)), sa.func.sum(decisions.c.looks))
+        with self._database.read() as connection:
+            last = connection.execute(sa.select(sa.func.max(decisions.c.number))).scalar() or 0
+            is_new = (decisions.c.number > self.newest) & (decisions.c.number <= last)
+            query = sa.select(decisions.c.deployment, minute, *sums).where(is_new)
+            rows = connection.execute(query.group_by(decisions.c.deployment, "minute")).all()
+            is_recent = decisions.c.decided_at > now - MINUTE
+            recent = connection.execute(sa.select(sa.func.count()).select_from(decisions).where(is_recent)).scalar()
+        self.last_minute = recent or 0
+        for deployment, at, images, accepted, looks in rows:
+            counted = DecisionCounts(images, int(accepted), int(looks))
+            for counts in (self.total, self.by_deployment[deployment], self._by_minute[at]):
+                counts.add(counted)
+        self.newest = last
+        oldest = int(now) // MINUTE - HISTORY_MINUTES
+        for at in [at for at in self._by_minute if at <= oldest]:
+            del self._by_minute[at]
+
+    def list_minutes(self, now: float) -> list[tuple[int, DecisionCounts]]:
+        """Return the minutes of the last hour, oldest first, each with its start in seconds; the last is not over."""
+        latest = int(now) // MINUTE
+        minutes = range(latest - HISTORY_MINUTES + 1, latest + 1)
+        return [(MINUTE * at, self._by_minute.get(at, DecisionCounts())) for at in minutes]
+
+
+class StreamMonitor:
+    """Feeds all images of a policy and the labels of its audits to a `Monitor`, each once and in their order.
+
+    The file in the folder makes a restart quick and nothing else: without it, everything is read from the database
+    again, with the same result.
+    """
+
+    def __init__(self, database: Database, policy: Policy, reviews: ReviewStore, folder: Path) -> None:
+        self._policy, self._store, self._reviews = policy, DecisionStore(database), reviews
+        self._path = folder / f"monitor-{policy.checksum[:16]}.json"
+        self.monitor, self.last = self._open()
+        """The monitor, and the number of the last image that it knows."""
+        self.revision = 0
+        """Grows with every change."""
+        self._is_saved = self.last > 0
+        self._labels_read_at: float | None = None
+        """When changes of labels were read last, `time.time()`."""
+        self._compared_at = 0.0
+        """When all labels were compared, `time.monotonic()`."""
+
+    def read_images(self) -> bool:
+        """Read the next images, at most one block of them, and return whether there were any."""
+        audits = self._store.find_audits(self._policy)
+        found = next(self._store.iter_score_tables(self._policy, audits, after=self.last), None)
+        if found is None:
+            return False
+        self.last, rows = found
+        self.monitor.update(rows)
+        self._is_saved, self.revision = False, self.revision + 1
+        return True
+
+    def read_labels(self) -> None:
+        """Take over labels that were given or taken back since the last time; from time to time, compare all."""
+        now, since = time.time(), None
+        if self._labels_read_at is not None and time.monotonic() - self._compared_at <= COMPARE_SECONDS:
+            since = self._labels_read_at - OVERLAP_SECONDS
+        known = {audit.id: audit.label for audit in self.monitor.audited}
+        found = self._reviews.labels(list(self._store.find_audits(self._policy)), since=since)
+        labels: dict[str, int | None] = dict.fromkeys(known) if since is None else {}
+        # Images that came since the last block are not known to the monitor yet; their labels are read again.
+        labels |= {id_: label for id_, label in found.items() if id_ in known}
+        changed = {id_: label for id_, label in labels.items() if label != known[id_]}
+        if changed:
+            self.monitor.remove_labels(changed)
+            self.monitor.add_labels({id_: label for id_, label in changed.items() if label is not None})
+            self._is_saved, self.revision = False, self.revision + 1
+        self._labels_read_at = now
+        if since is None:
+            self._compared_at = time.monotonic()
+
+    def save(self) -> None:
+        """Write the state, unless it is written already."""
+        if self._is_saved or not self.last:
+            return
+        digest = self._store.identify(self.last)
+        assert digest is not None, "decisions are never removed"
+        # The table of decisions is the one file that is read.
+        read = ReadFile(name="decisions", size=self.last, digest=digest, images=self.monitor.images)
+        self.monitor.files = (read,)
+        self.monitor.save(self._path)
+        self._is_saved = True
+
+    def _open(self) -> tuple[Monitor, int]:
+        """Return the saved monitor and the number of the last image that it knows, or a new monitor and 0."""
+        if self._path.exists():
+            try:
+                monitor = Monitor.load(self._path, self._policy)
+            except MonitoringError as error:
+                logger.warning("state of the monitor ignored", extra={"reason": str(error)})
+            else:
+                # The folder may have been used with another database, or the database restored from a copy.
+                read = monitor.files[0] if monitor.files else None
+                if read is not None and self._store.identify(read.size) == read.digest:
+                    return monitor, read.size
+        return Monitor(self._policy), 0
 
 
 class Watcher:
@@ -47,7 +200,6 @@ class Watcher:
         self._stream: StreamMonitor | None = None
         self._described: tuple[tuple[str, int], dict[str, Any]] | None = None
         """What the monitor knows, with the policy and the revision of which it is."""
-        self._deployments: dict[int, Deployment] = {}
         self._storage_problem: str | None = "the service is starting"
         self._checked_at = self._saved_at = time.monotonic()
         self._tidied_at = -TIDY_SECONDS
@@ -57,7 +209,7 @@ class Watcher:
         self._lock = RLock()
         self._is_stopping = Event()
         self._thread = Thread(target=self._run, name="secondlook-watch", daemon=True)
-        service.metrics.watch_waiting(lambda: service.worker.waiting)
+        service.metrics.waiting.set_function(lambda: service.worker.waiting)
 
     def start(self) -> None:
         """Start the thread."""
@@ -161,45 +313,36 @@ class Watcher:
         self._saved_at = time.monotonic()
 
     def _publish(self, status: Mapping[str, Any]) -> None:
-        self.status = status
-        self._service.metrics.set_status(status)
+        self.status = self._service.metrics.status = status
 
     def _describe(self) -> dict[str, Any]:
         """Return all that is known as JSON values."""
         service, now = self._service, time.time()
-        reviews = service.reviews.counts()
-        deployments = self._list_deployments(service.live.deployment)
         return {
             "time": format_time(now),
             "version": __version__,
             "problem": None,
             "policy": describe_policy(service.live.deployment),
             "throughput": self._describe_throughput(now),
-            "decisions": describe_counts(add_counts(self._activity.by_deployment)),
-            "reviews": asdict(reviews),
+            "decisions": self._activity.total.to_dict(),
+            "reviews": service.reviews.counts().model_dump(),
             "reviews_per_minute": service.reviews.pace("").everyone,
             "instance": {
                 "started_at": format_time(self.started_at),
                 "images_waiting": service.worker.waiting,
                 "max_waiting": service.options.max_waiting,
-                "overloads": service.metrics.overloads,
-                "storage_failures": service.metrics.storage_failures,
+                "overloads": service.metrics.read_count("overloads"),
+                "storage_failures": service.metrics.read_count("storage_failures"),
                 "stores_images": service.options.store_images,
                 "keep_seconds": service.options.keep,
             },
             "deployments": [
-                {**describe_policy(one), **describe_counts(self._activity.by_deployment.get(one.number))}
-                for one in deployments
+                {**describe_policy(one), **self._activity.by_deployment[one.number].to_dict()}
+                for one in service.decisions.list_deployments()
             ],
             "monitor": self._describe_monitor(),
             "monitor_missing": None if self._stream is not None else NO_REFERENCE,
         }
-
-    def _list_deployments(self, live: Deployment) -> list[Deployment]:
-        """Return all deployments; they never change, so they are read when there is a new one."""
-        if live.number not in self._deployments:
-            self._deployments = {one.number: one for one in self._service.decisions.list_deployments()}
-        return list(self._deployments.values())
 
     def _describe_throughput(self, now: float) -> dict[str, Any]:
         minutes = self._activity.list_minutes(now)
@@ -221,13 +364,18 @@ class Watcher:
         state = monitor.policy.checksum, self._stream.revision
         if self._described is None or self._described[0] != state:
             status = monitor.describe()
-            wrong = [image for image in monitor.worst_images() if image.wrong]
+            wrong = [image.to_dict() for image in monitor.worst_images() if image.wrong]
+            names = monitor.policy.class_names
+            if names is not None:
+                for image in wrong:
+                    image |= {"predicted": [names[one] for one in image["predicted"]], "label": names[image["label"]]}
             content = {
                 **status.to_dict(),
                 "burn_in": monitor.burn_in,
                 "in_burn_in": status.in_burn_in,
-                "wrong_images": [image.to_dict(monitor.policy.class_names) for image in wrong],
-                **describe_monitor_plots(monitor, status),
+                "wrong_images": wrong,
+                "captions": describe_plots(status),
+                "timeline": describe_timeline(monitor, status),
             }
             self._described = state, content
         return self._described[1]
@@ -250,25 +398,6 @@ def describe_policy(deployment: Deployment) -> dict[str, Any]:
         "guarantee": None if guarantee is None else {"risk": guarantee.risk, "delta": guarantee.delta},
         "guarantee_text": policy.guarantee_text,
     }
-
-
-def describe_counts(counts: DecisionCounts | None) -> dict[str, Any]:
-    """Return counts and shares as JSON values."""
-    counts = counts or DecisionCounts()
-    return {
-        "images": counts.images,
-        "accepted": counts.accepted,
-        "coverage": counts.accepted / counts.images if counts.images else None,
-        "looks_per_image": counts.looks / counts.images if counts.images else None,
-    }
-
-
-def add_counts(counts: Mapping[int, DecisionCounts]) -> DecisionCounts:
-    """Return the sum of counts."""
-    total = DecisionCounts()
-    for one in counts.values():
-        total.add(one.images, one.accepted, one.looks)
-    return total
 
 
 def format_time(seconds: float) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import secondlook as sl
 from secondlook.arrays import Array
+from secondlook.classifiers import Preprocessing
 
 N_CLASSES = 10
 
@@ -16,7 +16,7 @@ class LinearModel:
 
     classes_ = np.arange(N_CLASSES)
 
-    def __init__(self, prototypes: Array, trained_with: sl.Preprocessing, noise: float = 60.0) -> None:
+    def __init__(self, prototypes: Array, trained_with: Preprocessing, noise: float = 60.0) -> None:
         features = trained_with.normalize(trained_with.fit(prototypes))
         self.weights = features.reshape(len(features), -1).T.astype(np.float64)
         self.sharpness = 1 / (noise * trained_with.scale / min(trained_with.std)) ** 2
@@ -45,7 +45,7 @@ class Photos:
 
     def train(self, **settings: Any) -> LinearModel:
         """Return a model that was trained with these preprocessing settings."""
-        return LinearModel(self.prototypes, sl.Preprocessing(layout=settings.pop("layout", "NHWC"), **settings))
+        return LinearModel(self.prototypes, Preprocessing(layout=settings.pop("layout", "NHWC"), **settings))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
+from secondlook.classifiers import Preprocessing
 from secondlook.diagnosis import SetupCheck
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.sources import ArraySource
@@ -99,7 +100,7 @@ def test_function_is_told_how_to_normalize(photos: Photos) -> None:
     assert "function" in result.verdict
     assert result.better.settings["scale"] == pytest.approx(1 / 255)
 
-    normalized = sl.Preprocessing(layout="NHWC", **result.better.settings)
+    normalized = Preprocessing(layout="NHWC", **result.better.settings)
 
     def normalize_and_classify(batch: Array) -> Array:
         return classify(normalized.normalize(batch))
@@ -126,7 +127,7 @@ def test_ways_to_crop_are_tried() -> None:
     prototypes[:, :, :8] = rng.integers(60, 200, (N_CLASSES, 8, 8, 3))  # what tells the classes apart is at the side
     labels = rng.integers(N_CLASSES, size=300)
     images = np.clip(prototypes[labels] + rng.normal(0, 40, (300, 8, 24, 3)), 0, 255).astype(np.uint8)
-    model = LinearModel(prototypes, sl.Preprocessing(layout="NHWC", resize=(8, 8), size=(8, 8)))
+    model = LinearModel(prototypes, Preprocessing(layout="NHWC", resize=(8, 8), size=(8, 8)))
     cropped = sl.load_classifier(model, resize=8, crop=8, size=8)
     result = sl.check_setup(cropped, images, labels=labels)
     assert result.better is not None
@@ -190,7 +191,7 @@ class UntrainedModel(LinearModel):
     """A linear model with random weights, whose outputs depend on the image and so on its class."""
 
     def __init__(self, photos: Photos, seed: int) -> None:
-        super().__init__(photos.prototypes, sl.Preprocessing(layout="NHWC"))
+        super().__init__(photos.prototypes, Preprocessing(layout="NHWC"))
         self.weights = np.random.default_rng(seed).normal(size=self.weights.shape)
         self.center = (photos.images.reshape(len(photos.images), -1) / 255).mean(axis=0)
 
@@ -276,7 +277,7 @@ def test_cost_is_bounded_and_small_where_nothing_is_suspicious(photos: Photos) -
             calls.append(len(features))
             return super().predict_proba(features)
 
-    counting = Counting(photos.prototypes, sl.Preprocessing(layout="NHWC", **IMAGENET))
+    counting = Counting(photos.prototypes, Preprocessing(layout="NHWC", **IMAGENET))
     source = ArraySource(photos.images, labels=photos.labels)
     assert sl.check_setup(sl.load_classifier(counting, **IMAGENET), source, quick=True).warnings == ()
     assert sum(calls) == 256

@@ -13,9 +13,10 @@ from secondlook import metrics
 from secondlook.arrays import Float64Array
 from secondlook.errors import MetricError
 from secondlook.predictions import PredictFrom, Predictions
+from secondlook.report import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
 from secondlook.report.displays import ConfidenceDisplay
 
-DISPLAYS = [sl.RiskCoverageDisplay, sl.ReliabilityDisplay, sl.ConfidenceHistogramDisplay]
+DISPLAYS = [RiskCoverageDisplay, ReliabilityDisplay, ConfidenceHistogramDisplay]
 
 
 @dataclass
@@ -36,7 +37,7 @@ def legend_texts(display: Any) -> list[str]:
 
 
 def test_risk_coverage_is_that_of_the_metrics(preds: Predictions) -> None:
-    display = sl.RiskCoverageDisplay.from_predictions(preds, "mean")
+    display = RiskCoverageDisplay.from_predictions(preds, "mean")
     correct, confidence = preds.correct(), sl.confidence(preds, "mean")
     by_hand = [(~correct[np.argsort(-confidence)[:n]]).mean() for n in range(1, 401)]
     np.testing.assert_allclose(drawn(display, "x"), np.arange(1, 401) / 400)
@@ -50,17 +51,17 @@ def test_risk_coverage_is_that_of_the_metrics(preds: Predictions) -> None:
 def test_risk_axis_shows_the_error_rates_of_all_curves() -> None:
     """A wrong image at the very top of the ranking must not squash the rest of the plot."""
     correct = np.arange(100) % 10 != 0
-    display = sl.RiskCoverageDisplay.from_confidence(correct, -np.arange(100.0))
+    display = RiskCoverageDisplay.from_confidence(correct, -np.arange(100.0))
     assert display.curve.risk[0] == 1
     assert display.ax_.get_ylim() == pytest.approx((0, 0.15))
-    sl.RiskCoverageDisplay.from_confidence(np.arange(100) % 2 == 0, -np.arange(100.0), ax=display.ax_)
+    RiskCoverageDisplay.from_confidence(np.arange(100) % 2 == 0, -np.arange(100.0), ax=display.ax_)
     assert display.ax_.get_ylim() == pytest.approx((0, 0.75))
-    sl.RiskCoverageDisplay.from_confidence(correct, -np.arange(100.0), ax=display.ax_)
+    RiskCoverageDisplay.from_confidence(correct, -np.arange(100.0), ax=display.ax_)
     assert display.ax_.get_ylim() == pytest.approx((0, 0.75))
 
 
 def test_reliability_is_that_of_the_metrics(preds: Predictions) -> None:
-    display = sl.ReliabilityDisplay.from_predictions(preds, "msr", bins=5, color="red")
+    display = ReliabilityDisplay.from_predictions(preds, "msr", bins=5, color="red")
     correct, confidence = preds.correct(), sl.confidence(preds, "msr")
     bin_of = np.minimum((confidence * 5).astype(int), 4)
     filled = [b for b in range(5) if (bin_of == b).any()]
@@ -71,7 +72,7 @@ def test_reliability_is_that_of_the_metrics(preds: Predictions) -> None:
 
 
 def test_histogram_counts_correct_up_and_wrong_down(preds: Predictions) -> None:
-    display = sl.ConfidenceHistogramDisplay.from_predictions(preds, "mean", bins=10)
+    display = ConfidenceHistogramDisplay.from_predictions(preds, "mean", bins=10)
     correct, confidence = preds.correct(), sl.confidence(preds, "mean")
     up, down = ([bar.get_height() for bar in bars] for bars in display.bars_)
     assert up == np.histogram(confidence[correct], np.linspace(0, 1, 11))[0].tolist()
@@ -116,7 +117,7 @@ def test_images_set_apart_by_a_run_are_not_drawn(preds: Predictions, kind: type[
 
 def test_legend_has_three_digits_of_small_values() -> None:
     correct = np.arange(5000) >= 4
-    display = sl.RiskCoverageDisplay.from_confidence(correct, np.arange(5000.0), name="own")
+    display = RiskCoverageDisplay.from_confidence(correct, np.arange(5000.0), name="own")
     assert display.aurc is not None
     assert display.line_.get_label() == f"own (AURC = {float(f'{display.aurc:.2e}'):.2e})".replace("e-0", "e-")
 
@@ -126,18 +127,18 @@ def curve(display: Any) -> Any:
 
 
 def test_reference_is_named_once_in_the_legend(preds: Predictions) -> None:
-    display = sl.RiskCoverageDisplay.from_predictions(preds, "msr")
-    sl.RiskCoverageDisplay.from_predictions(preds, "mean", ax=display.ax_, label="views")
+    display = RiskCoverageDisplay.from_predictions(preds, "msr")
+    RiskCoverageDisplay.from_predictions(preds, "mean", ax=display.ax_, label="views")
     assert [text.partition(" (")[0] for text in legend_texts(display)] == ["msr", "perfect order", "views"]
-    bare = sl.ReliabilityDisplay.from_predictions(preds, "msr", ref_line=False)
+    bare = ReliabilityDisplay.from_predictions(preds, "msr", ref_line=False)
     assert len(bare.ax_.lines) == 1
 
 
 def test_reliability_needs_a_probability(preds: Predictions) -> None:
     with pytest.raises(MetricError, match=r"'bootstrap'.*mean"):
-        sl.ReliabilityDisplay.from_predictions(preds, "bootstrap")
+        ReliabilityDisplay.from_predictions(preds, "bootstrap")
     with pytest.raises(MetricError, match=r"\[0, 1\]"):
-        sl.ReliabilityDisplay.from_confidence([True, False], [2.0, 0.1])
+        ReliabilityDisplay.from_confidence([True, False], [2.0, 0.1])
 
 
 @pytest.mark.parametrize("kind", DISPLAYS)

@@ -11,6 +11,7 @@ from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.policies import Schedule, fit_schedule
 from secondlook.predictions import Predictions
+from secondlook.report import ScheduleDisplay
 from secondlook.report.displays import looks_ticks
 from tests.policy_maker import attach
 
@@ -28,7 +29,7 @@ def make_policy(schedule: Schedule | None) -> sl.Policy:
 
 
 def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:
-    display = sl.ScheduleDisplay.from_schedule(schedule, lw=3)
+    display = ScheduleDisplay.from_schedule(schedule, lw=3)
     points = [(point.looks, 1 - point.differing) for point in schedule.frontier]
     np.testing.assert_allclose(np.asarray(display.line_.get_xydata()), points)
     assert display.line_.get_linewidth() == 3
@@ -55,27 +56,27 @@ def test_axis_of_looks_has_one_look_and_all_looks(full_looks: int, ticks: list[i
 
 def test_display_uses_the_given_axes(schedule: Schedule) -> None:
     figure, (first, second) = plt.subplots(1, 2)
-    display = sl.ScheduleDisplay.from_schedule(schedule, ax=first)
+    display = ScheduleDisplay.from_schedule(schedule, ax=first)
     assert (display.ax_, display.figure_) == (first, figure)
     assert display.plot(second) is display
     assert display.ax_ is second
-    assert sl.ScheduleDisplay(schedule).plot().figure_ is not figure, "a new figure"
+    assert ScheduleDisplay(schedule).plot().figure_ is not figure, "a new figure"
 
 
 def test_policy_and_policy_file_are_drawn(schedule: Schedule, tmp_path: Path) -> None:
     policy = make_policy(schedule)
     policy.save(tmp_path / "policy.json")
     for given in (policy, tmp_path / "policy.json", str(tmp_path / "policy.json")):
-        assert sl.ScheduleDisplay.from_policy(given).schedule == schedule
+        assert ScheduleDisplay.from_policy(given).schedule == schedule
 
 
 def test_policy_that_looks_at_all_views_is_rejected() -> None:
     with pytest.raises(DecisionError, match=r"schedule.*adaptive=True"):
-        sl.ScheduleDisplay.from_policy(make_policy(None))
+        ScheduleDisplay.from_policy(make_policy(None))
     assert not plt.get_fignums(), "nothing is drawn"
 
 
 @pytest.mark.parametrize("changed", [{"frontier": ()}, {"margin": 123.0}])
 def test_schedule_that_was_not_fitted_is_rejected(schedule: Schedule, changed: dict[str, object]) -> None:
     with pytest.raises(DecisionError, match="frontier"):
-        sl.ScheduleDisplay(schedule.model_copy(update=changed))
+        ScheduleDisplay(schedule.model_copy(update=changed))

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-import secondlook as sl
+from secondlook.diagnosis import diagnose_views
 from secondlook.errors import DiagnosisError
 from secondlook.predictions import Predictions
+from secondlook.report import ViewsDisplay
 
 
 def test_rows_are_the_numbers_of_the_diagnosis(preds: Predictions) -> None:
-    display = sl.ViewsDisplay.from_predictions(preds, quantity="accuracy")
+    display = ViewsDisplay.from_predictions(preds, quantity="accuracy")
     drawn = {
         int(row): (float(value), status)
         for status, points in display.points_.items()
@@ -27,11 +28,11 @@ def test_rows_are_the_numbers_of_the_diagnosis(preds: Predictions) -> None:
 
 def test_default_quantity_depends_on_labels(preds: Predictions) -> None:
     unlabeled = Predictions(logits=preds.logits, views=preds.views)
-    assert "AUROC" in sl.ViewsDisplay.from_predictions(preds).ax_.get_xlabel()
-    assert "same prediction" in sl.ViewsDisplay.from_predictions(unlabeled).ax_.get_xlabel()
-    display = sl.ViewsDisplay(sl.diagnose_views(preds))
+    assert "AUROC" in ViewsDisplay.from_predictions(preds).ax_.get_xlabel()
+    assert "same prediction" in ViewsDisplay.from_predictions(unlabeled).ax_.get_xlabel()
+    display = ViewsDisplay(diagnose_views(preds))
     assert display.plot(quantity="agreement") is display
     with pytest.raises(DiagnosisError, match="'accuracy' needs labels"):
-        sl.ViewsDisplay.from_predictions(unlabeled, quantity="accuracy")
+        ViewsDisplay.from_predictions(unlabeled, quantity="accuracy")
     with pytest.raises(DiagnosisError, match=r"'agrement'.*'agreement'"):
-        sl.ViewsDisplay.from_predictions(preds, quantity="agrement")
+        ViewsDisplay.from_predictions(preds, quantity="agrement")

@@ -12,8 +12,10 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.arrays import Array
+from secondlook.diagnosis import SetupWarning
 from secondlook.errors import ClassifierError, DecisionError, PredictionsError, ReportError, SourceError
 from secondlook.files import compute_checksum
+from secondlook.views import ViewWarning
 
 VIEWS = "identity hflip vflip"
 QUIET = sl.Execution(progress=False)
@@ -351,12 +353,12 @@ def make_left_half_images(tmp_path: Path, n_images: int = 1200) -> str:
 def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path) -> None:
     model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
     data = make_left_half_images(tmp_path)
-    with pytest.warns(sl.ViewWarning, match=r"hflip.*views='auto'"):
+    with pytest.warns(ViewWarning, match=r"hflip.*views='auto'"):
         run = sl.create_run(model, data, out=tmp_path / "run", views="identity hflip", resamples=5, execution=QUIET)
     assert "hflip" in run.record.warnings[0]
-    with pytest.warns(sl.ViewWarning, match="hflip"):
+    with pytest.warns(ViewWarning, match="hflip"):
         run.threshold_for(coverage=0.8, progress=False)
-    with pytest.warns(sl.ViewWarning, match="hflip"):
+    with pytest.warns(ViewWarning, match="hflip"):
         run.certify("msr", risk=0.3, delta=0.1, progress=False)
 
 
@@ -461,12 +463,12 @@ def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None
 
     model = sl.load_classifier(classify_inverted, name="inverted-v1")
     arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "execution": QUIET}
-    with pytest.warns(sl.SetupWarning, match="'dark' and 'bright'"):
+    with pytest.warns(SetupWarning, match="'dark' and 'bright'"):
         run = sl.create_run(model, archive, out=tmp_path / "run", **arguments)
     assert "'dark' and 'bright'" in run.record.warnings[0]
     assert json.loads((run.path / "evaluation.json").read_bytes())["warnings"][0] == run.record.warnings[0]
     record, classified = (run.path / "run.json").read_bytes(), sum(calls)
-    with pytest.warns(sl.SetupWarning, match="'dark' and 'bright'"):
+    with pytest.warns(SetupWarning, match="'dark' and 'bright'"):
         sl.create_run(model, archive, out=tmp_path / "run", **arguments)
     assert (run.path / "run.json").read_bytes() == record
     assert sum(calls) == classified  # everything is stored
