@@ -37,7 +37,7 @@ from secondlook.decisions import ScoreSummary, score
 from secondlook.diagnosis import candidate_views
 from secondlook.estimators import confidence
 from secondlook.policies import Frontier, Guarantee, Policy, certify, certify_confidence, compute_frontier
-from secondlook.predictions import Predictions
+from secondlook.predictions import Execution, Predictions
 from secondlook.sources import Source, open_source
 
 if TYPE_CHECKING:
@@ -116,10 +116,10 @@ def measure_split(preds: Predictions, all_looks: Float64Array, split: Split, gua
     labeled = {"all": split.certification, "all_more_labels": np.concatenate([split.tuning, split.certification])}
     for name, images in labeled.items():
         rule = certify_confidence(correct[images], all_looks[images], risk=guarantee.risk, delta=guarantee.delta)
-        outcome |= _name_evaluated(name, correct[judged], rule.accept(all_looks[judged]))
+        outcome |= _name_evaluated(name, correct[judged], rule.accept(all_looks[judged], method=rule.method))
     rule = certify_split(preds, split, guarantee)
     looked = rule.look(preds.select(images=judged))
-    accept = rule.accept(looked.confidence)
+    accept = rule.accept(looked.confidence, method=rule.method)
     outcome |= _name_evaluated("adaptive", correct[judged], accept)
     outcome["looks"] = outcome["differing"] = outcome["bound"] = np.nan
     if rule.certified:
@@ -470,7 +470,14 @@ def make_policies(preds: Predictions, n_scored: int, classifier: Classifier) -> 
 
 def score_images(policy: Policy, source: Source, classifier: Classifier, folder: Path) -> ScoreSummary:
     """Score all images into a file that replaces that of the round before."""
-    return score(policy, source, folder / "scores.csv", classifier=classifier, overwrite=True, progress=False)
+    return score(
+        policy,
+        source,
+        folder / "scores.csv",
+        classifier=classifier,
+        overwrite=True,
+        execution=Execution(progress=False),
+    )
 
 
 def format_speed_table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -206,10 +206,9 @@ def run_job(
     classifier: Classifier, images: Array | Source, out: Path, engine: Engine | None, policy: Policy | None = None
 ) -> ScoreSummary:
     """Score images into a folder of parts."""
-    policy = policy or Policy(threshold=0.5, method="msr").replace(classifier=classifier, views=("identity",))
-    return score(
-        policy, images, out, classifier=classifier, engine=engine, part_size=PART_SIZE, on_error="skip", progress=False
-    )
+    policy = policy or Policy(threshold=0.5, method="msr", classifier=classifier, views=("identity",))
+    execution = Execution(engine=engine, part_size=PART_SIZE, on_error="skip", progress=False)
+    return score(policy, images, out, classifier=classifier, execution=execution)
 
 
 def make_waiting_classifier(seconds: float = SECONDS_PER_IMAGE) -> Classifier:

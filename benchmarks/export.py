@@ -41,11 +41,12 @@ from measurement import (
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.onnx_export import ExportSummary, Verification, export_onnx, verify_decider
+from secondlook.onnx_export import ExportSummary, Verification, export_onnx, verify_export
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
 from secondlook.onnx_export.networks import make_networks
 from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
 from secondlook.onnx_export.view_graph import add_view
+from secondlook.operations import Frame
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
@@ -232,14 +233,13 @@ def compare(case: Case, policies: dict[str, Policy], exported: dict[str, ExportS
     yield from compare_fit(case)
     yield from compare_views(case)
     for name, policy in policies.items():
-        verified = verify_decider(
+        verified = verify_export(
             exported[name].path,
             policy,
             case.images,
             classifier=case.classifier,
             tolerance=case.max_difference,
-            device="cpu",
-            progress=False,
+            execution=Execution(device="cpu", progress=False),
         )
         yield from describe_verification(f"{case.name}, {name}", verified)
 
@@ -402,7 +402,7 @@ def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
     preprocessing, shape = photographs.classifier.preprocessing, photographs.images[0].shape
     module = ResNetForImageClassification(ResNetConfig())  # type: ignore[no-untyped-call]
     classifier = load_classifier(module, output="logits", preprocessing=preprocessing)
-    policy = Policy(threshold=0.5, method="mean").replace(classifier=classifier, views=photographs.views.texts)
+    policy = Policy(threshold=0.5, method="mean", classifier=classifier, views=photographs.views.texts)
     file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier, image_shape=shape).path
     (network,) = make_networks([classifier], shape)
     onnx.save(network.model, str(folder / "network.onnx"))

@@ -58,7 +58,7 @@ from gpu_jobs import (
     write_jpegs,
 )
 from measurement import CIFAR10, PACKAGES, Row, create_parser, print_table, write_results
-from secondlook.predictions import collect
+from secondlook.predictions import Execution, collect
 
 DEVICE = "cuda:0"
 """One GPU, since the floor is that of one."""
@@ -111,9 +111,13 @@ def measure_memory(network: Network, dtype: str, n_images: int) -> Iterator[Row]
     peaks = []
     for count in (n_images, 4 * n_images):
         images = repeat_images(network.pixels, count)
-        finish(partial(collect, classifier, images[: len(images) // 8 + 1], network.views, progress=False))
+        finish(
+            partial(
+                collect, classifier, images[: len(images) // 8 + 1], network.views, execution=Execution(progress=False)
+            )
+        )
         torch.cuda.reset_peak_memory_stats(DEVICE)
-        finish(partial(collect, classifier, images, network.views, progress=False))
+        finish(partial(collect, classifier, images, network.views, execution=Execution(progress=False)))
         peaks.append(torch.cuda.max_memory_allocated(DEVICE))
         what = f"{network.name} {dtype}, {count:,} host images"
         yield make_value(what, "peak GiB on the GPU", peaks[-1] / 2**30)

@@ -71,7 +71,8 @@ def make_policies(rule: Policy, classifier: Classifier, network: Network) -> dic
 def score_images(policy: Policy, images: Array, classifier: Classifier, folder: Path, device: str) -> ScoreSummary:
     """Score images into a file that replaces that of the round before."""
     out = folder / "scores.parquet"
-    return score(policy, images, out, classifier=classifier, overwrite=True, progress=False, device=device)
+    execution = Execution(device=device, progress=False)
+    return score(policy, images, out, classifier=classifier, overwrite=True, execution=execution)
 
 
 def measure_adaptive(network: Network, device: str, dtype: str, n_images: int, rounds: int) -> Iterator[Row]:

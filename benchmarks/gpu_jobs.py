@@ -19,7 +19,7 @@ from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.classifiers.device import Placement, find_weight, use_exact_arithmetic
 from secondlook.classifiers.torch_model import TorchClassifier
-from secondlook.predictions import Chunking, choose_batch_size, chunk_rows, collect, read_first_image
+from secondlook.predictions import Chunking, Execution, choose_batch_size, chunk_rows, collect, read_first_image
 from secondlook.predictions.decoding import decode_chunk
 from secondlook.sources import open_source
 from secondlook.views import ViewSet
@@ -145,8 +145,8 @@ def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compi
     tensors = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(weight.device)
     jobs: dict[str, Callable[[], object]] = {
         FLOOR: partial(run_batches, forward, batches, network.n_views, dtype),
-        ON_DEVICE: partial(collect, classifier, tensors, network.views, progress=False),
-        HOST: partial(collect, classifier, pixels, network.views, progress=False),
+        ON_DEVICE: partial(collect, classifier, tensors, network.views, execution=Execution(progress=False)),
+        HOST: partial(collect, classifier, pixels, network.views, execution=Execution(progress=False)),
     }
     wrapped = {} if compiled or dtype == "tf32" else make_ttach(forward, network.n_views)
     jobs |= {name: partial(run_batches, wrapper, batches, 1, dtype) for name, (wrapper, _) in wrapped.items()}
@@ -161,8 +161,8 @@ def make_file_jobs(
     """Return `collect` from the JPEG files of a folder, and their decoding alone, which limits it."""
     spec = f"folder:{folder}"
     return {
-        JPEG: Job(partial(collect, classifier, spec, network.views, progress=False), n_files),
-        JPEG_GRAPHS: Job(partial(collect, graphed, spec, network.views, progress=False), n_files),
+        JPEG: Job(partial(collect, classifier, spec, network.views, execution=Execution(progress=False)), n_files),
+        JPEG_GRAPHS: Job(partial(collect, graphed, spec, network.views, execution=Execution(progress=False)), n_files),
         DECODING: Job(partial(decode_files, classifier, spec), n_files),
     }
 

@@ -213,7 +213,7 @@ class AdaptiveWorld:
         `all_looks` is the confidence of the population with all looks, float64 [N].
         """
         looked = rule.look(self.population)
-        accept = rule.accept(looked.confidence)
+        accept = rule.accept(looked.confidence, method=rule.method)
         other_class = looked.predicted != self.population.predicted(self.predict_from)
         wrong = looked.predicted != self.population.labels
         bound = rule.calibration.differing_bound if rule.calibration else None
@@ -221,7 +221,9 @@ class AdaptiveWorld:
             "coverage": float(accept.mean()),
             "risk_seen": float(wrong[accept].mean()) if accept.any() else 0.0,
             "looks": float(looked.looks.mean()),
-            "differing": float(np.mean((accept != rule.accept(all_looks)) | (accept & other_class))),
+            "differing": float(
+                np.mean((accept != rule.accept(all_looks, method=rule.method)) | (accept & other_class))
+            ),
             "differing_bound": 1.0 if bound is None else bound,
         }
 
@@ -308,7 +310,7 @@ def certify_halves(preds: Predictions, risk: float, delta: float, rounds: int, s
             rows.append(
                 {"method": method, "round": number, "risk": risk, "delta": delta, "seed": seed}
                 | {"certified": rule.certified, "threshold": rule.threshold}
-                | evaluate_decisions(correct[other], rule.accept(confidences[other]))
+                | evaluate_decisions(correct[other], rule.accept(confidences[other], method=rule.method))
             )
     return rows
 

@@ -4,11 +4,10 @@ python benchmarks/latency.py                # the rounds of the stored results
 python benchmarks/latency.py --rounds 50    # quick
 
 Needs ../shared/cifar10 (test.npz and the ONNX models). The bare forward gets its input ready-made, so views,
-preprocessing, confidence, interval and decision all count as overhead. An adaptive policy looks at an image again only
+preprocessing, confidence and decision all count as overhead. An adaptive policy looks at an image again only
 while its decision is open, one forward after another, so it is compared with all looks over many images.
 """
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from measurement import (
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.classifiers.onnx_model import OnnxClassifier
-from secondlook.decisions import LoadedPolicy, encode_png, load_policy
+from secondlook.decisions import encode_png
 from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
@@ -108,14 +107,11 @@ def measure_adaptive(model: Path, n_images: int) -> list[Row]:
 
 def make_policy(
     classifier: Classifier,
-    rule: Policy = Policy(threshold=0.9, method="blend"),  # noqa: B008 -- immutable
+    policy: Policy = Policy(threshold=0.9, method="blend"),  # noqa: B008 -- immutable
     views: tuple[str, ...] = ViewSet(VIEWS).texts,
-) -> LoadedPolicy:
-    """Write a policy for a classifier and load it."""
-    policy = rule.replace(classifier=classifier, views=views)
-    with tempfile.TemporaryDirectory() as folder:
-        policy.save(Path(folder) / "policy.json")
-        return load_policy(Path(folder) / "policy.json", classifier=classifier)
+) -> Policy:
+    """Return a policy that decides with a classifier."""
+    return policy.replace(classifier=classifier, views=views).bind(classifier)
 
 
 def prepare_forward(classifier: Classifier, image: Array) -> Callable[[], object]:

@@ -266,7 +266,7 @@ def draw_real_stream(preds: Predictions, design: str, error_rate: float, rate: f
     rule = certify(preds.select(images=np.sort(order[:half])), METHOD, risk=RISK, delta=DELTA)
     others = preds.select(images=np.sort(order[half:]))
     confidence, correct = rule.confidence(others), others.correct()
-    accepted = rule.accept(confidence)
+    accepted = rule.accept(confidence, method=rule.method)
     wrong = rng.random(STREAM_IMAGES) < error_rate
     right_ones, wrong_ones = (confidence[accepted & (correct == is_right)] for is_right in (True, False))
     values = np.where(wrong, rng.choice(wrong_ones, STREAM_IMAGES), rng.choice(right_ones, STREAM_IMAGES))

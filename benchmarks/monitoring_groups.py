@@ -37,7 +37,7 @@ def compare_thresholds(name: str, preds: Predictions, risk: float) -> Row:
     values, predicted, correct = confidence(preds, METHOD), preds.predicted(), preds.correct()
     joint = certify(preds, METHOD, risk=risk, delta=DELTA)
     grouped = certify(preds, METHOD, risk=risk, delta=DELTA, groups="class")
-    accepted = joint.accept(values)
+    accepted = joint.accept(values, method=joint.method)
     members = [predicted == index for index in range(preds.n_classes)]
     risks = [float(np.mean(~correct[own & accepted])) for own in members if (own & accepted).any()]
     share = DELTA / preds.n_classes

@@ -72,7 +72,7 @@ def decide_by_secondlook(preds: Predictions, half: np.ndarray, other: np.ndarray
     """Certify a threshold with `certify_confidence`."""
     confidences, correct = mean_confidence(preds), preds.correct(predict_from="views")
     rule = certify_confidence(correct[half], confidences[half], risk=risk, delta=DELTA)
-    return rule.accept(confidences[other]) if rule.certified else None
+    return rule.accept(confidences[other], method=rule.method) if rule.certified else None
 
 
 def decide_by_binary_controller(**options: object) -> Decide:

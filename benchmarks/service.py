@@ -156,7 +156,7 @@ def time_score(workspace: Workspace, policy: Path) -> float:
             f"folder:{workspace.images}",
             Path(folder) / "scores.parquet",
             classifier=workspace.classifier,
-            progress=False,
+            execution=Execution(progress=False),
         )
         return time.perf_counter() - started
 

@@ -45,6 +45,7 @@ from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import METHODS, other_class_mass, plurality_confidence
 from secondlook.metrics import aorc_joint, risk_at, risk_coverage
 from secondlook.progress import progress_bar
+from secondlook.views import contact_sheet
 
 AORC = "aorc_joint"
 
@@ -278,6 +279,6 @@ def run_contact_sheets(sheets: ContactSheets, workspace: Workspace) -> PieceResu
 
 def _draw_sheet(sheets: ContactSheets, column: Column, workspace: Workspace) -> Picture:
     views = sl.ViewSet(list(view_texts(column.views)))
-    sheet = sl.contact_sheet(workspace.read_example_image(column, sheets.subset), views)
+    sheet = contact_sheet(workspace.read_example_image(column, sheets.subset), views)
     name = f"{sheets.name}-{column.data_set}-{column.views}"
     return Picture(name, f"{len(views)} views of an image of {column.title}", sheet.save)

@@ -12,7 +12,7 @@ from reproduction.results import ResultRow
 from reproduction.workspace import SUBSETS, Workspace
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import ConfidenceError, MetricError
-from secondlook.estimators import compute_embeddings
+from secondlook.estimators import compute_embeddings, fit_method
 from secondlook.metrics import BoundMetric, Ranking, parse_metrics, percentile_interval, rank, resample_metrics
 from secondlook.progress import progress_bar
 
@@ -73,7 +73,7 @@ def compute_confidences(
                 predict_from, top_k = PREDICT_FROM[by], column.k
                 if row.tuned:
                     tuning = row_preds.select(images=np.arange(workspace.count_experimental(column, subset)))
-                    options = sl.fit_method(tuning, row.confidence, predict_from=predict_from, top_k=top_k, **options)
+                    options = fit_method(tuning, row.confidence, predict_from=predict_from, top_k=top_k, **options)
                 confidences[row.symbol] = sl.confidence(
                     row_preds, row.confidence, predict_from=predict_from, top_k=top_k, **options
                 )

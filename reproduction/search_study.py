@@ -19,7 +19,7 @@ import secondlook as sl
 from reproduction.result_files import describe_circumstances, find_commit
 from reproduction.workspace import Provenance
 from secondlook.arrays import IntArray
-from secondlook.diagnosis import SearchResult
+from secondlook.diagnosis import SearchResult, candidate_views, search_views
 
 RESULTS = Path(__file__).parent / "results" / "search"
 CLASSIFIERS = ("resnet20", "resnet56", "resnet32")
@@ -48,8 +48,8 @@ class Split:
 
 def make_pool() -> sl.ViewSet:
     """Return natural candidates, the preset, and harmful views."""
-    harmful = sl.candidate_views("harmful", 32, None)
-    return sl.ViewSet(dict.fromkeys([*sl.candidate_views("natural", 32, NATURAL), *sl.ViewSet(PRESET), *harmful]))
+    harmful = candidate_views("harmful", 32, None)
+    return sl.ViewSet(dict.fromkeys([*candidate_views("natural", 32, NATURAL), *sl.ViewSet(PRESET), *harmful]))
 
 
 def collect_pool(data: Path, name: str, store: Path) -> sl.Predictions:
@@ -66,7 +66,7 @@ def run_split(preds: sl.Predictions, seed: int) -> Split:
     """Search on some of the images and judge on the others."""
     order = np.random.default_rng(seed).permutation(preds.n_images)
     searched, judged = np.sort(order[:SEARCHED]), np.sort(order[SEARCHED:])
-    result = sl.search_views(preds.select(images=searched), BUDGET, preset=PRESET, seed=seed)
+    result = search_views(preds.select(images=searched), BUDGET, preset=PRESET, seed=seed)
     sets = {
         IMAGE: sl.ViewSet("identity"),
         PRESET: sl.ViewSet(PRESET),

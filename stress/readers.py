@@ -138,13 +138,14 @@ def _use_policy(path: str) -> Callable[[], str]:
 
         from secondlook.decisions import score
         from secondlook.monitoring import Monitor
+        from secondlook.predictions import Execution
 
         policy = read_policy(path)
-        decisions = policy.accept([0.5, 0.9])
+        decisions = policy.accept([0.5, 0.9], method=policy.method)
         _describe(path)
         scores = Path("forged.parquet")
         try:
-            score(policy, "npz:new.npz", scores, audit=0.5, progress=False)
+            score(policy, "npz:new.npz", scores, audit=0.5, execution=Execution(progress=False))
             rows = pq.read_table(scores)
             status = Monitor(policy, burn_in=0).update(rows)
             return f"{policy.model_dump_json()} {policy} {decisions} {rows.to_pylist()} {status}"
@@ -247,12 +248,13 @@ def _run_quietly(*words: str) -> str:
 
 def _finish_scoring() -> str:
     from secondlook.decisions import score
+    from secondlook.predictions import Execution
 
     pristine = Path("job-backup")
     if not pristine.is_dir():
         shutil.copytree(JOB_FOLDER, pristine)
     try:
-        score("policy.json", "npz:new.npz", UNFINISHED, progress=False)
+        score("policy.json", "npz:new.npz", UNFINISHED, execution=Execution(progress=False))
         return hashlib.sha256(Path(UNFINISHED).read_bytes()).hexdigest()
     finally:
         Path(UNFINISHED).unlink(missing_ok=True)

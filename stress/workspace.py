@@ -67,11 +67,6 @@ def collect_ensemble() -> None:
         sys.exit(2)
 
 
-def score_adaptively() -> None:
-    """Score by an adaptive policy; for forked processes only."""
-    run_command(*ADAPTIVE_SCORE.split(), "scores.jsonl", "--per-view")
-
-
 def write_adaptive_policy() -> None:
     """Write a policy whose schedule leaves some images open after each look; there are too few to fit one."""
     from secondlook.policies import Schedule
@@ -92,9 +87,7 @@ def write_adaptive_policy() -> None:
     calibration = policy.calibration.model_copy(
         update={"mean_looks": 1.5, "differing": 1, "differing_bound": 0.1, "differing_delta": 0.05}
     )
-    rule = policy.model_copy(update={"schedule": schedule, "calibration": calibration})
-    adaptive = rule.replace(classifier=policy.classifier, views=schedule.views)
-    adaptive.save("adaptive.json")
+    policy.replace(views=schedule.views, schedule=schedule, calibration=calibration).save("adaptive.json")
 
 
 def _command(line: str) -> Callable[[], None]:
@@ -113,7 +106,7 @@ JOBS = (
             "--export label-studio:tasks.json --export fiftyone:labels.json"
         ),
     ),
-    Job("score adaptively", score_adaptively),
+    Job("score adaptively", _command(f"{ADAPTIVE_SCORE} scores.jsonl --per-view")),
     Job("report", _command("report run")),
 )
 

@@ -11,6 +11,8 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
+from secondlook.decisions import Review
+from secondlook.views import contact_sheet
 from tests.policy_maker import attach
 
 VIEWS = "identity hflip"
@@ -106,7 +108,7 @@ def test_score_and_selective_classifier_take_it(
     np.testing.assert_array_equal(selective.predict(data), selective.predict(IMAGES))
     np.testing.assert_array_equal(selective.decide(data).confidence, selective.decide(IMAGES).confidence)
     summary = sl.score(
-        policy, data, tmp_path / "scores.csv", classifier=model, review=sl.Review(rejected=tmp_path / "rejected")
+        policy, data, tmp_path / "scores.csv", classifier=model, review=Review(rejected=tmp_path / "rejected")
     )
     assert summary.images == 6
     assert summary.rejected == len(list((tmp_path / "rejected").rglob("*.png")))
@@ -141,7 +143,7 @@ def test_single_image_of_every_kind(tmp_path: Path, model: Classifier, policy: s
     for image in singles:
         assert selective.decide(image)[0].confidence == selective.decide(IMAGES[:1])[0].confidence
         assert sl.apply_views(image, VIEWS).shape == (1, 2, 8, 8, 3)
-        assert sl.contact_sheet(image, VIEWS).tobytes() == sl.contact_sheet(IMAGES[0], VIEWS).tobytes()
+        assert contact_sheet(image, VIEWS).tobytes() == contact_sheet(IMAGES[0], VIEWS).tobytes()
     assert sl.score(policy, str(path), tmp_path / "scores.csv", classifier=model).images == 1
 
 

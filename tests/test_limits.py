@@ -9,7 +9,7 @@ from reproduction import archive_files
 from secondlook.classifiers import Preprocessing, http_client, model_input, onnx_file, onnx_model
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
-from secondlook.decisions import policy_options
+from secondlook.decisions import policy_classifier
 from secondlook.serving import ServiceOptions, request_limits
 from secondlook.sources import image_files, regular_files, source
 from secondlook.views import view
@@ -47,6 +47,7 @@ LIMITS = {
     "text files": f"{regular_files.MAX_TEXT_BYTES / 1e9:g} GB",
     "what one file loads": gib(regular_files.MAX_LOADED_BYTES),
     "length of an array": million(regular_files.MAX_LOADED_ROWS),
+    "official archives": gib(archive_files.MAX_FILE_BYTES),
     "MATLAB": (
         f"{gib(archive_files.MAX_FILE_BYTES + archive_files.MAT_READER_BYTES)}; "
         f"{archive_files.MAT_READER_SECONDS:g} s and 1 s more for each "
@@ -57,7 +58,7 @@ LIMITS = {
     "ONNX file": gib(onnx_file.MAX_FILE_BYTES),
     "padding": gib(model_input.MAX_PADDED_BYTES),
     "threads of a model": ", ".join(
-        str(max(map(int, policy_options.HARMLESS_VALUES[name]))) for name in ("threads", "timeout")
+        str(max(map(int, policy_classifier.HARMLESS_VALUES[name]))) for name in ("threads", "timeout")
     ),
     "request": (
         f"{default_of(remote_models.open_remote, 'timeout'):g} s; "

@@ -35,12 +35,15 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array, BoolArray, Float64Array
+from secondlook.classifiers import Preprocessing
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
-from secondlook.estimators import METHODS
+from secondlook.decisions import Review
+from secondlook.diagnosis import candidate_views, diagnose_views, search_views
+from secondlook.estimators import METHODS, fit_temperature
 from secondlook.metrics import METRICS, parse_metric, rank
+from secondlook.policies import certify_confidence, threshold_for
 from secondlook.views import PRESETS, STEPS
-from tests.policy_maker import attach
 
 RECORDED = Path(__file__).with_name("stability.json")
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
@@ -283,11 +286,11 @@ def compute_classifiers(_: Path) -> Values:
     values["network: logits"] = summarize(plain(plain.preprocessing.fit(digit_images()[0][:20])))
     color = make_images(11, 3, 32, 32)
     for key, preprocessing in {
-        "bicubic, crop, mean and std": sl.Preprocessing(
+        "bicubic, crop, mean and std": Preprocessing(
             resize=20, crop=16, interpolation="bicubic", mean=(0.5,), std=(0.25,)
         ),
-        "BGR, NHWC, lanczos": sl.Preprocessing(resize=(40, 24), interpolation="lanczos", color="BGR", layout="NHWC"),
-        "gray": sl.Preprocessing(channels=1, gray="luminance"),
+        "BGR, NHWC, lanczos": Preprocessing(resize=(40, 24), interpolation="lanczos", color="BGR", layout="NHWC"),
+        "gray": Preprocessing(channels=1, gray="luminance"),
     }.items():
         values[f"preprocessing: {key}"] = [
             preprocessing.digest[:32],
@@ -388,7 +391,7 @@ def compute_confidences(_: Path) -> Values:
         values[f"{kind}: confidence_interval"] = [summarize(end) for end in ends]
         ends = sl.confidence_interval(preds, 0.9, "learned", seed=2, resamplings=80, **learned)
         values[f"{kind}: confidence_interval of learned"] = [summarize(end) for end in ends]
-        values[f"{kind}: fit_temperature"] = sl.fit_temperature(preds)
+        values[f"{kind}: fit_temperature"] = fit_temperature(preds)
         values[f"{kind}: predicted, correct"] = [
             [digest_pixels(preds.predicted("image")), digest_pixels(preds.predicted("views", 3))],
             [int(preds.correct("image").sum()), int(preds.correct("views").sum()), int(preds.correct(top_k=3).sum())],
@@ -426,11 +429,11 @@ def compute_certificates(_: Path) -> Values:
     values: Values = {}
     correct, confidence = make_confidence(104, 20_000, 20_000)
     for risk, delta in ((0.001, 0.05), (0.005, 0.001), (0.02, 0.05), (0.05, 0.001), (0.1, 0.3)):
-        rule = sl.certify_confidence(correct, confidence, risk=risk, delta=delta)
+        rule = certify_confidence(correct, confidence, risk=risk, delta=delta)
         values[f"20,000 images, risk {risk}, delta {delta}"] = describe_rule(rule)
-    rule = sl.certify_confidence(*make_confidence(105, 400, 12), risk=0.3, delta=0.05)
+    rule = certify_confidence(*make_confidence(105, 400, 12), risk=0.3, delta=0.05)
     values["ties, risk 0.3, delta 0.05"] = describe_rule(rule)
-    rule = sl.certify_confidence(*make_confidence(106, 90, 60, 90, 100), risk=0.05, delta=0.01)
+    rule = certify_confidence(*make_confidence(106, 90, 60, 90, 100), risk=0.05, delta=0.01)
     values["few images, risk 0.05, delta 0.01"] = describe_rule(rule)
     logits, labels = make_logits(107, 3000, 2, 4)
     labels[logits[:, 0].argmax(axis=1) == 1] = 1  # no error in this class, which leaves more of delta to the others
@@ -449,7 +452,7 @@ def compute_decisions(folder: Path) -> Values:
     rules = {
         "mean": sl.certify(preds, "mean", risk=0.03, delta=0.05),
         "lower": sl.certify(preds, "bootstrap-lower", risk=0.005, delta=0.1, predict_from="views", top_k=3, level=0.9),
-        "coverage": sl.threshold_for(preds, "doctor", coverage=0.8, on="views"),
+        "coverage": threshold_for(preds, "doctor", coverage=0.8, on="views"),
     }
     images = digit_images()[0][split_digits()[1][798:998]]
     np.savez(folder / "new.npz", images=images)
@@ -458,10 +461,9 @@ def compute_decisions(folder: Path) -> Values:
     accepted = rules["mean"].accept(preds)
     values["mean: accepted calibration images"] = int(accepted.sum())
     for name, rule in rules.items():
-        policy = attach(rule, classifier=classifier, views=preds.views.texts)
-        policy.save(folder / f"{name}.json")
+        rule.save(folder / f"{name}.json")
         loaded = sl.load_policy(folder / f"{name}.json")
-        assert loaded.decides_like(policy)
+        assert loaded.replace(made=rule.made) == rule
         values[f"{name}: rule"] = describe_rule(loaded)
         out = folder / f"{name}.csv"
         per_view = name == "coverage"
@@ -471,7 +473,7 @@ def compute_decisions(folder: Path) -> Values:
             out,
             classifier=classifier,
             per_view=per_view,
-            review=sl.Review(rejected=folder / f"rejected-{name}"),
+            review=Review(rejected=folder / f"rejected-{name}"),
             execution=sl.Execution(progress=False),
         )
         values[f"{name}: scores"] = _describe_scores(out)
@@ -515,20 +517,20 @@ def compute_diagnosis(_: Path) -> Values:
         values[changed, position] = generator.integers(-3000, 3001, (int(changed.sum()), 10)) / 1000
     preds = sl.Predictions(logits=values.astype(np.float32), views=POOL_VIEWS, labels=labels)
     result: Values = {}
-    for row in sl.diagnose_views(preds):
+    for row in diagnose_views(preds):
         agreement = row.agreement
         numbers = [agreement.overall, agreement.confident, agreement.confidence_drop, row.accuracy]
         result[row.view] = [row.status, *numbers, row.auroc_alone, row.auroc_with_image, row.label_mass_drop]
     for objective in ("auroc", "nll"):
-        found = sl.search_views(preds, 4, objective)
+        found = search_views(preds, 4, objective)
         interval = found.curve[-1].gain.interval
         assert interval is not None
         curve = [point.value for point in found.curve]
         result[f"search {objective}"] = [str(found.found), found.suggested_stop, curve, interval.low, interval.high]
-    borderline = sl.diagnose_views(sl.Predictions(logits=make_borderline_logits(), views=BORDERLINE_VIEWS))
+    borderline = diagnose_views(sl.Predictions(logits=make_borderline_logits(), views=BORDERLINE_VIEWS))
     result["harmful views by confident predictions changed"] = " ".join(borderline.harmful)
     for kind, size in (("natural", 32), ("natural", 224), ("digits", 16), ("harmful", 64)):
-        texts = sl.candidate_views(kind, size, None).texts
+        texts = candidate_views(kind, size, None).texts
         result[f"candidates {kind} {size}"] = [len(texts), digest(" ".join(texts))]
     return result
 

@@ -107,12 +107,22 @@ function clearDecision() {
   find("invitation").hidden = false;
 }
 
+/** Returns what is guaranteed, in the words of the library. */
+function describeGuarantee({ risk, delta, grouped_by, smallest_risk }) {
+  const percent = (fraction) => `${Number((100 * fraction).toPrecision(6))} %`;
+  const errors = smallest_risk === null
+    ? `${percent(risk)} errors`
+    : `its risk (${percent(smallest_risk)} to ${percent(risk)}) of errors`;
+  const where = grouped_by === null ? "" : " in every predicted class, jointly";
+  return `at most ${errors} among accepted images${where} with ${percent(1 - delta)} confidence, for images from the same distribution as the labeled ones`;
+}
+
 function showDecider() {
   const { policy, record, file } = decider;
   const { guarantee, calibration } = policy;
-  const isKept = guarantee.certified && !record.mismatch;
+  const isKept = guarantee !== null && !record.mismatch;
   const [title, text] = isKept
-    ? ["Guarantee: ", guarantee.text]
+    ? ["Guarantee: ", describeGuarantee(guarantee)]
     : ["Nothing is guaranteed", record.mismatch ? `: ${record.mismatch}` : " about accepted pictures"];
   find("guarantee").replaceChildren(element("strong", title), `${text}.`);
   find("guarantee").classList.toggle("warning", !isKept);

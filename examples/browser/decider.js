@@ -78,7 +78,7 @@ export class Decider {
 
   /** Returns the smallest confidence that is accepted with a predicted class; null where none is. */
   findThreshold(label) {
-    return this.policy.classes ? this.policy.classes.thresholds[label] : this.policy.threshold;
+    return this.policy.groups.length ? this.policy.groups[label].threshold : this.policy.threshold;
   }
 
   /** Returns the prediction of every look as { text, label, probability }, with null for looks that were not taken. */

@@ -346,7 +346,7 @@ def test_figures_of_class_thresholds_are_the_measured_ones() -> None:
         ]
         for row in read_results("monitoring_groups.csv")
     ]
-    assert read_table("What every class costs", ROOT / "docs" / "selective.md")[1:] == expected
+    assert read_table("What every class costs", ROOT / "docs" / "policies.md")[1:] == expected
 
 
 @pytest.mark.parametrize("heading", ["Equality", "Run time", "Adaptive files", "Size"])

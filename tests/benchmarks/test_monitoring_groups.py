@@ -5,6 +5,7 @@ import pytest
 
 import monitoring_groups as benchmark
 import secondlook as sl
+from secondlook.policies import certify_confidence
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def test_numbers_are_those_of_each_class_alone(preds: sl.Predictions) -> None:
     row = benchmark.compare_thresholds("simulated", preds, 0.05)
     values, predicted, correct = sl.confidence(preds, "blend"), preds.predicted(), preds.correct()
     rules = [
-        sl.certify_confidence(correct[predicted == index], values[predicted == index], risk=0.05, delta=0.001 / 3)
+        certify_confidence(correct[predicted == index], values[predicted == index], risk=0.05, delta=0.001 / 3)
         for index in range(3)
     ]
     alone = sum(rule.coverage * np.mean(predicted == index) for index, rule in enumerate(rules))

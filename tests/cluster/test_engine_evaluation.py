@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.posix,
     pytest.mark.xdist_group("ray"),  # with --dist loadgroup, one test process starts the cluster
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),
-    pytest.mark.filterwarnings("ignore::secondlook.ViewWarning"),
+    pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning"),
 ]
 
 MODEL = f"onnx:{Path(demo.__file__).parent / 'demo_data' / 'digits.onnx'}"

@@ -105,7 +105,7 @@ def test_coverage_is_close_to_that_of_an_oracle() -> None:
 
 
 def reference_largest(correct: list[bool], confidence: list[float], risk: float, delta: float) -> int | None:
-    """Test rank by rank, as docs/selective.md describes it."""
+    """Test rank by rank, as docs/policies.md describes it."""
     order = sorted(zip(confidence, correct, strict=True), key=lambda one: (-one[0], one[1]))
     starts = compute_starts(len(order), risk, delta)
     level, largest = 0.0, None

@@ -14,6 +14,7 @@ from reproduction.sklearn_classifiers import cut_patches, fit_network, load_digi
 from secondlook.arrays import Array
 from secondlook.diagnosis import candidate_views
 from secondlook.estimators import fit_method
+from secondlook.policies import certify_confidence
 
 ROOT = Path(__file__).resolve().parents[2]
 N_SPLITS = 2
@@ -93,7 +94,7 @@ def test_coverage_is_that_of_a_certified_rule(
         # What was fitted to the tuning images must not be certified on them.
         labeled = split.certification if name == "learned" else np.concatenate([split.tuning, split.certification])
         confidence = sl.confidence(preds, name, **options)
-        rule = sl.certify_confidence(preds.correct()[labeled], confidence[labeled], risk=0.05, delta=0.05)
+        rule = certify_confidence(preds.correct()[labeled], confidence[labeled], risk=0.05, delta=0.05)
         coverages.append(np.mean(confidence[split.judged] >= rule.threshold))
     row = find_row(rows[0], set="harmless", predict_from="image", confidence=name, metric="coverage at 5 %")
     assert float(row["value"]) == pytest.approx(100 * np.mean(coverages), abs=1e-4)

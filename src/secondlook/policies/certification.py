@@ -53,7 +53,7 @@ def certify(
     """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
     The guarantee holds for every classifier, confidence and distribution, with probability 1 - `delta` over the draw of
-    the labeled images (proof in docs/selective.md). If nothing can be guaranteed, the policy accepts nothing:
+    the labeled images (proof in docs/policies.md). If nothing can be guaranteed, the policy accepts nothing:
     `certified` is False and `shortfall` tells what would have been possible.
 
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.

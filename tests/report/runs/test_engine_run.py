@@ -78,7 +78,7 @@ def create_both(
         {"views": "identity brightness:0.3", "ood": True},
     ],
 )
-@pytest.mark.filterwarnings("ignore::secondlook.ViewWarning")
+@pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning")
 def test_evaluation_equals_that_of_this_process(
     archive: str, tmp_path: Path, pickled_engine: Any, options: dict[str, Any]
 ) -> None:
