@@ -87,7 +87,7 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
     reject_credentials(given.get("endpoint", ""), error)
     anonymous = given.get("anonymous", "false").lower()
     if anonymous not in ("true", "false"):
-        raise error(f"anonymous={given['anonymous']!r} of {url!r}; expected 'true' or 'false'.")
+        raise error(f"?anonymous={given['anonymous']} of {url!r}; expected 'true' or 'false'.")
     opened = Location(url, error, given.get("endpoint"), given.get("region"), anonymous == "true")
     return opened._resolve()
 
@@ -259,7 +259,7 @@ class Location:
         bucket = self.path.partition("/")[0]
         if bucket and not replace(self, path=bucket).exists():
             raise self.error(
-                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its endpoint=."
+                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its ?endpoint=."
             )
 
     @contextmanager
@@ -355,17 +355,17 @@ def _explain(problem: Exception, location: Location) -> str:
     if re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
         return (
             "cannot be used: permission denied; set credentials in the environment (AWS_ACCESS_KEY_ID and"
-            " AWS_SECRET_ACCESS_KEY for s3://) or use a role that may, or pass anonymous=true for a public bucket."
+            " AWS_SECRET_ACCESS_KEY for s3://) or use a role that may, or add ?anonymous=true for a public bucket."
         )
     if re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
-        return "cannot be used: no credentials were found; set them in the environment, or pass anonymous=true."
+        return "cannot be used: no credentials were found; set them in the environment, or add ?anonymous=true."
     if re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
-        return "cannot be used: its bucket is in another region; pass region=."
+        return "cannot be used: its bucket is in another region; add ?region=NAME."
     network = re.search(r"NETWORK_CONNECTION|CURL error|UNAVAILABLE|timed? ?out", text, re.I)
     if network:
         reached = location.endpoint or os.environ.get("AWS_ENDPOINT_URL") if location.scheme == "s3" else None
         server = f"its server ({reached})" if reached else "its server"
-        return f"cannot be used: {server} cannot be reached ({_shorten(text)}); check the network and endpoint=."
+        return f"cannot be used: {server} cannot be reached ({_shorten(text)}); check the network and ?endpoint=."
     if isinstance(problem, OSError) and problem.strerror:
         return f"cannot be used: {problem.strerror}; check the URL and what it names."
     return f"cannot be used: {_shorten(text)}; check the URL."

@@ -83,16 +83,16 @@ def verify(
 
     Example: secondlook verify decide.onnx --policy policy.json --data folder:val/
     """
-    from secondlook.onnx_export import DEFAULT_DIFFERENCE, verify_decider
+    from secondlook.onnx_export import DEFAULT_DIFFERENCE, verify_export
 
-    result = verify_decider(
+    result = verify_export(
         file,
         policy,
         data,
         classifier=model or None,
         tolerance=DEFAULT_DIFFERENCE if tolerance is None else tolerance,
         limit=limit,
-        **execution.settings(progress=printing.progress),
+        execution=execution.make(printing.progress),
     )
     printing.print(result.to_dict(), result)
     if not result.passed:
