@@ -39,7 +39,6 @@ from secondlook.estimators import confidence
 from secondlook.policies import Frontier, Guarantee, Policy, certify, certify_confidence, compute_frontier
 from secondlook.predictions import Predictions
 from secondlook.sources import Source, open_source
-from tests.policy_maker import attach
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -464,7 +463,8 @@ def make_policies(preds: Predictions, n_scored: int, classifier: Classifier) -> 
         "one look": (("identity",), certify_first(labeled.select(views=["identity"]))),
     }
     return {
-        name: attach(rule, classifier=classifier, views=rule.list_views(views)) for name, (views, rule) in rules.items()
+        name: rule.replace(classifier=classifier, views=(rule.schedule.views if rule.schedule else views))
+        for name, (views, rule) in rules.items()
     }
 
 

@@ -43,8 +43,7 @@ from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
 from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Engine, Execution, collect
-from secondlook.sources import ArraySource, FileSource, ReadOptions, Source, open_source
-from tests.policy_maker import attach
+from secondlook.sources import ArraySource, Source, open_source
 
 PART_SIZE = 1000
 SECONDS_PER_IMAGE = 0.001
@@ -122,7 +121,7 @@ def measure_real_classifier(n_parts: int) -> list[Row]:
         ("all looks", Policy(threshold=rule.threshold, method="mean"), preds.views.texts),
         ("adaptively", rule, rule.schedule.views),
     ):
-        policy = attach(one, classifier=classifier, views=views)
+        policy = one.replace(classifier=classifier, views=views)
         scored = images[CALIBRATION_IMAGES:]
         local = time_local(classifier, scored, policy)
         on_ray, _ = time_on_ray(classifier, scored, 1, policy, cpus=2)
@@ -141,7 +140,7 @@ def measure_bytes() -> list[Row]:
     """Measure what grows with the number of images: the list of files, what is sent to workers, and the rows."""
     names = [f"{number // 1000:06d}/image-{number:09d}.jpg" for number in range(LISTED_FILES)]
     tracemalloc.start()
-    source = FileSource("folder:/data", [Path("/data") / name for name in names], list(names), ReadOptions())
+    source = open_source([Path("/data") / name for name in names])
     listed = tracemalloc.get_traced_memory()[0] / len(source)
     tracemalloc.stop()
     part = source.extract(range(PART_SIZE))
@@ -207,7 +206,7 @@ def run_job(
     classifier: Classifier, images: Array | Source, out: Path, engine: Engine | None, policy: Policy | None = None
 ) -> ScoreSummary:
     """Score images into a folder of parts."""
-    policy = policy or attach(Policy(threshold=0.5, method="msr"), classifier=classifier, views=("identity",))
+    policy = policy or Policy(threshold=0.5, method="msr").replace(classifier=classifier, views=("identity",))
     return score(
         policy, images, out, classifier=classifier, engine=engine, part_size=PART_SIZE, on_error="skip", progress=False
     )

@@ -49,8 +49,7 @@ from secondlook.onnx_export.view_graph import add_view
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
-from secondlook.views import Frame, ViewSet, apply_views
-from tests.policy_maker import attach
+from secondlook.views import ViewSet, apply_views
 
 MODELS = ("resnet20.onnx", "resnet56.onnx")
 METHOD, RISK, DELTA = "mean", 0.02, 0.001
@@ -213,7 +212,9 @@ def cut_photographs(n_images: int, seed: int) -> list[Array]:
 def measure(case: Case, folder: Path, rounds: int, parts: Sequence[str] = PARTS) -> Iterator[Row]:
     """Export the policies of a classifier, and yield all rows about them."""
     policies = {
-        name: attach(rule, classifier=case.classifier, views=rule.list_views(case.views.texts))
+        name: rule.replace(
+            classifier=case.classifier, views=(rule.schedule.views if rule.schedule else case.views.texts)
+        )
         for name, rule in case.rules.items()
     }
     exported = {
@@ -401,7 +402,7 @@ def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
     preprocessing, shape = photographs.classifier.preprocessing, photographs.images[0].shape
     module = ResNetForImageClassification(ResNetConfig())  # type: ignore[no-untyped-call]
     classifier = load_classifier(module, output="logits", preprocessing=preprocessing)
-    policy = attach(Policy(threshold=0.5, method="mean"), classifier=classifier, views=photographs.views.texts)
+    policy = Policy(threshold=0.5, method="mean").replace(classifier=classifier, views=photographs.views.texts)
     file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier, image_shape=shape).path
     (network,) = make_networks([classifier], shape)
     onnx.save(network.model, str(folder / "network.onnx"))

@@ -18,7 +18,6 @@ from secondlook.estimators import confidence
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.views import ViewSet
-from tests.policy_maker import attach
 
 METHOD = "blend"
 RISK, DELTA = 0.02, 0.05
@@ -63,7 +62,10 @@ def make_policies(rule: Policy, classifier: Classifier, network: Network) -> dic
     """Return the policy that looks at every image with all views, and the adaptive one."""
     views = ViewSet(network.views).texts
     rules = {"all looks": rule.model_copy(update={"schedule": None}), "adaptive": rule}
-    return {name: attach(one, classifier=classifier, views=one.list_views(views)) for name, one in rules.items()}
+    return {
+        name: one.replace(classifier=classifier, views=(one.schedule.views if one.schedule else views))
+        for name, one in rules.items()
+    }
 
 
 def score_images(policy: Policy, images: Array, classifier: Classifier, folder: Path, device: str) -> ScoreSummary:

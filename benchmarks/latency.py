@@ -34,7 +34,6 @@ from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Execution, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
-from tests.policy_maker import attach
 
 MODELS = ("resnet20.onnx", "resnet56.onnx")
 """The smallest and the largest of the classifiers."""
@@ -113,7 +112,7 @@ def make_policy(
     views: tuple[str, ...] = ViewSet(VIEWS).texts,
 ) -> LoadedPolicy:
     """Write a policy for a classifier and load it."""
-    policy = attach(rule, classifier=classifier, views=views)
+    policy = rule.replace(classifier=classifier, views=views)
     with tempfile.TemporaryDirectory() as folder:
         policy.save(Path(folder) / "policy.json")
         return load_policy(Path(folder) / "policy.json", classifier=classifier)

@@ -30,7 +30,6 @@ from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, collect_s
 from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
-from tests.policy_maker import attach
 
 VIEWS, METHOD = "cifar10", "blend"
 WINDOW = 500
@@ -195,7 +194,7 @@ def prepare(classifier: Classifier, options: argparse.Namespace) -> Setting:
     source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=options.calibration)
     preds = collect(classifier, source, VIEWS, store=options.store)
     rule = certify(preds, METHOD, risk=options.risk, delta=options.delta)
-    policy = attach(rule, classifier=classifier, views=preds.views.texts)
+    policy = rule.replace(classifier=classifier, views=preds.views.texts)
     drawn = np.sort(np.random.default_rng(options.seed).permutation(len(source))[: options.shift_images])
     with np.load(CIFAR10 / "test.npz") as stored:
         sample = open_source(stored["images"][drawn], labels=stored["labels"][drawn].astype(np.int64))

@@ -16,7 +16,7 @@ import numpy as np
 
 from measurement import Row, create_parser, peak_memory_bytes, time_rounds, write_results
 from secondlook.arrays import Array, Float64Array, IntArray
-from secondlook.estimators import plurality_order, view_resampling_counts
+from secondlook.estimators.bootstrap import plurality_order, view_resampling_counts
 
 VIEWS, RESAMPLINGS = 24, 1_000
 MAX_ARGSORT_RATIO, MAX_MEGABYTES = 0.5, 1000

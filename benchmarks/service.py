@@ -40,7 +40,6 @@ from secondlook.sources import open_source
 from service_kills import kill_service
 from service_load import Load, draw_arrivals, make_requests, run_load
 from stress.server_process import ServerProcess
-from tests.policy_maker import attach
 
 VIEWS = "cifar10"
 COVERAGE = 0.9
@@ -105,7 +104,7 @@ class Workspace:
 
     def _save(self, name: str, rule: Policy, views: tuple[str, ...]) -> Path:
         path = self.folder / f"{name}.json"
-        attach(rule, classifier=self.classifier, views=views).save(path)
+        rule.replace(classifier=self.classifier, views=views).save(path)
         return path
 
     def make_requests(self, n_requests: int) -> list[bytes]:

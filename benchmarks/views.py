@@ -14,9 +14,8 @@ from PIL import Image
 
 from measurement import Row, create_parser, time_rounds, write_results
 from secondlook.arrays import Array
+from secondlook.operations import Frame, Warp
 from secondlook.views import View, apply_view
-from secondlook.views.operations import Frame, Warp
-from secondlook.views.plan import plan_operations
 
 COPIES = ["hflip", "vflip", "shift:2,-1", "hflip+shift:-2,1", "channels:bgr"]
 WARPS = ["rotate:7", "hflip+rotate:-10", "zoom:1.1", "zoom:0.9", "shift:0.5,0.5"]
@@ -31,7 +30,7 @@ def time_medians(*jobs: Callable[[], object], rounds: int) -> list[float]:
 
 def plan_warp(text: str, images: Array) -> Warp:
     """Return the single warp that the engine plans for a view."""
-    (operation,) = plan_operations(View.parse(text), Frame(*images.shape[1:]))
+    (operation,) = View.parse(text).plan(Frame(*images.shape[1:]))
     assert isinstance(operation, Warp)
     return operation
 
@@ -42,7 +41,7 @@ def warp_with_opencv(images: Array, warp: Warp) -> Array:
     size = (images.shape[2], images.shape[1])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     for image, target in zip(images, result, strict=True):
-        cv2.warpAffine(image, warp.inverse_map, size, dst=target, flags=flags, borderMode=BORDERS[warp.border])
+        cv2.warpAffine(image, np.array(warp.matrix), size, dst=target, flags=flags, borderMode=BORDERS[warp.border])
     return result
 
 
@@ -64,7 +63,7 @@ def warp_with_torch(images: Array, warp: Warp) -> Array:
     count, height, width, channels = images.shape
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float()
     to_pixels = np.array([[width / 2, 0, (width - 1) / 2], [0, height / 2, (height - 1) / 2], [0, 0, 1]])
-    matrix = (np.linalg.inv(to_pixels) @ np.vstack([warp.inverse_map, [0, 0, 1]]) @ to_pixels)[:2]
+    matrix = (np.linalg.inv(to_pixels) @ np.vstack([np.array(warp.matrix), [0, 0, 1]]) @ to_pixels)[:2]
     theta = torch.from_numpy(matrix).float().expand(count, 2, 3)
     grid = torch.nn.functional.affine_grid(theta, [count, channels, height, width], align_corners=False)
     warped = torch.nn.functional.grid_sample(pixels, grid, mode="bilinear", align_corners=False)

@@ -16,6 +16,7 @@ By = Literal["x", "D"]
 PREDICT_FROM: Mapping[By, PredictFrom] = {"x": "image", "D": "views"}
 """The same choice in the vocabulary of the library."""
 
+SubsetName = Literal["experimental", "evaluation"]
 ImageSubset = Literal["experimental", "evaluation", "all"]
 """Images of a data set: those to choose views on, those to evaluate on, or both."""
 

@@ -42,8 +42,8 @@ from reproduction.results import (
 )
 from reproduction.workspace import Workspace
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.estimators import default_resamplings, other_class_mass, plurality_confidence, view_resampling_counts
-from secondlook.metrics import aorc_joint, joint_risk_coverage, risk_at
+from secondlook.estimators import METHODS, other_class_mass, plurality_confidence
+from secondlook.metrics import aorc_joint, risk_at, risk_coverage
 from secondlook.progress import progress_bar
 
 AORC = "aorc_joint"
@@ -183,7 +183,7 @@ def run_metric_explained(figure: MetricExplained, workspace: Workspace) -> Piece
 def _area_table_rows(correct: BoolArray, confidence: Float64Array) -> list[tuple[str, str]]:
     """Return the areas whose ratio is AORC, as text."""
     worst, method, perfect = (
-        float(joint_risk_coverage(correct, confidence, order=order).risk.mean())
+        float(risk_coverage(correct, confidence, order=order, joint=True).risk.mean())
         for order in ("worst", "given", "perfect")
     )
     ratio = (worst - method) / (worst - perfect)
@@ -217,19 +217,21 @@ def run_resampling_study(study: ResamplingStudy, workspace: Workspace) -> PieceR
 
 def _compute_resampling_curves(study: ResamplingStudy, column: Column, workspace: Workspace) -> list[ResultRow]:
     preds = workspace.collect_predictions(column, study.subset, required_views(column, (MEAN,)))
-    default = default_resamplings(preds.n_views, preds.n_members)
     settings = [
         *(("resamplings", count, count, count) for count in study.resamplings),
-        *(("window", window, default, window) for window in study.windows),
+        *(("window", window, None, window) for window in study.windows),
     ]
     correct = preds.correct(top_k=column.k)
     mass = other_class_mass(preds, "image", column.k)
+    resample = METHODS["bootstrap"].resampling
+    assert resample is not None, "BS(D) resamples the views"
 
-    def compute_row(varied: str, at: int, resamplings: int, window: int) -> ResultRow:
+    def compute_row(varied: str, at: int, resamplings: int | None, window: int) -> ResultRow:
         values = []
         for seed in study.seeds:
-            counts = view_resampling_counts(mass.shape[1], resamplings, seed)
-            values.append(aorc_joint(correct, plurality_confidence(mass, counts, window)))
+            options = {"resamplings": resamplings, "window": window, "seed": seed}
+            drawn = resample(preds.n_members, preds.n_views, **options)
+            values.append(aorc_joint(correct, plurality_confidence(mass, *drawn)))
             advance(1)
         return _make_resampling_row(study, column, correct, f"BS(D), {varied}", at, values)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from reproduction import archives  # noqa: F401 - registers the sources of the data sets
 from reproduction.experiment import ReproductionError, TitledRecord
 from secondlook.registry import Registry
 

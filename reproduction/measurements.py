@@ -70,8 +70,12 @@ def compute_confidences(
             try:
                 options = dict(row.options) | _computed_options(workspace, column, row, subset)
                 row_preds = _select_views(watched, column_preds, row)
+                predict_from, top_k = PREDICT_FROM[by], column.k
+                if row.tuned:
+                    tuning = row_preds.select(images=np.arange(workspace.count_experimental(column, subset)))
+                    options = sl.fit_method(tuning, row.confidence, predict_from=predict_from, top_k=top_k, **options)
                 confidences[row.symbol] = sl.confidence(
-                    row_preds, row.confidence, predict_from=PREDICT_FROM[by], top_k=column.k, **options
+                    row_preds, row.confidence, predict_from=predict_from, top_k=top_k, **options
                 )
             except sl.SecondLookError as error:
                 missing.append(MissingItem(f"{row.symbol} of {column.title}", str(error)))
@@ -89,8 +93,6 @@ def _computed_options(workspace: Workspace, column: Column, row: MethodRow, subs
     """Return the options of a method that depend on the workspace."""
     if row.confidence in ("bootstrap", "bootstrap-lower"):
         return {"seed": workspace.seed}
-    if row.tuned:
-        return {"tune_on": np.arange(workspace.count_experimental(column, subset))}
     return _embedding_options(workspace, column, subset) if row.confidence == "distance" else {}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from reproduction.results import Picture, ResultRow
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.metrics import aorc_joint, coverage_at, joint_risk_coverage, risk_coverage
+from secondlook.metrics import aorc_joint, coverage_at, risk_coverage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def plot_aorc(name: str, title: str, correct: BoolArray, confidence: Float64Arra
 
     def draw(axes: Axes) -> None:
         worst, method, perfect = (
-            joint_risk_coverage(correct, confidence, order=order) for order in ("worst", "given", "perfect")
+            risk_coverage(correct, confidence, order=order, joint=True) for order in ("worst", "given", "perfect")
         )
         value = aorc_joint(correct, confidence)
         axes.fill_between(worst.coverage, 100 * method.risk, 100 * worst.risk, color=PALETTE[1], alpha=0.15, lw=0)

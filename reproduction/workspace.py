@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 import secondlook as sl
-from reproduction.experiment import Column, ImageSubset, ReproductionError
+from reproduction.experiment import Column, ImageSubset, ReproductionError, SubsetName
 from reproduction.inputs import CLASSIFIERS, DATA_SETS, NAME_INSTRUCTION, TOML_EXAMPLE, ClassifierRecord, MissingItem
 from secondlook.arrays import Array
 from secondlook.predictions import StoreEntry, concatenate, entry_key
-from secondlook.sources import Subset, SubsetName, read_indices
+from secondlook.sources import Subset
 
 SUBSETS: Mapping[ImageSubset, tuple[SubsetName, ...]] = {
     "experimental": ("experimental",),
@@ -192,7 +193,7 @@ class Workspace:
         if file is None:
             count = DATA_SETS[name].count_experimental(len(whole))
             return sl.open_source(whole, subset=subset, count=count, seed=self.seed, limit=self.limit)
-        experimental = read_indices(file, len(whole))
+        experimental = cast(Subset, sl.open_source(whole, indices=file)).positions
         others = np.setdiff1d(np.arange(len(whole)), experimental)
         positions = experimental if subset == "experimental" else others
         return Subset(whole, positions[: self.limit], f"{whole.spec}: {subset} by {file.name}", whole.on_error)

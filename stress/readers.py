@@ -47,6 +47,7 @@ def _digest(*values: Any) -> str:
 
 def _read_source(spec: str) -> Callable[[], str]:
     def read() -> str:
+        import reproduction  # noqa: F401 - registers cifar10: and svhn:
         from secondlook.sources import open_source
 
         source = open_source(spec)

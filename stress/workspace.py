@@ -26,7 +26,6 @@ from secondlook.policies import read_policy
 from secondlook.predictions import Execution
 from stress.events import Fault
 from stress.processes import Ended, run_forked, temporary_folder
-from tests.policy_maker import attach
 
 MODEL = "onnx:model.onnx?threads=1"
 VIEWS = "identity hflip shift:1,0"
@@ -97,7 +96,7 @@ def write_adaptive_policy() -> None:
         update={"mean_looks": 1.5, "differing": 1, "differing_bound": 0.1, "differing_delta": 0.05}
     )
     rule = policy.model_copy(update={"schedule": schedule, "calibration": calibration})
-    adaptive = attach(rule, classifier=policy.classifier, views=schedule.views)
+    adaptive = rule.replace(classifier=policy.classifier, views=schedule.views)
     adaptive.save("adaptive.json")
 
 

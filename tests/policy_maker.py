@@ -4,15 +4,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 import secondlook as sl
 from secondlook.classifiers import Classifier
 from secondlook.decisions import Review, ScoreSummary
-from secondlook.errors import DecisionError
-from secondlook.files import describe_invalid
 from secondlook.policies import Policy, read_policy
-from secondlook.predictions import ClassifierRecord, Execution
+from secondlook.predictions import Execution
 
 
 def attach(
@@ -26,15 +22,9 @@ def attach(
     made: str = "",
 ) -> Policy:
     """Return a valid policy with the threshold of another one, for a classifier and its views."""
-    content = {name: getattr(policy, name) for name in Policy.model_fields if name not in ("format", "version")}
-    content |= {"views": views, "class_names": class_names, "made": made}
-    content["classifier"] = ClassifierRecord.describe(classifier)
-    if policy.calibration is not None:
-        content["calibration"] = policy.calibration.model_copy(update={"data": data, "digest": data_digest})
-    try:
-        return Policy(**content)
-    except ValidationError as error:
-        raise DecisionError(describe_invalid(error)) from None
+    calibration = policy.calibration and policy.calibration.model_copy(update={"data": data, "digest": data_digest})
+    settings = {"views": views, "class_names": class_names, "made": made, "calibration": calibration}
+    return policy.replace(classifier=classifier, **settings)
 
 
 def score(policy: Policy | str | Path, data: Any, out: str | Path, **options: Any) -> ScoreSummary:

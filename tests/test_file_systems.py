@@ -50,8 +50,6 @@ def test_what_is_written_is_listed_and_read(empty: Location) -> None:
     assert empty.find("b/2.bin") == files[1]
     assert empty.find("b") is None
     assert empty.read_bytes("a.bin") == b"first"
-    assert empty.read_bytes("b/2.bin", 1, 3) == b"eco"
-    assert empty.read_bytes("b/2.bin", 4) == b"nd"
     with empty.open("a.bin") as file:
         assert file.read() == b"first"
     empty.write_bytes("a.bin", b"replaced")

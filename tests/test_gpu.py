@@ -116,7 +116,7 @@ def test_decisions_agree_with_the_cpu(adaptive: bool, tmp_path: Path) -> None:
     labels = np.where(np.random.default_rng(1).random(len(half)) < 0.95, preds.predicted(), 0)
     labeled = collect(classifier, half, "cifar10", labels=labels, execution=Execution(device="cpu"))
     rule = certify(labeled, "mean", risk=0.2, delta=0.05, adaptive=adaptive)
-    views = rule.list_views(ViewSet("cifar10").texts)
+    views = rule.schedule.views if rule.schedule else ViewSet("cifar10").texts
     policy = attach(rule, classifier=classifier, views=views)
     rows = {}
     for device in ("cpu", "cuda"):

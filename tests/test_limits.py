@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from reproduction import archive_files
 from secondlook.classifiers import Preprocessing, http_client, model_input, onnx_file, onnx_model
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
 from secondlook.decisions import policy_options
 from secondlook.serving import ServiceOptions, request_limits
-from secondlook.sources import image_files, official_files, regular_files, source
+from secondlook.sources import image_files, regular_files, source
 from secondlook.views import view
 
 SECURITY = Path(__file__).resolve().parents[1] / "SECURITY.md"
@@ -47,9 +48,9 @@ LIMITS = {
     "what one file loads": gib(regular_files.MAX_LOADED_BYTES),
     "length of an array": million(regular_files.MAX_LOADED_ROWS),
     "MATLAB": (
-        f"{gib(regular_files.MAX_LOADED_BYTES + official_files.MAT_READER_BYTES)}; "
-        f"{official_files.MAT_READER_SECONDS:g} s and 1 s more for each "
-        f"{official_files.MAT_READER_BYTES_PER_SECOND / 1e6:g} MB"
+        f"{gib(archive_files.MAX_FILE_BYTES + archive_files.MAT_READER_BYTES)}; "
+        f"{archive_files.MAT_READER_SECONDS:g} s and 1 s more for each "
+        f"{archive_files.MAT_READER_BYTES_PER_SECOND / 1e6:g} MB"
     ),
     "pixels of an image after": million(Preprocessing.MAX_RESIZED_PIXELS),
     "one batch of an ONNX": f"{default_of(onnx_model.open_onnx, 'timeout'):g} s",

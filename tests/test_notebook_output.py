@@ -32,7 +32,7 @@ def make_policy(preds: sl.Predictions) -> Policy:
 
 def make_results(preds: sl.Predictions) -> dict[str, Any]:
     return {
-        "evaluation": sl.evaluate(preds, {INJECTION: sl.confidence(preds)}, groups="class", resamples=5),
+        "evaluation": sl.evaluate(preds, {INJECTION: sl.confidence(preds, "mean")}, groups="class", resamples=5),
         "comparison": sl.compare({INJECTION: preds}, resamples=5),
         "rule": sl.certify(preds, risk=0.5, delta=0.1),
         "rule without a guarantee": sl.certify(preds, risk=0.0001, delta=0.001),

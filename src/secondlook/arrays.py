@@ -1,11 +1,11 @@
 """Array types that pass between the rooms, and what counts as a number, an array, images or outputs."""
 
 import math
-from itertools import islice, product
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 """Any array; the docstring of a function gives the shape and the dtype."""
@@ -18,6 +18,12 @@ IntArray = NDArray[np.int64]
 Output = Literal["logits", "probabilities"]
 """What the numbers of a classifier are."""
 OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
+
+PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
+"""What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
+
+So that the logarithm is finite, and two outputs that differ only below their precision have the same confidence.
+"""
 
 
 def softmax(logits: Array) -> Float64Array:
@@ -60,6 +66,19 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
     return array
 
 
+def is_text(labels: ArrayLike) -> bool:
+    """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
+    if to_host(labels).dtype.kind not in "OTUS":
+        return False
+    values = labels if isinstance(labels, list | tuple) else to_host(labels).flat
+    return all(isinstance(value, str | bytes) for value in values)
+
+
+def to_host(labels: Any) -> Array:
+    """Return labels as an array; those in a tensor on a GPU are copied to the host."""
+    return np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
+
+
 def round_down_to_power_of_two(number: int) -> int:
     """Return the largest power of two that is not above a number; 1 for 0."""
     return 1 << max(0, int(number).bit_length() - 1)
@@ -67,9 +86,7 @@ def round_down_to_power_of_two(number: int) -> int:
 
 def default_ids(n_images: int) -> tuple[str, ...]:
     """Return the ids of images that have none: their positions, zero-padded so that they sort ('000042')."""
-    if n_images > 10**6:
-        return tuple(f"{position:06d}" for position in range(n_images))
-    return tuple(islice(map("".join, product("0123456789", repeat=6)), n_images))  # in half the time
+    return tuple(f"{position:06d}" for position in range(n_images))
 
 
 def as_pixels(images: Array) -> Array:

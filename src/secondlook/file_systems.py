@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, cached_property
@@ -74,22 +74,30 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
         Further options, by their names in `LOCATION_OPTIONS`; those of specs that mean something else are ignored.
     """
     if not is_url(location):
-        return Location(location, error, path=_make_absolute(expand_path(location)))
+        path = os.path.abspath(expand_path(location))  # noqa: PTH100 - links must not be resolved
+        return Location(location, error, path=Path(path).as_posix())
     reject_credentials(location, error)
     url, given = split_options(location, error)
     given |= {name: value for name, value in (options or {}).items() if name in LOCATION_OPTIONS}
-    for name in given:
-        if name not in LOCATION_OPTIONS:
-            raise error(
-                f"unknown option {name!r} of {url!r}; known: {', '.join(LOCATION_OPTIONS)}."
-                + did_you_mean(name, LOCATION_OPTIONS)
-            )
     reject_credentials(given.get("endpoint", ""), error)
     anonymous = given.get("anonymous", "false").lower()
     if anonymous not in ("true", "false"):
         raise error(f"?anonymous={given['anonymous']} of {url!r}; expected 'true' or 'false'.")
     opened = Location(url, error, given.get("endpoint"), given.get("region"), anonymous == "true")
-    return opened._resolve()
+    allowed = {"s3": tuple(LOCATION_OPTIONS), "gs": ("endpoint", "anonymous")}.get(opened.scheme, ())
+    for name in given:
+        if name not in LOCATION_OPTIONS:
+            suggestion = did_you_mean(name, LOCATION_OPTIONS)
+            raise error(f"unknown option {name!r} of {url!r}; known: {', '.join(LOCATION_OPTIONS)}.{suggestion}")
+        if name not in allowed and getattr(opened, name):
+            raise error(f"option {name!r} does not apply to {url!r}; omit it.")
+    if opened.scheme not in ("s3", "gs"):
+        with opened.translate_errors():
+            return replace(opened, path=_open_uri(url)[1])
+    scheme, _, rest = url.partition("://")
+    if not rest.partition("/")[0]:
+        raise error(f"{url!r} has no bucket; expected {scheme}://BUCKET/FOLDER.")
+    return replace(opened, path=unquote(rest).rstrip("/"))
 
 
 @dataclass(frozen=True)
@@ -139,61 +147,57 @@ class Location:
 
         A folder or prefix that does not exist is empty; a bucket that does not exist is an error.
         """
-        from pyarrow.fs import FileType
-
         if self.local_path is not None:
-            with self._translate_errors():
+            with self.translate_errors():
                 return sorted(_walk_files(self.local_path))
-        files = [info for info in self._list(recursive=True) if info.type == FileType.File]
-        if not files:
-            self._check_bucket()
-        entries = (FileEntry(self._make_relative(info.path), info.size, info.mtime_ns or 0) for info in files)
+        files = [info for info in self._list(recursive=True) if info.is_file]
+        bucket = self.path.partition("/")[0]
+        if not files and bucket and not replace(self, path=bucket).exists():
+            raise self.error(
+                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its ?endpoint=."
+            )
+        start = len(self.path.rstrip("/")) + 1
+        entries = (FileEntry(info.path[start:], info.size, info.mtime_ns or 0) for info in files)
         return sorted(entry for entry in entries if not _is_hidden(entry.name))
 
     def list_names(self) -> list[str]:
         """Return the names of the files that `list_files` returns."""
         return [file.name for file in self.list_files()]
 
+    def list_folders(self) -> list[str]:
+        """Return the names of the subfolders, sorted, without hidden ones."""
+        folders = (info.base_name for info in self._list(recursive=False) if info.type.name == "Directory")
+        return sorted(name for name in folders if not _is_hidden(name))
+
     def locate(self, name: str) -> str:
         """Return the URL or the path of a file."""
         return f"{self.url.rstrip('/')}/{name}"
 
-    def list_folders(self) -> list[str]:
-        """Return the names of the subfolders, sorted, without hidden ones."""
-        from pyarrow.fs import FileType
-
-        folders = (info.base_name for info in self._list(recursive=False) if info.type == FileType.Directory)
-        return sorted(name for name in folders if not _is_hidden(name))
-
     def find(self, name: str = "") -> FileEntry | None:
         """Return the file of a name, or the location itself if it is a file; None where there is no such file."""
-        from pyarrow.fs import FileType
-
-        with self._translate_errors():
+        with self.translate_errors():
             info = self._file_system.get_file_info(self._join(name))
-        return FileEntry(name, info.size, info.mtime_ns or 0) if info.type == FileType.File else None
+        return FileEntry(name, info.size, info.mtime_ns or 0) if info.is_file else None
 
     def exists(self) -> bool:
         """Whether there is such a folder or file; a prefix of a bucket exists while there are files below it."""
-        from pyarrow.fs import FileType
-
-        with self._translate_errors():
-            return bool(self._file_system.get_file_info(self.path).type != FileType.NotFound)
+        with self.translate_errors():
+            return bool(self._file_system.get_file_info(self.path).type.name != "NotFound")
 
     def open(self, name: str) -> Any:
         """Open a file for reading at any position: a `pyarrow.NativeFile`, which several threads may read."""
-        with self._translate_errors(name):
+        with self.translate_errors(name):
             return self._file_system.open_input_file(self._join(name))
 
-    def read_bytes(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Read a file, or `length` bytes from `start`."""
-        with self.open(name) as file, self._translate_errors(name):
-            content: bytes = file.read_at(file.size() - start if length is None else length, start)
+    def read_bytes(self, name: str) -> bytes:
+        """Read a file."""
+        with self.open(name) as file, self.translate_errors(name):
+            content: bytes = file.read()
         return content
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
-        with self._translate_errors(name):
+        with self.translate_errors(name):
             if self.local_path is not None:
                 path = self.local_path / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,31 +211,28 @@ class Location:
 
     def delete(self, name: str) -> None:
         """Delete a file; one that does not exist is already deleted."""
-        with self._translate_errors(name):
-            try:
-                self._file_system.delete_file(self._join(name))
-            except FileNotFoundError:
-                return
+        with self.translate_errors(name), suppress(FileNotFoundError):
+            self._file_system.delete_file(self._join(name))
 
-    def _resolve(self) -> "Location":
-        """Return the location with its path."""
-        allowed = {"s3": ("endpoint", "region", "anonymous"), "gs": ("endpoint", "anonymous")}.get(self.scheme, ())
-        for name in ("endpoint", "region", "anonymous"):
-            if getattr(self, name) and name not in allowed:
-                raise self.error(f"option {name}= does not apply to {self.url!r}; omit it.")
-        if self.scheme in ("s3", "gs"):
-            scheme, _, rest = self.url.partition("://")
-            if not rest.partition("/")[0]:
-                raise self.error(f"{self.url!r} has no bucket; expected {scheme}://BUCKET/FOLDER.")
-            return replace(self, path=unquote(rest).rstrip("/"))
-        with self._translate_errors():
-            return replace(self, path=_open_uri(self.url)[1])
+    @contextmanager
+    def translate_errors(self, name: str = "", *, only_server: bool = False) -> Iterator[None]:
+        """Raise failures of the file system as `error`; `only_server` lets errors of a parser of an open file pass."""
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except (OSError, ArrowException) as problem:
+            if only_server and not (isinstance(problem, OSError) and SERVER_ERROR.search(str(problem))):
+                raise
+            where = self.locate(name) if name else self.url
+            raise self.error(f"{where!r} {_explain(problem, self)}") from problem
 
     @cached_property
     def _file_system(self) -> Any:
-        with self._translate_errors():
+        with self.translate_errors():
             if self.scheme == "s3":
-                return _open_s3(self.path.partition("/")[0], self._find_endpoint(), self.region, self.anonymous)
+                default = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+                return _open_s3(self.path.partition("/")[0], self.endpoint or default, self.region, self.anonymous)
             if self.scheme == "gs":
                 return _open_gcs(self.endpoint, self.anonymous)
             return _open_uri("file:///" if self.scheme == "file" else self.url)[0]
@@ -239,50 +240,15 @@ class Location:
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def _find_endpoint(self) -> str | None:
-        return self.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}" if name else self.path
-
-    def _make_relative(self, path: str) -> str:
-        return path[len(self.path.rstrip("/")) + 1 :]
 
     def _list(self, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector
 
-        with self._translate_errors():
+        with self.translate_errors():
             selector = FileSelector(self.path, allow_not_found=True, recursive=recursive)
             return list(self._file_system.get_file_info(selector))
-
-    def _check_bucket(self) -> None:
-        bucket = self.path.partition("/")[0]
-        if bucket and not replace(self, path=bucket).exists():
-            raise self.error(
-                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its ?endpoint=."
-            )
-
-    @contextmanager
-    def translate_server_errors(self, name: str) -> Iterator[None]:
-        """Raise what the server fails at while an open file is parsed as `error`, and let errors of the parser pass."""
-        try:
-            yield
-        except OSError as problem:
-            if not SERVER_ERROR.search(str(problem)):
-                raise
-            raise self.error(f"{self._describe(name)} {_explain(problem, self)}") from problem
-
-    @contextmanager
-    def _translate_errors(self, name: str = "") -> Iterator[None]:
-        from pyarrow import ArrowException
-
-        try:
-            yield
-        except (OSError, ArrowException) as problem:
-            raise self.error(f"{self._describe(name)} {_explain(problem, self)}") from problem
-
-    def _describe(self, name: str) -> str:
-        return repr(self.locate(name) if name else self.url)
 
 
 def _walk_files(root: Path) -> Iterator[FileEntry]:
@@ -293,10 +259,6 @@ def _walk_files(root: Path) -> Iterator[FileEntry]:
             if path.is_file():
                 status = path.stat()
                 yield FileEntry(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns)
-
-
-def _make_absolute(path: Path) -> str:
-    return Path(os.path.abspath(path)).as_posix()  # noqa: PTH100 - links must not be resolved
 
 
 def _is_hidden(name: str) -> bool:
@@ -351,24 +313,25 @@ def _explain(problem: Exception, location: Location) -> str:
     if isinstance(problem, FileNotFoundError):
         return "does not exist; correct the URL, or restore the file."
     if "NO_SUCH_BUCKET" in text or "bucket does not exist" in text:
-        return f"cannot be used: there is no bucket {location.path.partition('/')[0]!r}; create it, or correct the URL."
-    if re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
-        return (
-            "cannot be used: permission denied; set credentials in the environment (AWS_ACCESS_KEY_ID and"
-            " AWS_SECRET_ACCESS_KEY for s3://) or use a role that may, or add ?anonymous=true for a public bucket."
+        reason = f"there is no bucket {location.path.partition('/')[0]!r}; create it, or correct the URL"
+    elif re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
+        reason = (
+            "permission denied; set credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for"
+            " s3://) or use a role that may, or add ?anonymous=true for a public bucket"
         )
-    if re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
-        return "cannot be used: no credentials were found; set them in the environment, or add ?anonymous=true."
-    if re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
-        return "cannot be used: its bucket is in another region; add ?region=NAME."
-    network = re.search(r"NETWORK_CONNECTION|CURL error|UNAVAILABLE|timed? ?out", text, re.I)
-    if network:
+    elif re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
+        reason = "no credentials were found; set them in the environment, or add ?anonymous=true"
+    elif re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
+        reason = "its bucket is in another region; add ?region=NAME"
+    elif re.search(r"NETWORK_CONNECTION|CURL error|UNAVAILABLE|timed? ?out", text, re.I):
         reached = location.endpoint or os.environ.get("AWS_ENDPOINT_URL") if location.scheme == "s3" else None
         server = f"its server ({reached})" if reached else "its server"
-        return f"cannot be used: {server} cannot be reached ({_shorten(text)}); check the network and ?endpoint=."
-    if isinstance(problem, OSError) and problem.strerror:
-        return f"cannot be used: {problem.strerror}; check the URL and what it names."
-    return f"cannot be used: {_shorten(text)}; check the URL."
+        reason = f"{server} cannot be reached ({_shorten(text)}); check the network and ?endpoint="
+    elif isinstance(problem, OSError) and problem.strerror:
+        reason = f"{problem.strerror}; check the URL and what it names"
+    else:
+        reason = f"{_shorten(text)}; check the URL"
+    return f"cannot be used: {reason}."
 
 
 def _shorten(text: str) -> str:

@@ -50,7 +50,7 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
         "adaptive": certify(preds, "mean", risk=0.1, delta=0.1, adaptive=True),
         "top-2": replace(top_2, threshold=float(np.median(top_2.confidence(preds)))),
     }.items():
-        names = rule.list_views(preds.views.texts)
+        names = rule.schedule.views if rule.schedule else preds.views.texts
         policy = attach(rule, classifier=classifier, views=names, class_names=("a", "b", "c", "d"))
         export_onnx(policy, folder / f"{kind}.onnx", classifier=classifier)
         made[kind] = folder / f"{kind}.onnx", policy

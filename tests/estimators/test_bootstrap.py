@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 
 from secondlook.arrays import Array
-from secondlook.errors import ConfidenceError
+from secondlook.estimators import bootstrap as bootstrap_module
 from secondlook.estimators import (
-    bootstrap_confidences,
+    compile_method,
     confidence,
     confidence_interval,
-    default_resamplings,
     other_class_mass,
-    plurality_order,
     predicted_class_mass,
+)
+from secondlook.estimators.bootstrap import (
+    BLOCK_BYTES,
+    bootstrap_confidences,
+    default_resamplings,
+    plurality_order,
     view_resampling_counts,
 )
-from secondlook.estimators.bootstrap import BLOCK_BYTES
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
@@ -57,29 +60,31 @@ def test_class_mass_of_each_view_and_member(
     np.testing.assert_allclose(other_class_mass(preds, predict_from, top_k), 1 - np.array(expected), atol=1e-12)
 
 
-def test_bootstrapped_confidences_are_means_of_the_drawn_views(predictions: Maker) -> None:
+def test_bootstrapped_confidences_are_means_of_the_drawn_views(
+    predictions: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap_module, "BLOCK_BYTES", 4 * 8 * 20)
     preds = predictions(n=10, v=3)
     mass, counts = predicted_class_mass(preds, "image", 1), view_resampling_counts(3, 20, seed=7)
     expected = [[np.repeat(image, counts[:, b]).mean() for b in range(20)] for image in mass]
-    blocks = list(bootstrap_confidences(preds, seed=7, resamplings=20, rows=4))
+    blocks = list(bootstrap_confidences(preds, compile_method("mean"), 20, seed=7))
     assert [rows for rows, _ in blocks] == [slice(0, 4), slice(4, 8), slice(8, 10)]
     np.testing.assert_allclose(np.concatenate([block for _, block in blocks]), expected)
 
 
 def test_blocks_of_bootstrapped_confidences_are_bounded_in_size(predictions: Maker) -> None:
     preds = predictions(n=300)
-    sizes = [block.nbytes for _, block in bootstrap_confidences(preds, resamplings=20_000)]
+    sizes = [block.nbytes for _, block in bootstrap_confidences(preds, compile_method("mean"), 20_000)]
     assert len(sizes) > 1
     assert max(sizes) <= BLOCK_BYTES
-    with pytest.raises(ConfidenceError, match=r"rows.*0"):
-        list(bootstrap_confidences(preds, rows=0))
 
 
 @pytest.mark.parametrize("members", [0, 2])
 def test_the_ends_of_the_interval_are_percentiles(predictions: Maker, members: int) -> None:
     preds = predictions(members=members)
-    whole = np.concatenate([block for _, block in bootstrap_confidences(preds, seed=1, predict_from="views", top_k=2)])
-    low, high = confidence_interval(preds, 0.8, seed=1, predict_from="views", top_k=2)
+    compiled = compile_method("mean", predict_from="views", top_k=2)
+    whole = np.concatenate([block for _, block in bootstrap_confidences(preds, compiled, seed=1)])
+    low, high = confidence_interval(preds, 0.8, "mean", seed=1, predict_from="views", top_k=2)
     np.testing.assert_allclose(low, np.percentile(whole, 10, axis=1))
     np.testing.assert_allclose(high, np.percentile(whole, 90, axis=1))
     assert (low < high).all()
@@ -92,7 +97,7 @@ def test_the_ends_of_the_interval_are_percentiles(predictions: Maker, members: i
 
 def test_the_interval_of_equal_views_is_a_point() -> None:
     same = Predictions(probabilities=np.tile([0.7, 0.3], (2, 5, 1)), views=FIVE_VIEWS)
-    low, high = confidence_interval(same)
+    low, high = confidence_interval(same, method="mean")
     np.testing.assert_allclose([low, high], 0.7)
 
 
@@ -128,7 +133,9 @@ def compute_coverage(
     """Return the fraction of 3,000 images whose 95 % interval holds the true mean of probabilities above 1/2."""
     mass = draw(np.random.default_rng(0), (3000, n_views))
     views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
-    low, high = confidence_interval(Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views=views), 0.95)
+    low, high = confidence_interval(
+        Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views=views), 0.95, "mean"
+    )
     return float(((low <= true_mean) & (true_mean <= high)).mean())
 
 
@@ -153,7 +160,7 @@ def test_the_interval_of_certain_outputs_is_exactly_one(n_views: int) -> None:
     for n_images in (1, 5, 2098):
         certain = np.zeros((n_images, n_views, 2), dtype=np.float32)
         certain[..., 0] = 1
-        low, high = confidence_interval(Predictions(probabilities=certain, views=views))
+        low, high = confidence_interval(Predictions(probabilities=certain, views=views), method="mean")
         assert (low == 1).all()
         assert (high == 1).all()
 

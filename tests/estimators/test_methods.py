@@ -9,20 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import secondlook as sl
 from secondlook.arrays import Float64Array
 from secondlook.errors import ConfidenceError, PredictionsError, SecondLookError, ViewError
 from secondlook.estimators import (
     METHODS,
-    bootstrap_confidences,
+    compile_method,
     confidence,
     confidence_interval,
+    default_method,
     find_method,
     method,
+    running_confidence,
     split_method,
 )
 from secondlook.estimators import methods as methods_module
 from secondlook.predictions import Predictions
 from secondlook.registry import Registry
+from tests.estimators.conftest import make_predictions
 
 Maker = Callable[..., Predictions]
 Options = Callable[[str, Predictions], dict[str, Any]]
@@ -188,7 +192,7 @@ def test_invalid_probabilities_never_reach_a_method(value: float) -> None:
 
 def test_plain_arrays_are_rejected() -> None:
     array: Any = np.full((3, 2, 4), 0.25)
-    for compute in (confidence, confidence_interval, bootstrap_confidences):
+    for compute in (confidence, confidence_interval):
         with pytest.raises(ConfidenceError, match=r"ndarray.*Predictions\(probabilities="):
             compute(array)
 
@@ -227,6 +231,55 @@ def test_every_method_returns_one_finite_number_per_image(
     assert np.isfinite(values).all()
     again = confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
     np.testing.assert_array_equal(values, again)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_a_compiled_method_computes_the_same_bits(name: str, options_of: Options) -> None:
+    @settings(deadline=None, max_examples=10)
+    @given(
+        seed=st.integers(0, 1000),
+        n_images=st.sampled_from([1, 2, 9]),
+        members=st.sampled_from([0, 2]),
+        predict_from=st.sampled_from(["image", "views"]),
+        top_k=st.integers(1, 3),
+    )
+    def check(seed: int, n_images: int, members: int, predict_from: Any, top_k: int) -> None:
+        preds = make_predictions(n=n_images, seed=seed, members=2 if name == "nn-ensemble" else members)
+        text, options = with_parameter(name), options_of(name, preds)
+        compiled = compile_method(text, options, predict_from=predict_from, top_k=top_k)
+        expected = confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
+        for _ in range(2):
+            np.testing.assert_array_equal(compiled.confidence(preds), expected)
+        if METHODS[name].is_mean_over_views:
+            running = running_confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
+            np.testing.assert_array_equal(compiled.running(preds), running)
+
+    check()
+
+
+def test_a_compiled_method_checks_predictions_with_too_few_classes(predictions: Maker) -> None:
+    with pytest.raises(PredictionsError, match=r"top_k.*4"):
+        compile_method("msr", top_k=4).confidence(predictions(c=3))
+    invalid: list[Any] = [0, 1.0, True]
+    for top_k in invalid:
+        with pytest.raises(ConfidenceError, match="top_k"):
+            compile_method("msr", top_k=top_k)
+
+
+def test_options_of_a_compiled_method_are_parsed_once() -> None:
+    compiled = compile_method("max-logit-pnorm?on=views", {"p": 3})
+    assert (compiled.name, compiled.options) == ("max-logit-pnorm", {"on": "views", "p": 3})
+    assert compile_method("view:hflip").parameter == ("hflip",)
+
+
+@pytest.mark.parametrize("n_views", [1, 4])
+def test_the_default_confidence_is_that_of_certify(predictions: Maker, n_views: int) -> None:
+    preds = predictions(n=400, v=n_views)
+    certified = sl.certify(preds, risk=0.3, delta=0.1)
+    assert certified.method == default_method(preds)
+    np.testing.assert_array_equal(confidence(preds), certified.confidence(preds))
+    if n_views > 1:
+        np.testing.assert_array_equal(confidence_interval(preds), confidence_interval(preds, method=certified.method))
 
 
 @pytest.mark.parametrize("name", PER_IMAGE)

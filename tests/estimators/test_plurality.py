@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,15 +10,8 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import plurality
-from secondlook.estimators.plurality import (
-    WindowRanking,
-    count_bin_sizes,
-    make_entries,
-    plurality_confidence,
-    plurality_order,
-    rank_by_ranges,
-)
+from secondlook.estimators import bootstrap, plurality_confidence
+from secondlook.estimators.bootstrap import plurality_order
 
 
 def reference_order(resampled: Array, window: int) -> list[int]:
@@ -65,7 +57,7 @@ def test_the_order_equals_the_reference(problem: tuple[Array, int], threads: int
 def test_the_order_does_not_depend_on_segments(
     entries_per_segment: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plurality, "ENTRIES_PER_SEGMENT", entries_per_segment)
+    monkeypatch.setattr(bootstrap, "ENTRIES_PER_SEGMENT", entries_per_segment)
     generator = np.random.default_rng(5)
     other_mass = generator.random((60, 5)) ** 8
     other_mass[10:20] = other_mass[30:40]
@@ -82,64 +74,10 @@ def test_large_bins_are_sorted_by_their_digits() -> None:
 
 def test_segments_cover_each_bin_once_and_are_bounded() -> None:
     bin_sizes = np.array([0, 4, 5, 0, 0, 30, 1, 0, 9, 1, 0])
-    segments = list(plurality._split_bins(bin_sizes, 10))
+    segments = list(bootstrap._split_bins(bin_sizes, 10))
     assert sum(bin_sizes[low:high].sum() for low, high in segments) == bin_sizes.sum()
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(segments))
     assert all(bin_sizes[low:high].sum() <= 10 or high - low == 1 for low, high in segments)
-
-
-@st.composite
-def divided_problems(draw: st.DrawFn) -> tuple[Array, Array, int, int, Array]:
-    """Draw masses with ties, zeros and copies, counts, a window, entries per range, and numbers with gaps."""
-    n, v, b = draw(st.integers(1, 25)), draw(st.integers(1, 4)), draw(st.integers(1, 12))
-    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
-    levels = draw(st.sampled_from([1, 3, 1000]))
-    other_mass = (generator.integers(0, levels, (n, v)) / levels) ** draw(st.sampled_from([1, 9]))
-    other_mass = other_mass[generator.integers(0, n, n)] if draw(st.booleans()) else other_mass
-    other_mass = np.where(generator.random((n, v)) < 0.2, -0.0, other_mass) if draw(st.booleans()) else other_mass
-    counts = generator.multinomial(v, np.full(v, 1 / v), size=b).T
-    window = draw(st.sampled_from([1, max(1, b // 2), b, 3 * b, 2 * n * b]))
-    numbers = np.sort(generator.permutation(2 * n)[:n])
-    return other_mass, counts, window, draw(st.sampled_from([1, 10, 60, 10**6])), numbers
-
-
-@settings(deadline=None, max_examples=200)
-@given(divided_problems(), st.integers(1, 4), st.integers(1, 20))
-def test_ranking_by_ranges_and_parts_equals_the_ranking(
-    problem: tuple[Array, Array, int, int, Array], n_parts: int, segment: int
-) -> None:
-    other_mass, counts, window, entries_per_range, numbers = problem
-    parts = [np.arange(part, len(numbers), n_parts) for part in range(min(n_parts, len(numbers)))][::-1]
-
-    def sort(low: int, high: int, is_ranked: Array) -> Iterator[Array]:
-        made = [
-            make_entries(other_mass[part], counts, numbers[part], low, high, is_ranked[numbers[part]]) for part in parts
-        ]
-        entries = np.sort(np.concatenate(made))
-        assert not is_ranked[(entries & 0xFFFFFFFF).astype(int)].any(), "entries of ranked images are not sorted"
-        for start in range(0, len(entries), segment):
-            yield entries[start : start + segment]
-
-    bin_sizes = np.sum([count_bin_sizes(other_mass[part], counts) for part in parts], axis=0)
-    ranking = WindowRanking(len(numbers), window, int(numbers[-1]) + 1)
-    order = np.searchsorted(numbers, rank_by_ranges(ranking, bin_sizes, entries_per_range, sort))
-    assert order.tolist() == reference_order(resample(other_mass, counts), window)
-
-
-def test_images_without_values_in_a_range_are_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    count = plurality._count_bins
-
-    def record(mass: Array, counts: Array) -> tuple[Array, Array, Array]:
-        seen.append(len(mass))
-        return count(mass, counts)
-
-    monkeypatch.setattr(plurality, "_count_bins", record)
-    other_mass, counts = np.array([[1e-6, 2e-6], [0.5, 0.5], [1e-6, 0.9]]), np.ones((2, 3))
-    (low,) = set(np.flatnonzero(count_bin_sizes(other_mass[1:2], counts)).tolist())
-    entries = make_entries(other_mass, counts, np.array([7, 8, 9]), low, low + 1, np.zeros(3, dtype=bool))
-    assert (entries & 0xFFFFFFFF).tolist() == [8] * 3
-    assert seen == [1, 2], "the first image is below the range"
 
 
 def test_equal_images_stay_in_order() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import METHODS, compute_view_statistics, confidence, running_confidence
+from secondlook.estimators import METHODS, compile_method, confidence, running_confidence
 from secondlook.predictions import Predictions
 from tests.estimators.conftest import make_options, make_predictions
 
@@ -56,7 +56,7 @@ def test_options_may_be_part_of_the_text() -> None:
 def test_mean_of_the_statistics_makes_the_confidence(method: str) -> None:
     preds = make_predictions(members=2)
     options = make_options(method, preds)
-    values, combine = compute_view_statistics(preds, method, **options)
+    values, combine = compile_method(method, options).view_statistics(preds)
     assert values.shape[1:] == (preds.n_images, preds.n_views)
     combined = combine(values.mean(axis=2, keepdims=True))[:, 0]
     np.testing.assert_allclose(combined, confidence(preds, method, **options), rtol=1e-12)

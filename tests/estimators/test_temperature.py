@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import softmax
 from secondlook.estimators import confidence, fit_temperature
-from secondlook.estimators.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
+from secondlook.estimators.fitting import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
@@ -54,13 +54,6 @@ def test_the_fitted_temperature_is_bounded() -> None:
     logits = np.eye(3)[:, None, :]
     assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.arange(3))) == MIN_TEMPERATURE
     assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.array([1, 2, 0]))) == MAX_TEMPERATURE
-
-
-def test_tune_on_selects_the_images_to_fit_to() -> None:
-    preds = make_labeled(2.5)
-    some = np.arange(4000) % 4 == 0
-    assert fit_temperature(preds, some) == fit_temperature(preds.select(images=some))
-    assert fit_temperature(preds, some) != fit_temperature(preds)
 
 
 def test_a_probability_of_zero_at_the_label_is_no_problem() -> None:

@@ -12,13 +12,13 @@ from secondlook.estimators import (
     METHODS,
     confidence,
     default_method,
-    describe_shortage,
     fit_method,
     fit_temperature,
     needs_fitting,
     split_method,
     tuning_positions,
 )
+from secondlook.estimators.fitting import describe_shortage
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
@@ -86,12 +86,6 @@ def test_what_was_fitted_completes_the_method(predictions: Maker) -> None:
         np.testing.assert_array_equal(confidence(judged, plain, **fitted), confidence(judged, text, **fitted))
     assert fit_method(tuning, "mean", temperature="fit") == {"temperature": fit_temperature(tuning)}
     assert sl.fit_method is fit_method
-
-
-def test_tune_on_selects_the_tuning_images(predictions: Maker) -> None:
-    preds = predictions(n=400)
-    some = np.arange(0, 400, 2)
-    assert fit_method(preds, "mean", temperature="fit", tune_on=some) == {"temperature": fit_temperature(preds, some)}
 
 
 @pytest.mark.parametrize("method", ["learned", "max-logit-pnorm", "mean?temperature=fit"])

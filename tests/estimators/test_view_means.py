@@ -18,11 +18,10 @@ from secondlook.estimators import (
     METHODS,
     confidence,
     confidence_interval,
-    default_resamplings,
     fit_method,
-    view_resampling_counts,
 )
 from secondlook.estimators import bootstrap as bootstrap_module
+from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
 from secondlook.predictions import Predictions, batching
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
@@ -141,16 +140,19 @@ def test_the_interval_of_the_mean_is_that_of_its_options(predictions: Maker) -> 
     preds = predictions(n=8, v=6)
     scaled = Predictions(logits=preds.logits / np.float32(2), views=preds.views)
     np.testing.assert_allclose(
-        confidence_interval(preds, method="mean?temperature=2"), confidence_interval(scaled), rtol=1e-5
+        confidence_interval(preds, method="mean?temperature=2"), confidence_interval(scaled, method="mean"), rtol=1e-5
     )
     three = ["identity", "hflip", "shift:1,0"]
     np.testing.assert_array_equal(
-        confidence_interval(preds, method="mean", views=three), confidence_interval(preds.select(views=three))
+        confidence_interval(preds, method="mean", views=three),
+        confidence_interval(preds.select(views=three), method="mean"),
     )
     ensemble = predictions(n=8, v=6, members=2)
     averaged = Predictions(probabilities=ensemble.probabilities.astype(np.float64), views=ensemble.views)
     np.testing.assert_allclose(
-        confidence_interval(ensemble, temperature=2.0), confidence_interval(averaged, temperature=2.0), rtol=1e-5
+        confidence_interval(ensemble, method="mean", temperature=2.0),
+        confidence_interval(averaged, method="mean", temperature=2.0),
+        rtol=1e-5,
     )
     assert default_resamplings(6, 2) != default_resamplings(6)
 
@@ -162,7 +164,9 @@ def test_any_other_method_has_the_interval_of_the_mean(
     predictions: Maker, method: str, options: dict[str, Any]
 ) -> None:
     preds = predictions()
-    np.testing.assert_array_equal(confidence_interval(preds, 0.9, method, **options), confidence_interval(preds, 0.9))
+    np.testing.assert_array_equal(
+        confidence_interval(preds, 0.9, method, **options), confidence_interval(preds, 0.9, "mean")
+    )
 
 
 def test_the_interval_of_an_unknown_method_or_option_is_rejected(predictions: Maker) -> None:

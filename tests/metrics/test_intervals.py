@@ -6,14 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.metrics import (
-    SortedImages,
-    aurc,
-    image_resampling_counts,
-    percentile_interval,
-    rank,
-    resample_metrics,
-)
+from secondlook.metrics import aurc, percentile_interval, rank, resample_metrics
+from secondlook.metrics.ranking import SortedImages, image_resampling_counts
 
 Images = Callable[..., tuple[Any, Any]]
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from secondlook import metrics
 from secondlook.errors import MetricError
-from secondlook.metrics import METRICS, Metric, aorc_joint, auroc, parse_metric, rank
+from secondlook.metrics import METRICS, aorc_joint, auroc, parse_metric, rank
+from secondlook.metrics.registry import Metric
 
 BruteForce = Callable[[str, Any, Any], float]
 

@@ -7,7 +7,8 @@ import pytest
 
 from secondlook import metrics
 from secondlook.errors import MetricError
-from secondlook.metrics import METRICS, Metric, parse_metric, parse_metrics
+from secondlook.metrics import METRICS, parse_metric, parse_metrics
+from secondlook.metrics.registry import Metric
 
 FORMS = {
     *("accuracy", "auroc", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"),
@@ -65,6 +66,4 @@ def test_duplicate_metrics_are_rejected() -> None:
 
 def test_registering_a_name_twice_is_rejected() -> None:
     with pytest.raises(MetricError, match=re.escape("'auroc'")):
-        metrics.metric("auroc", better="higher", summary="again", ranked=lambda ranking: 0.0)(
-            lambda correct, confidence: 0.0
-        )
+        metrics.metric("auroc", better="higher", summary="again")(lambda ranking: 0.0)

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ Images = Callable[..., tuple[Any, Any]]
 def test_areas_are_means_of_their_curves(images: Images) -> None:
     correct, confidence = images(0, n=500, decimals=1)
     assert np.mean(metrics.risk_coverage(correct, confidence).risk) == pytest.approx(metrics.aurc(correct, confidence))
-    joint = metrics.joint_risk_coverage(correct, confidence)
+    joint = metrics.risk_coverage(correct, confidence, joint=True)
     error_rate = 1 - metrics.accuracy(correct, confidence)
     assert np.trapezoid([0, *joint.risk], [0, *joint.coverage]) == pytest.approx(metrics.augrc(correct, confidence))
     assert joint.risk[-1] == pytest.approx(error_rate)
@@ -37,9 +37,9 @@ def test_closed_forms_of_joint_areas_hold(images: Images) -> None:
 
 def test_the_given_curve_is_between_the_perfect_and_the_worst_curve(images: Images) -> None:
     correct, confidence = images(1, n=500, decimals=1)
-    for curve in (metrics.risk_coverage, metrics.joint_risk_coverage):
+    for joint in (False, True):
         given, perfect, worst = (
-            curve(correct, confidence, order=order).risk for order in ("given", "perfect", "worst")
+            metrics.risk_coverage(correct, confidence, order=order, joint=joint).risk for order in get_args(Order)
         )
         assert np.all(perfect <= given + 1e-12)
         assert np.all(given <= worst + 1e-12)

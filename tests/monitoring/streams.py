@@ -33,8 +33,8 @@ def make_policy(
     confidence, first_look, disagreement = draw_images(rng, 4000, 0.0)
     wrong = rng.random(4000) > 0.6 + 0.4 * confidence
     rule = Policy(
-        threshold,
-        "mean",
+        threshold=threshold,
+        method="mean",
         top_k=top_k,
         guarantee=None if risk is None else Guarantee(risk=risk, delta=0.01),
         calibration=Calibration(images=4000, accepted=int(np.sum(confidence >= threshold)), errors=60),

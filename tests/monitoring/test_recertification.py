@@ -29,7 +29,12 @@ def make_policy(*, risk: float = 0.1, delta: float = 0.05, adaptive: bool = Fals
     classifier = ClassifierRecord(
         name="onnx:m.onnx", digest="d", output="logits", preprocessing=Preprocessing().to_dict()
     )
-    return attach(rule, classifier=classifier, views=rule.list_views(VIEWS), class_names=("a", "b", "c"))
+    return attach(
+        rule,
+        classifier=classifier,
+        views=(rule.schedule.views if rule.schedule else VIEWS),
+        class_names=("a", "b", "c"),
+    )
 
 
 POLICY = make_policy()

@@ -50,7 +50,7 @@ def make_parts(
     preds = sl.collect(classifier, source, views, execution=sl.Execution(progress=False))
     method = "msr" if len(views) == 1 else "mean"
     rule = sl.certify(preds, method, risk=0.2, delta=0.1, adaptive=adaptive)
-    policy = attach(rule, classifier=classifier, views=rule.list_views(tuple(views)))
+    policy = attach(rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else tuple(views)))
     counting.n_images = 0
     return counting, classifier, source, preds, policy
 

@@ -54,7 +54,7 @@ def make_images(count: int = 40, side: int = 16, channels: int = 3, seed: int = 
 def make_policy(classifier: Classifier, images: Any, rule: Policy, views: str = VIEWS) -> tuple[Policy, Predictions]:
     """Return the policy of a rule, and the predictions for images."""
     preds = collect(classifier, images, views, execution=Execution(progress=False))
-    policy = attach(rule, classifier=classifier, views=rule.list_views(preds.views.texts))
+    policy = attach(rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else preds.views.texts))
     return policy, preds
 
 

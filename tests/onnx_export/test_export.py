@@ -52,7 +52,7 @@ def check_equal(found: dict[str, Array], rule: Policy, preds: Predictions, *, at
     np.testing.assert_allclose(found["confidence"], looked.confidence, atol=atol)
     np.testing.assert_array_equal(found["accept"], rule.accept_images(preds, looked.confidence))
     np.testing.assert_array_equal(found["looks"], looked.looks)
-    taken = np.arange(len(rule.list_views(preds.views.texts))) < looked.looks[:, None]
+    taken = np.arange(len(rule.schedule.views if rule.schedule else preds.views.texts)) < looked.looks[:, None]
     np.testing.assert_array_equal(np.isnan(found["view_outputs"]).any(axis=2), ~taken)
 
 
@@ -306,7 +306,9 @@ def test_file_for_1000_classes_grows_little_beside_their_names(tmp_path: Path, i
     rule = fit_adaptive_rule(Predictions(logits=logits, views=views), "mean")
     rule = rule if is_adaptive else rule.model_copy(update={"schedule": None})
     names = tuple(f"class {number} of an ordinary data set" for number in range(n_classes))
-    policy = attach(rule, classifier=classifier, views=rule.list_views(views.texts), class_names=names)
+    policy = attach(
+        rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else views.texts), class_names=names
+    )
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     without_names = summary.added - len(json.dumps(names))
     assert 0 < without_names < (40_000 if is_adaptive else 25_000)

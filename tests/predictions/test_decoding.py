@@ -80,7 +80,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_images_are_those_fitted_one_by_one(
     kind: str, settings: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.predictions.decoding.DECODING_THREADS", threads)
+    monkeypatch.setattr("secondlook.sources.source.DECODING_THREADS", threads)
     classifier = make_classifier(**SETTINGS[settings])
     source = SOURCES[kind](tmp_path)
     source.threads = threads

@@ -22,7 +22,7 @@ PARENT = """
 import os, sys, time
 import numpy as np, pyarrow.parquet
 from secondlook.classifiers import load_classifier
-from secondlook.predictions import batching, chunks, collect
+from secondlook.predictions import Execution, batching, chunks, collect
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.views import apply_view
 
@@ -53,7 +53,7 @@ for line in sys.stdin:
     if pid == 0:
         os.close(read_end)
         classifier = load_classifier(slow_logits, name="slow", output="logits")
-        collect(classifier, Images(), views, store=store, batch_size=8, progress=False)
+        collect(classifier, Images(), views, store=store, execution=Execution(batch_size=8, progress=False))
         os._exit(0)
     os.close(write_end)
     os.read(read_end, 1)  # until it writes its first file, or exits

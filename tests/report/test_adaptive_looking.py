@@ -71,7 +71,7 @@ def test_numbers_are_those_of_certify(preds: Predictions, tuning: Array | None, 
     judged = np.delete(np.arange(N_IMAGES), apart)
     shown = judged if tuning is None else np.arange(len(judged))
     np.testing.assert_array_equal(found.looks[shown], looked.looks[judged])
-    np.testing.assert_array_equal(found.accepted[shown], rule.accept(looked.confidence[judged]))
+    np.testing.assert_array_equal(found.accepted[shown], rule.accept(looked.confidence[judged], method=rule.method))
     assert (found.looks == 0).sum() == (len(apart) if tuning is None else 0), "the schedule was fitted to these"
     assert found.looks[found.looks > 0].mean() == found.chosen.looks
 

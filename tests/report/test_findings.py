@@ -145,7 +145,6 @@ def test_evaluation_is_that_of_evaluate(preds: Predictions) -> None:
         preds,
         ["msr", "mean"],
         ["auroc", coverage_metric(0.1)],
-        baseline="msr",
         **options,
     )
     assert findings.evaluation == expected

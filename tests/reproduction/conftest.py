@@ -10,9 +10,9 @@ import scipy.io
 
 import secondlook as sl
 from reproduction import Column
+from reproduction.experiment import SubsetName
 from reproduction.workspace import Workspace
 from secondlook.arrays import Array
-from secondlook.sources import SubsetName
 
 IMAGES = 60
 

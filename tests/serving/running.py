@@ -53,7 +53,7 @@ def make_digits(folder: Path) -> Digits:
         attach(
             rule,
             classifier=classifier,
-            views=rule.list_views(preds.views.texts),
+            views=(rule.schedule.views if rule.schedule else preds.views.texts),
             data=source.spec,
             data_digest=source.digest,
             class_names=preds.class_names,

@@ -10,7 +10,9 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import IgnoredFilesWarning, Skipped, image_files, open_source
+from secondlook.sources import image_files, open_source
+from secondlook.sources.folder import IgnoredFilesWarning
+from secondlook.sources.source import Skipped
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 PIXELS = np.zeros((3, 4, 3), dtype=np.uint8)

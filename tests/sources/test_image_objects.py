@@ -116,7 +116,7 @@ def test_error_names_the_image() -> None:
 
 @pytest.mark.parametrize("image", [png_bytes(PIXELS), Image.fromarray(PIXELS)], ids=["bytes", "PIL image"])
 def test_limits_name_the_argument_that_raises_them(image: object) -> None:
-    with pytest.raises(UnreadableImageError, match=r"max_pixels=599; pass max_pixels=600 .*\?max_pixels=600"):
+    with pytest.raises(UnreadableImageError, match=r"max_pixels=599; pass max_pixels=600 "):
         read_image(image, max_pixels=599)
     with pytest.raises(UnreadableImageError, match=r"max_bytes=1799; pass max_bytes=1800 "):
         read_image(image, max_bytes=1799)

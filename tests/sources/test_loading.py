@@ -56,7 +56,7 @@ def test_malformed_spec_is_rejected(text: str, value: str) -> None:
     [
         ("foldr:val", "'foldr'", "folder"),
         ("folder:val?limt=3", "'limt'", "limit"),
-        ("cifar10:x?split=tset", "split='tset'", "test"),
+        ("npz:x?subset=evalation", "subset='evalation'", "evaluation"),
     ],
 )
 def test_unknown_name_is_rejected_with_a_suggestion(text: str, value: str, closest: str) -> None:

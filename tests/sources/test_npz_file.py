@@ -14,7 +14,7 @@ import pytest
 
 from secondlook.errors import SourceError
 from secondlook.sources import ArraySource, npz_file, open_source
-from secondlook.sources.stored_images import StoredImages
+from secondlook.sources.array_source import StoredImages
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 7, 6, 3), dtype=np.uint8)
@@ -158,7 +158,7 @@ def test_file_that_is_replaced_while_in_use_keeps_its_images(tmp_path: Path) -> 
 def test_range_of_stored_float_images_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, is_valid: bool
 ) -> None:
-    monkeypatch.setattr("secondlook.sources.stored_images.BYTES_PER_BLOCK", 1000)
+    monkeypatch.setattr("secondlook.sources.array_source.BYTES_PER_BLOCK", 1000)
     images = np.zeros((9, 8, 8, 3), dtype=np.float32)
     images[4, 3, 2, 1] = value
     np.savez(tmp_path / "a.npz", images=images)

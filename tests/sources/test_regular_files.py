@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import UnreadableImageError, decode_file, open_source, regular_files
+from secondlook.sources import UnreadableImageError, open_source, regular_files
+from secondlook.sources.image_files import decode_file
 from secondlook.sources.regular_files import open_regular_file
 
 IMAGES = np.zeros((2, 4, 4, 3), dtype=np.uint8)
@@ -40,15 +40,6 @@ every_kind = pytest.mark.parametrize("place", [make_pipe, link_to_zeros, make_fo
     [
         ("npz", "a.npz"),
         ("csv", "list.csv"),
-        ("cifar10", "batches.meta"),
-        ("cifar10", "test_batch"),
-        ("cifar100", "test"),
-        ("svhn", "test_32x32.mat"),
-        ("stl10", "test_X.bin"),
-        ("stl10", "test_y.bin"),
-        ("stl10", "class_names.txt"),
-        ("imagenet", "ILSVRC2012_devkit_t12/data/meta.mat"),
-        ("imagenet", "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"),
     ],
 )
 def test_file_of_a_source_must_be_regular(
@@ -110,7 +101,7 @@ def test_text_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "indices.txt").write_text("0" + " " * 100)
     np.save(tmp_path / "indices.npy", np.array([0]))
     assert len(open_source(f"csv:list.csv{option}")) == 1
-    for name in ("regular_files", "csv_file", "subset"):
+    for name in ("regular_files", "csv_file", "loading"):
         monkeypatch.setattr(f"secondlook.sources.{name}.MAX_TEXT_BYTES", 50 if option else 10)
     with pytest.raises(SourceError, match=r"above the limit of [15]0"):
         open_source(f"csv:list.csv{option}")
@@ -128,12 +119,3 @@ def test_limit_of_a_file_is_exact(tmp_path: Path) -> None:
 def test_long_messages_of_parsers_are_shortened() -> None:
     assert regular_files.describe_error(ValueError("x" * 5000 + "\nsecond line")) == "x" * 200
     assert regular_files.describe_error(EOFError()) == "EOFError"
-
-
-def test_pickle_is_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_cifar10: Callable[[Path, Array, list[int]], None]
-) -> None:
-    write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), dtype=np.uint8), [0, 1])
-    monkeypatch.setattr("secondlook.sources.unpickling.MAX_LOADED_BYTES", 1000)
-    with pytest.raises(SourceError, match=r"test_batch'.*above the limit of 1000"):
-        open_source(f"cifar10:{tmp_path}")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, LargeImageError, Skipped, Source, Subset, UnreadableImageError, open_source
+from secondlook.sources import ArraySource, Source, Subset, UnreadableImageError, open_source
+from secondlook.sources.source import Skipped
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
 
@@ -69,7 +70,7 @@ class Photos(Source):
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         if self.sizes[index] > max_bytes:
-            raise LargeImageError(self.ids[index], "large", self.sizes[index])
+            raise UnreadableImageError(self.ids[index], "large", limit="max_bytes", needed=self.sizes[index])
         return self.read(index)
 
     def _count(self, n_bytes: int) -> None:
@@ -102,12 +103,13 @@ def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: 
 @settings(deadline=None, max_examples=60)
 def test_images_that_are_converted_stay_below_the_limit(sizes: list[int], threads: int) -> None:
     source = Photos(sizes, 120)
+    source.threads = threads
 
     def convert(id_: str, image: Array) -> Array:
         time.sleep(0.0005)  # lets the other threads read
         return np.array([len(image)])
 
-    results = list(source.convert_images(convert, range(len(sizes)), threads))
+    results = list(source.convert_images(convert, range(len(sizes))))
     assert [(index, int(size[0])) for index, size in results] == list(enumerate(sizes))
     assert source.peak <= max(120, *sizes), "an image above the limit is held alone"
 
@@ -141,15 +143,17 @@ def test_first_error_of_a_conversion_is_raised_and_ends_the_reading(threads: int
         return image
 
     source = SlowStripes(250)
+    source.threads = threads
     with pytest.raises(ZeroDivisionError, match="at s4"):
-        list(source.convert_images(convert, range(250), threads))
+        list(source.convert_images(convert, range(250)))
     assert source.n_read < 125
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_reading_ends_when_nobody_needs_more_images(threads: int) -> None:
     source = SlowStripes(250)
-    results = source.convert_images(lambda id_, image: image, range(250), threads)
+    source.threads = threads
+    results = source.convert_images(lambda id_, image: image, range(250))
     next(results)
     results.close()
     assert source.n_read < 125
@@ -265,13 +269,28 @@ def test_equal_hashes_and_unreadable_images_are_not_duplicates(monkeypatch: pyte
     assert Stripes(9).find_duplicates() == []
 
 
+class EatenStripes(Stripes):
+    """Gives another reason why an image cannot be read."""
+
+    def read(self, index: int) -> Array:
+        if index in self.broken:
+            raise UnreadableImageError(self.ids[index], "the dog ate it", limit="max_bytes", needed=7)
+        return super().read(index)
+
+
+def test_digest_does_not_depend_on_the_reason_why_an_image_cannot_be_read() -> None:
+    torn, eaten = Stripes(3, frozenset({1})), EatenStripes(3, frozenset({1}))
+    assert torn.digest == eaten.digest
+    assert torn.digest != Stripes(3, frozenset({2})).digest != Stripes(3).digest
+
+
 def test_digests_are_stable_between_versions() -> None:
     # Stored predictions are found by these digests.
     images = np.arange(2 * 3 * 2 * 3, dtype=np.uint8).reshape(2, 3, 2, 3)
     labeled = open_source(images, labels=[1, 0], class_names=["cat", "dog"])
     assert labeled.digest == "3f8ba7686033d68fe8446d009e6eb3f06f3c9f383795c23fba62c882360603d0"
     assert open_source(images).digest == "109ca446ee5aeda36a0a079ecf1362d40b8e98e4b65cfb4dcf07c093cbfb81fd"
-    assert Stripes(3, frozenset({1})).digest == "5efc309c551df23118939978385311fa34597083d3a55a0dc332098141b7242d"
+    assert Stripes(3, frozenset({1})).digest == "e2fdbeaa97ef7bf51b96b290b085e77fa9b20ccd46adf9111ef1ad7f8fdb3174"
 
 
 def test_array_is_a_source() -> None:

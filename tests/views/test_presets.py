@@ -5,7 +5,8 @@ import warnings
 import pytest
 
 from secondlook.errors import ViewError
-from secondlook.views import PRESETS, Preset, ViewSet, ViewWarning
+from secondlook.views import PRESETS, ViewSet, ViewWarning
+from secondlook.views.presets import Preset
 
 COUNTS = {"cifar10": 13, "cifar100": 40, "svhn": 17, "imagenet": 24, "stl10": 34, "stl10-elu": 13}
 

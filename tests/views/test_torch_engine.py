@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.errors import ViewError
+from secondlook.operations import Copy, Frame, Reorder, Tone
 from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, apply_view_to_tensor, view_step
-from secondlook.views.operations import Copy, Frame, Reorder, Tone
-from secondlook.views.plan import plan_operations
 
 torch = pytest.importorskip("torch")
 
@@ -52,7 +51,7 @@ def make_images(seed: int, shape: tuple[int, ...]) -> Array:
 
 def is_exact(text: str, shape: tuple[int, ...]) -> bool:
     """Whether a view moves pixels or changes the tone of uint8 images, once at most."""
-    operations = plan_operations(View.parse(text), Frame(*shape[1:]))
+    operations = View.parse(text).plan(Frame(*shape[1:]))
     tones = [operation for operation in operations if isinstance(operation, Tone)]
     return all(isinstance(operation, Copy | Reorder | Tone) for operation in operations) and len(tones) <= 1
 

@@ -37,7 +37,7 @@ def show_views(
     try:
         pixels = read_image(image, max_pixels=max_pixels, max_bytes=3 * max_pixels)
     except UnreadableImageError as error:
-        repair = "make it smaller, or raise --max-pixels" if "max_pixels" in error.reason else "repair it"
+        repair = "make it smaller, or raise --max-pixels" if error.limit is not None else "repair it"
         raise ViewError(f"image {image} cannot be read: {error.reason}; {repair}.") from None
     sheet = contact_sheet(pixels, view_set)
     try:

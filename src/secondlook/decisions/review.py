@@ -18,7 +18,7 @@ from secondlook.decisions.chunks import ScoreChunks
 from secondlook.decisions.formats import open_text, translate_write_errors
 from secondlook.errors import ANY, DecisionError, Repair
 from secondlook.files import TEMPORARY_SUFFIX, write_atomically
-from secondlook.sources import FileSource, Source, Subset
+from secondlook.sources import Source
 from secondlook.specs import parse_spec
 from secondlook.tables import format_csv_row
 
@@ -139,7 +139,7 @@ class RejectedFolder:
 
     def path_of(self, image: ReviewImage) -> Path:
         """Return the path of an image in this folder."""
-        original = find_file(self.source, image.position)
+        original = self.source.find_path(image.position)
         suffix = ".png" if original is None else original.suffix
         stem = image.id if original is None else image.id.removesuffix(suffix)
         return self.path / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
@@ -175,7 +175,7 @@ class RejectedFolder:
         # A resumed job writes every image again, and so replaces what a killed one left under this name.
         temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
         temporary.unlink(missing_ok=True)
-        original = find_file(self.source, image.position)
+        original = self.source.find_path(image.position)
         if original is None:
             temporary.write_bytes(encode_png(self.source.read(image.position)))
         elif self.link:
@@ -204,7 +204,7 @@ class ImageLocations:
 
     def check_files(self, export: str, *, include_accepted: bool) -> None:
         """Raise an error if the images of an export are not files."""
-        if _has_files(self.source) or (self.rejected is not None and not include_accepted):
+        if self.source.find_path(0) is not None or (self.rejected is not None and not include_accepted):
             return
         repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
         if self.rejected is not None:
@@ -216,7 +216,7 @@ class ImageLocations:
 
     def path_of(self, image: ReviewImage) -> Path:
         """Return the absolute path of an image."""
-        original = find_file(self.source, image.position)
+        original = self.source.find_path(image.position)
         if original is not None:
             return original
         assert self.rejected is not None, "check_files was called before the job started"
@@ -227,17 +227,6 @@ class ImageLocations:
         if self.prefix is not None:
             return self.prefix + quote(image.id)
         return LOCAL_FILES + quote(self.path_of(image).as_posix().lstrip("/"))
-
-
-def find_file(source: Source, index: int) -> Path | None:
-    """Return the absolute path of an image of a source, or None if its images are not files."""
-    if isinstance(source, Subset):
-        return find_file(source.whole, int(source.positions[index]))
-    return source.paths[index].absolute() if isinstance(source, FileSource) else None
-
-
-def _has_files(source: Source) -> bool:
-    return _has_files(source.whole) if isinstance(source, Subset) else isinstance(source, FileSource)
 
 
 def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:

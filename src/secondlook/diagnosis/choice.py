@@ -16,7 +16,7 @@ from secondlook.estimators import tuning_positions
 from secondlook.files import Count, FrozenRecord
 from secondlook.metrics import parse_metric
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
-from secondlook.sources import Source, Subset, open_labeled, spread_images
+from secondlook.sources import Source, Subset, open_labeled
 from secondlook.views import AUTO, ViewsLike, as_view_set
 
 MAX_IMAGES = 256
@@ -101,7 +101,7 @@ def choose_views(
     if data is None:
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
-    images = spread_images(open_labeled(data, labels, loaded.class_names, execution.on_error), MAX_IMAGES)
+    images = open_labeled(data, labels, loaded.class_names, execution.on_error).spread(MAX_IMAGES)
     pool = as_view_set(("identity", *AUTO_POOL))
     preds = collect(loaded, images, pool, store=store, execution=execution)
     return _choose(preds, budget, top_k, MAX_STRAIN)

@@ -8,7 +8,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, DiagnosisError, Repair
-from secondlook.estimators import class_mass, predicted_classes, top_class_mass
+from secondlook.estimators import class_mass, top_class_mass
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, top_classes
 from secondlook.tables import TextTable, format_html
@@ -85,7 +85,7 @@ def read_pool(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> 
     mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
     agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
     with preds.show_progress("reading the views", 2, enabled=progress) as watched:
-        classes = predicted_classes(watched, "image", top_k)
+        classes = watched.predicted("image", top_k).reshape(-1, top_k)
         for rows, block in watched.blocks():
             mass[:, rows] = class_mass(block, classes[rows]).T
             for view in range(preds.n_views):

@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, FunctionClassifier, Preprocessing, load_classifier
 from secondlook.predictions import Execution, collect, read_first_image
-from secondlook.sources import ArraySource, Source, spread_images
+from secondlook.sources import ArraySource, Source
 
 Settings = Mapping[str, Any]
 """Preprocessing settings by name."""
@@ -133,7 +133,7 @@ class Sample:
         largest = MAX_BYTES // read_first_image(classifier, source).nbytes
         self._classifier = classifier
         self._execution = execution
-        self._source = spread_images(source, min(count, max(IMAGES_AT_ONCE, largest)))
+        self._source = source.spread(min(count, max(IMAGES_AT_ONCE, largest)))
         self._sizes: set[tuple[int, ...]] = set()
         self._fitted: dict[tuple[object, ...], Array] = {}
         self.given = describe_input(classifier)

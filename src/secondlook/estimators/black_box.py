@@ -1,12 +1,13 @@
 """Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR and logit norms."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number, softmax
-from secondlook.errors import ConfidenceError
+from secondlook.errors import ANY, ConfidenceError, Repair
+from secondlook.estimators.fitting import Temperature, apply_temperature, iter_scaled_blocks, resolve_temperature
 from secondlook.estimators.methods import ViewMeans, method
 from secondlook.estimators.probability_mass import (
     class_mass,
@@ -16,12 +17,13 @@ from secondlook.estimators.probability_mass import (
     sum_over_classes,
     top_class_mass,
 )
-from secondlook.estimators.temperature import Temperature, apply_temperature, iter_scaled_blocks, resolve_temperature
 from secondlook.predictions import PredictFrom, Predictions, block_rows
-from secondlook.views import View, ViewsLike
+from secondlook.views import View, ViewSet, ViewsLike
 
 ImageOrViews = Literal["image", "views"]
 """Compute the confidence on the output for the image itself, or on the mean output over all views."""
+
+IDENTITY = ViewSet([View()])
 
 NORM_EXPONENTS = tuple(range(1, 11))
 """The exponents p from which `max-logit-pnorm` chooses."""
@@ -36,16 +38,9 @@ NO_NORM: Literal["none"] = "none"
     summary="maximum softmax response of the image itself; the baseline",
     is_probability=True,
 )
-def msr(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    temperature: Temperature = None,
-    tune_on: object = None,
-) -> Float64Array:
-    """Return max_c s_c(x), for k > 1 the sum of the k largest; `predict_from` does not matter. [N]"""
-    return _compute_response(preds, View(), top_k, resolve_temperature(preds, temperature, tune_on))
+def msr(preds: Predictions, *, top_k: int, temperature: Temperature = None) -> Float64Array:
+    """Return max_c s_c(x), for k > 1 the sum of the k largest. [N]"""
+    return _compute_response(preds, IDENTITY, top_k, temperature)
 
 
 def _iter_mean(
@@ -55,12 +50,11 @@ def _iter_mean(
     top_k: int,
     views: ViewsLike | None = None,
     temperature: Temperature = None,
-    tune_on: object = None,
 ) -> Iterator[ViewMeans]:
     """Yield blocks of the probability of the predicted classes in each view, [1, n, members, V]."""
     selected = preds if views is None else preds.select(views=views)
     classes = predicted_classes(preds, predict_from, top_k)
-    scale = resolve_temperature(preds, temperature, tune_on)
+    scale = resolve_temperature(preds, temperature)
     for rows, blocks in iter_member_blocks(selected):
         if scale is not None:  # it applies to the mean over the members, as in `mean`
             blocks = [apply_temperature(np.mean(blocks, axis=0), scale)]
@@ -82,15 +76,15 @@ def mean(
     top_k: int,
     views: ViewsLike | None = None,
     temperature: Temperature = None,
-    tune_on: object = None,
 ) -> Float64Array:
     """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [N]
 
     `views` restricts the mean to some views and the identity; the predicted class does not change.
     """
     selected = preds if views is None else preds.select(views=views)
-    classes = predicted_classes(preds, predict_from, top_k)
-    return _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature, tune_on))
+    return _compute_mean_mass(
+        selected, predicted_classes(preds, predict_from, top_k), resolve_temperature(preds, temperature)
+    )
 
 
 @method(
@@ -100,17 +94,9 @@ def mean(
     parameter="TEXT",
     is_probability=True,
 )
-def view(
-    preds: Predictions,
-    text: str,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    temperature: Temperature = None,
-    tune_on: object = None,
-) -> Float64Array:
+def view(preds: Predictions, text: str, *, top_k: int, temperature: Temperature = None) -> Float64Array:
     """Return max_c s_c(t(x)) for the view t of this text, for k > 1 the sum of the k largest. [N]"""
-    return _compute_response(preds, preds.views.resolve(text), top_k, resolve_temperature(preds, temperature, tune_on))
+    return _compute_response(preds, [preds.views.resolve(text)], top_k, temperature)
 
 
 @method(
@@ -120,26 +106,17 @@ def view(
     needs=("members",),
     is_probability=True,
 )
-def nn_ensemble(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
+def nn_ensemble(preds: Predictions, *, top_k: int) -> Float64Array:
     """Return `msr` of an ensemble; a single classifier is rejected. [N]"""
-    return _compute_response(preds, View(), top_k, None)
+    return _compute_response(preds, IDENTITY, top_k, None)
 
 
 @method("entropy", symbol="-H(s)", summary="negative entropy of the softmax output, in nats")
-def entropy(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    on: ImageOrViews = "image",
-    temperature: Temperature = None,
-    tune_on: object = None,
-) -> Float64Array:
-    """Return sum_c s_c log s_c of the whole output; `predict_from` and `top_k` do not matter. [N]"""
-    values = np.empty(preds.n_images)
-    for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
-        values[rows] = (outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=1)
-    return values
+def entropy(preds: Predictions, *, on: ImageOrViews = "image", temperature: Temperature = None) -> Float64Array:
+    """Return sum_c s_c log s_c of the whole output. [N]"""
+    return _compute_from_outputs(
+        preds, on, temperature, lambda _, outputs: (outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=1)
+    )
 
 
 @method(
@@ -154,16 +131,17 @@ def margin(
     top_k: int,
     on: ImageOrViews = "image",
     temperature: Temperature = None,
-    tune_on: object = None,
 ) -> Float64Array:
     """Return the sum of the outputs of the k predicted classes minus the largest other one; may be negative. [N]"""
     classes = predicted_classes(preds, predict_from, top_k)
-    values = np.empty(preds.n_images)
-    for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
+
+    def compute(rows: slice, outputs: Array) -> Array:
         mass = sum_over_classes(outputs, classes[rows])
         np.put_along_axis(outputs, classes[rows], 0.0, axis=1)
-        values[rows] = mass - outputs.max(axis=1)
-    return values
+        mass -= outputs.max(axis=1)
+        return mass
+
+    return _compute_from_outputs(preds, on, temperature, compute)
 
 
 @method(
@@ -171,20 +149,9 @@ def margin(
     symbol="sum s^2",
     summary="DOCTOR: probability that two classes sampled from the softmax output agree (1 - Gini)",
 )
-def doctor(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    on: ImageOrViews = "image",
-    temperature: Temperature = None,
-    tune_on: object = None,
-) -> Float64Array:
-    """Return sum_c s_c^2, which ranks like D_alpha of DOCTOR; `predict_from` and `top_k` do not matter. [N]"""
-    values = np.empty(preds.n_images)
-    for rows, outputs in _iter_outputs(preds, on, resolve_temperature(preds, temperature, tune_on)):
-        values[rows] = (outputs**2).sum(axis=1)
-    return values
+def doctor(preds: Predictions, *, on: ImageOrViews = "image", temperature: Temperature = None) -> Float64Array:
+    """Return sum_c s_c^2, which ranks like D_alpha of DOCTOR. [N]"""
+    return _compute_from_outputs(preds, on, temperature, lambda _, outputs: (outputs**2).sum(axis=1))
 
 
 @method(
@@ -195,15 +162,10 @@ def doctor(
     is_probability=True,
 )
 def mean_logit(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    temperature: Temperature = None,
-    tune_on: object = None,
+    preds: Predictions, *, predict_from: PredictFrom, top_k: int, temperature: Temperature = None
 ) -> Float64Array:
     """Return softmax(mean of z(x_i)) of the predicted class, for k > 1 summed over the k predicted classes. [N]"""
-    scale = resolve_temperature(preds, temperature, tune_on)
+    scale = resolve_temperature(preds, temperature)
     classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
     for rows, logits in _iter_mean_logits(preds):
@@ -232,9 +194,8 @@ def fit_exponent(
     correct = preds.correct(predict_from=predict_from, top_k=top_k)
     if correct.all() or not correct.any():
         return {"p": NO_NORM}
-    response = _compute_placements(
-        correct, _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature))
-    )
+    mass = _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature))
+    response = _compute_placements(correct, mass)
     gains: dict[float, float] = {}
     for p, values in zip(NORM_EXPONENTS, _compute_normalized_logits(selected, classes, NORM_EXPONENTS), strict=True):
         gain, error = _compare_placements(_compute_placements(correct, values), response)
@@ -259,34 +220,39 @@ def max_logit_pnorm(
     on: ImageOrViews = "image",
     p: float | Literal["none"] | None = None,
     temperature: Temperature = None,
-    tune_on: object = None,
 ) -> Float64Array:
     """Return the sum over the predicted classes of z_c / |z|_p, with z centered to mean 0. [N]
 
-    By default p is the exponent from 1 to 10 with the best AUROC of error detection on the labeled images of `tune_on`.
-    If none beats the softmax response by more than two standard errors, and for p='none', that response is returned.
-    `temperature` applies to this fallback only.
+    By default p is the exponent from 1 to 10 with the best AUROC of error detection on these images, which must be
+    labeled. If none beats the softmax response by more than two standard errors, and for p='none', that response is
+    returned. `temperature` applies to this fallback only.
     """
-    scale = resolve_temperature(preds, temperature, tune_on)
+    scale = resolve_temperature(preds, temperature)
+    chosen: object = p
     if p is None:
         if not preds.has_labels:
-            raise ConfidenceError("method 'max-logit-pnorm' needs labels to tune p; pass labeled predictions, or p=.")
-        tuning = preds if tune_on is None else preds.select(images=tune_on)
-        chosen = fit_exponent(tuning, predict_from=predict_from, top_k=top_k, on=on, temperature=scale)["p"]
-    else:
-        chosen = p
+            raise ConfidenceError(
+                "method 'max-logit-pnorm' needs labels to tune p",
+                repair=Repair("pass labeled predictions, or {p}", p=ANY),
+            )
+        chosen = fit_exponent(preds, predict_from=predict_from, top_k=top_k, on=on, temperature=scale)["p"]
     selected = _select_views(preds, on)
     classes = predicted_classes(preds, predict_from, top_k)
     if chosen == NO_NORM:
         return _compute_mean_mass(selected, classes, scale)
-    values: Float64Array = _compute_normalized_logits(selected, classes, (_check_exponent(chosen),))[0]
+    if not is_number(chosen) or chosen <= 0:
+        raise ConfidenceError(
+            f"p is {p!r}; expected the exponent of the norm, a number above 0, or 'none' for the softmax response."
+        )
+    values: Float64Array = _compute_normalized_logits(selected, classes, (float(chosen),))[0]
     return values
 
 
-def _compute_response(preds: Predictions, seen: View, top_k: int, temperature: float | None) -> Float64Array:
-    """Return the sum of the k largest probabilities of one view. [N]"""
+def _compute_response(preds: Predictions, views: ViewsLike, top_k: int, temperature: Temperature) -> Float64Array:
+    """Return the sum of the k largest probabilities of the last of some views. [N]"""
+    scale = resolve_temperature(preds, temperature)
     values = np.empty(preds.n_images)
-    for rows, block in iter_scaled_blocks(preds.select(views=[seen]), temperature):
+    for rows, block in iter_scaled_blocks(preds.select(views=views), scale):
         values[rows] = top_class_mass(block[:, -1], top_k)
     return values
 
@@ -302,15 +268,18 @@ def _compute_mean_mass(preds: Predictions, classes: IntArray, temperature: float
 def _select_views(preds: Predictions, on: ImageOrViews) -> Predictions:
     if on not in ("image", "views"):
         raise ConfidenceError(f"on is {on!r}; expected 'image' or 'views' (the mean over all views).")
-    return preds.select(views="identity") if on == "image" else preds
+    return preds.select(views=IDENTITY) if on == "image" else preds
 
 
-def _iter_outputs(
-    preds: Predictions, on: ImageOrViews, temperature: float | None
-) -> Iterator[tuple[slice, Float64Array]]:
-    """Yield blocks of images and their outputs s(x) or s(D), float64 [n, C]."""
-    for rows, block in iter_scaled_blocks(_select_views(preds, on), temperature):
-        yield rows, block.mean(axis=1)
+def _compute_from_outputs(
+    preds: Predictions, on: ImageOrViews, temperature: Temperature, compute: Callable[[slice, Float64Array], Array]
+) -> Float64Array:
+    """Return `compute` of the outputs s(x) or s(D) of blocks of images, float64 [n, C]. [N]"""
+    scale = resolve_temperature(preds, temperature)
+    values = np.empty(preds.n_images)
+    for rows, block in iter_scaled_blocks(_select_views(preds, on), scale):
+        values[rows] = compute(rows, block.mean(axis=1))
+    return values
 
 
 def _iter_mean_logits(preds: Predictions) -> Iterator[tuple[slice, Float64Array]]:
@@ -336,14 +305,6 @@ def _compute_norm(values: Float64Array, p: float) -> Float64Array:
     largest[largest == 0] = 1.0
     norm: Float64Array = largest * (np.abs(values / largest) ** p).sum(axis=1, keepdims=True) ** (1 / p)
     return np.where(norm > 0, norm, 1.0)
-
-
-def _check_exponent(p: object) -> float:
-    if not is_number(p) or p <= 0:
-        raise ConfidenceError(
-            f"p is {p!r}; expected the exponent of the norm, a number above 0, or 'none' for the softmax response."
-        )
-    return float(p)
 
 
 def _compute_placements(correct: BoolArray, confidence: Float64Array) -> tuple[Float64Array, Float64Array]:

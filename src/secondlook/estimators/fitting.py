@@ -1,20 +1,29 @@
-"""Images that are set apart to fit methods, and the methods fitted on them; only the other images are judged."""
+"""Fitted methods: which images are set apart, and what is fitted to their labels; only other images are judged."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.errors import MetricError, PredictionsError
-from secondlook.estimators.methods import Resampling, confidence, find_method, split_method
-from secondlook.estimators.tuning import fit_method, needs_fitting, tuning_positions
-from secondlook.estimators.view_means import describe_shortage
+from secondlook.errors import ANY, ConfidenceError, MetricError, PredictionsError, Repair
+from secondlook.estimators.methods import TO_FIT, Resampling, compile_for, compile_method, find_method, split_method
 from secondlook.predictions import PredictFrom, Predictions, resolve_positions
 
 SINGLE_VIEW_METHODS = ("msr",)
 MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "blend")
 LEARNED = "learned"
+MIN_IMAGES, MIN_PER_OUTCOME = 200, 20
+"""What `learned` is fitted to at least: images, and errors and correct predictions among them."""
+MAX_TUNING_IMAGES = 1000
+
+Temperature = float | Literal["fit"] | None
+"""A temperature, 'fit' to fit it to the labels, or None for no scaling."""
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
+"""Range of fitted temperatures; if there are no errors, the likelihood alone has no maximum above 0."""
+_MIN_LOG = -745.0  # about the log of the smallest float64: a probability stored as 0 stays finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +41,24 @@ class FittedMethods:
     notes: tuple[str, ...] = ()
     """Why a default method is left out."""
 
+    @classmethod
+    def on_images(
+        cls,
+        tuning: Predictions | None,
+        methods: Iterable[str] | None,
+        n_outputs: int,
+        predict_from: PredictFrom,
+        top_k: int,
+    ) -> Self:
+        """Fit methods as `fit_methods` does, to predictions for the images that are set apart only, None for none.
+
+        The result knows no positions. `n_outputs` is the number of views times that of members.
+        """
+        names, notes = _choose_methods(n_outputs, methods, tuning, predict_from, top_k)
+        fitted = {text: _fit(text, {}, tuning, predict_from, top_k) for text in names}
+        none = np.array([], dtype=np.int64)
+        return cls(fitted, none, none, predict_from, top_k, notes)
+
     def select_judged(self, preds: Predictions) -> Predictions:
         """Return the predictions for the judged images; `preds` are those that the methods were fitted with."""
         return preds.select(images=self.judged) if len(self.tuning) else preds
@@ -39,9 +66,8 @@ class FittedMethods:
     def compute(self, preds: Predictions, text: str, **defaults: object) -> Float64Array:
         """Compute a confidence with the fitted options; `defaults` are options that the text may replace. [N]"""
         known = find_method(text).options
-        used = {name: value for name, value in defaults.items() if name in known}
-        options = {**used, **self.options[text]}
-        return confidence(preds, split_method(text)[0], predict_from=self.predict_from, top_k=self.top_k, **options)
+        options = {name: value for name, value in defaults.items() if name in known} | self.options[text]
+        return compile_for(preds, split_method(text)[0], options, self.predict_from, self.top_k).confidence(preds)
 
     def resample(self, text: str, n_members: int, n_views: int) -> Resampling:
         """Return how a method that ranks images by their other-class mass resamples the outputs of each image."""
@@ -81,32 +107,89 @@ def fit_methods(
     options
         Options of all of the methods, besides those in their texts.
     """
-    given = None if tuning is None else resolve_tuning(tuning, preds.n_images)
-    candidates = choose_positions(preds, duplicates) if given is None else given
+    if tuning is None:
+        copies = frozenset(duplicates)
+        distinct = np.array([place for place, id_ in enumerate(preds.ids) if id_ not in copies], dtype=np.int64)
+        candidates = distinct[tuning_positions(len(distinct))]
+    else:
+        candidates = resolve_tuning(tuning, preds.n_images)
     apart = preds.select(images=candidates) if len(candidates) else None
     shared = options or {}
-    names, notes = choose_methods(preds.n_outputs, methods, None if given is None else apart, predict_from, top_k)
+    names, notes = _choose_methods(preds.n_outputs, methods, None if tuning is None else apart, predict_from, top_k)
     fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
-    used = given is not None or any(needs_fitting(text, shared) for text in fitted)
+    used = tuning is not None or any(needs_fitting(text, shared) for text in fitted)
     positions = candidates if used else candidates[:0]
     judged = np.delete(np.arange(preds.n_images), positions)
     return FittedMethods(fitted, positions, judged, predict_from, top_k, notes)
 
 
-def fit_on_images(
-    tuning: Predictions | None, methods: Iterable[str] | None, n_outputs: int, predict_from: PredictFrom, top_k: int
-) -> FittedMethods:
-    """Fit methods as `fit_methods` does, to predictions for the images that are set apart only, None if there are none.
+def fit_method(
+    preds: Predictions, method: str, *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
+) -> dict[str, Any]:
+    """Return the options of a method, with everything that can be fitted fitted to these labeled images.
 
-    The result knows no positions. `n_outputs` is the number of views times that of members.
+    Fitted are the weights of `learned`, `p` of `max-logit-pnorm` and `temperature="fit"`, each unless it is given. The
+    result also has the options of the text, so that `confidence(other_preds, name, **fitted)` is complete. Evaluate and
+    certify on other images than these.
+
+    Parameters
+    ----------
+    preds
+        Labeled predictions: the tuning images.
+    method
+        Name of a method in `METHODS`; options may follow it, as in 'max-logit-pnorm?on=views'.
+    predict_from, top_k, **options
+        As in `confidence`.
+
+    Returns
+    -------
+    dict
+        Options of the method; whatever was fitted is a plain number or text.
     """
-    names, notes = choose_methods(n_outputs, methods, tuning, predict_from, top_k)
-    fitted = {text: _fit(text, {}, tuning, predict_from, top_k) for text in names}
-    none = np.array([], dtype=np.int64)
-    return FittedMethods(fitted, none, none, predict_from, top_k, notes)
+    compiled = compile_for(preds, method, options, predict_from, top_k)
+    found, merged = compiled.method, dict(compiled.options)
+    if not needs_fitting(compiled.name, merged):
+        return merged
+    compiled.check(preds)
+    if not preds.has_labels:
+        raise ConfidenceError(f"method {method!r} is fitted to labeled images; pass labeled predictions.")
+    if merged.get("temperature") == TO_FIT:
+        merged["temperature"] = fit_temperature(preds)
+    if found.fit is not None and needs_fitting(compiled.name, merged):
+        merged |= found.fit(preds, predict_from=predict_from, top_k=top_k, **merged)
+    return merged
 
 
-def choose_methods(
+def needs_fitting(method: str, options: Mapping[str, object] | None = None) -> bool:
+    """Return whether some option of a method is still to be fitted to labeled images."""
+    compiled = compile_method(method, options)
+    is_incomplete = any(compiled.options.get(name) is None for name in compiled.method.fitted)
+    return is_incomplete or compiled.options.get("temperature") == TO_FIT
+
+
+def tuning_positions(n_images: int, seed: int = 0) -> IntArray:
+    """Return the positions of the tuning images: a random quarter of all images, at most 1,000. int64 [n], sorted"""
+    n_tuning = min(MAX_TUNING_IMAGES, n_images // 4)
+    return np.sort(np.random.default_rng(seed).permutation(n_images)[:n_tuning])
+
+
+def resolve_tuning(tuning: object, n_images: int) -> IntArray:
+    """Return the positions that `tuning` selects, ascending; at least one image must remain to be judged. int64 [n]"""
+    values = np.asarray(tuning)
+    if values.size == 0 or (values.dtype == np.bool_ and values.shape == (n_images,) and not values.any()):
+        return np.array([], dtype=np.int64)
+    try:
+        positions = np.sort(resolve_positions(tuning, n_images))
+    except PredictionsError as error:
+        raise MetricError(f"is invalid: {error}", argument="tuning") from None
+    if len(positions) == n_images:
+        raise MetricError(
+            f"sets all {n_images:,} images apart", argument="tuning", repair="leave some of them to be judged"
+        )
+    return positions
+
+
+def _choose_methods(
     n_outputs: int, methods: Iterable[str] | None, tuning: Predictions | None, predict_from: PredictFrom, top_k: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the texts of the given methods or of the defaults, and why a default method is left out.
@@ -121,28 +204,25 @@ def choose_methods(
     if tuning is None:
         return MULTI_VIEW_METHODS, ()
     shortage = describe_shortage(tuning, predict_from, top_k)
-    return ((*MULTI_VIEW_METHODS, LEARNED), ()) if shortage is None else (MULTI_VIEW_METHODS, (_shorten(shortage),))
+    if shortage is None:
+        return (*MULTI_VIEW_METHODS, LEARNED), ()
+    # Without the repair: the evaluation has the other method already.
+    return MULTI_VIEW_METHODS, (f"Left out: {shortage.partition(';')[0]}.",)
 
 
-def choose_positions(preds: Predictions, duplicates: Collection[str] = ()) -> IntArray:
-    """Return the positions of images to set apart, ascending, none of them a copy of another. int64 [n]"""
-    copies = frozenset(duplicates)
-    distinct = np.array([place for place, id_ in enumerate(preds.ids) if id_ not in copies], dtype=np.int64)
-    return distinct[tuning_positions(len(distinct))]
-
-
-def resolve_tuning(tuning: object, n_images: int) -> IntArray:
-    """Return the positions that `tuning` selects, ascending; at least one image must remain to be judged. int64 [n]"""
-    values = np.asarray(tuning)
-    if values.size == 0 or (values.dtype == np.bool_ and values.shape == (n_images,) and not values.any()):
-        return np.array([], dtype=np.int64)
-    try:
-        positions = np.sort(resolve_positions(tuning, n_images))
-    except PredictionsError as error:
-        raise MetricError(f"tuning= is invalid: {error}") from None
-    if len(positions) == n_images:
-        raise MetricError(f"tuning= sets all {n_images:,} images apart; leave some of them to be judged.")
-    return positions
+def describe_shortage(preds: Predictions, predict_from: PredictFrom, top_k: int) -> str | None:
+    """Return why `learned` cannot be fitted to these images, or None."""
+    needed = (
+        f"method 'learned' is fitted to at least {MIN_IMAGES} labeled images with {MIN_PER_OUTCOME} errors and "
+        f"{MIN_PER_OUTCOME} correct predictions"
+    )
+    if not preds.has_labels:
+        return f"{needed}, got none with a label; pass labeled predictions, or use 'blend'."
+    n_correct = int(preds.correct(predict_from=predict_from, top_k=top_k).sum())
+    n_errors = preds.n_images - n_correct
+    if preds.n_images >= MIN_IMAGES and min(n_errors, n_correct) >= MIN_PER_OUTCOME:
+        return None
+    return f"{needed}, got {preds.n_images} images with {n_errors} errors; pass more, or use 'blend'."
 
 
 def _fit(
@@ -153,11 +233,68 @@ def _fit(
         return given
     if tuning is None:
         raise MetricError(
-            f"method {text!r} has to be fitted, but no images are set apart for that; pass tuning= with some of them."
+            f"method {text!r} has to be fitted, but no images are set apart for that",
+            repair=Repair("pass {tuning} with some of them", tuning=ANY),
         )
     return fit_method(tuning, name, predict_from=predict_from, top_k=top_k, **given)
 
 
-def _shorten(shortage: str) -> str:
-    """Return why a default method is left out, without the repair: the evaluation has the other method already."""
-    return f"Left out: {shortage.partition(';')[0]}."
+def apply_temperature(probabilities: Float64Array, temperature: float) -> Float64Array:
+    """Return softmax(log(probabilities) / temperature), [..., C] -> [..., C]; for logits z this is softmax(z / T)."""
+    scaled: Float64Array = (probabilities / probabilities.max(axis=-1, keepdims=True)) ** (1.0 / temperature)
+    scaled /= scaled.sum(axis=-1, keepdims=True)
+    return scaled
+
+
+def iter_scaled_blocks(preds: Predictions, temperature: float | None) -> Iterator[tuple[slice, Float64Array]]:
+    """Yield blocks of images and their scaled probabilities float64 [n, V, C]; an ensemble is averaged first."""
+    for rows, block in preds.blocks():
+        yield rows, block if temperature is None else apply_temperature(block, temperature)
+
+
+def resolve_temperature(preds: Predictions, temperature: Temperature) -> float | None:
+    """Return the temperature as a number, fitted if 'fit', or None for no scaling."""
+    if temperature is None:
+        return None
+    if isinstance(temperature, float | int) and 0 < temperature < np.inf:
+        return float(temperature)
+    if temperature != TO_FIT:
+        raise ConfidenceError(
+            f"temperature is {temperature!r}; expected a number above 0, or 'fit' to fit it to the labels."
+        )
+    return fit_temperature(preds)
+
+
+def fit_temperature(preds: Predictions) -> float:
+    """Return the temperature that maximizes the likelihood of the labels, given the outputs for the image itself.
+
+    The log-likelihood is concave in 1 / T, so T is the root of its slope; each step of the search reads the predictions
+    once.
+    """
+    from scipy.optimize import brentq
+
+    if not preds.has_labels:
+        raise ConfidenceError(
+            "needs labels",
+            argument="temperature",
+            value=TO_FIT,
+            repair=Repair("pass labeled predictions, or a number as {temperature}", temperature=ANY),
+        )
+    tuning = preds.select(views="identity")
+    if _compute_slope(tuning, 1 / MIN_TEMPERATURE) <= 0:
+        return MIN_TEMPERATURE
+    if _compute_slope(tuning, 1 / MAX_TEMPERATURE) >= 0:
+        return MAX_TEMPERATURE
+    bounds = -np.log(MAX_TEMPERATURE), -np.log(MIN_TEMPERATURE)
+    return float(np.exp(-brentq(lambda log_b: _compute_slope(tuning, np.exp(log_b)), *bounds, xtol=1e-6)))
+
+
+def _compute_slope(tuning: Predictions, inverse_temperature: float) -> float:
+    """Return the derivative of the mean negative log-likelihood of the labels with respect to 1 / T."""
+    total = 0.0
+    for rows, block in tuning.blocks():
+        with np.errstate(divide="ignore"):
+            logs = np.maximum(np.log(block[:, 0]), _MIN_LOG)
+        expected = (logs * apply_temperature(block[:, 0], 1 / inverse_temperature)).sum(axis=1)
+        total += float((expected - np.take_along_axis(logs, tuning.labels[rows, None], axis=1)[:, 0]).sum())
+    return total / tuning.n_images

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray
+from secondlook.arrays import Array, Float32Array, Float64Array, IntArray
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -193,7 +193,7 @@ class Window(NamedTuple):
     length: int
     block_size: int
     slot_of: IntArray
-    """Slot of each image, or _UNSEEN or _RANKED. [numbers of images]"""
+    """Slot of each image, or _UNSEEN or _RANKED. [N]"""
     image_in: IntArray
     """Image in each slot. [N]"""
     count_in: IntArray
@@ -206,26 +206,20 @@ class Window(NamedTuple):
     """Entries in the window, slots taken, images ranked, first block with a count. [4]"""
 
 
-def create_window(n_images: int, length: int, n_numbers: int | None = None) -> Window:
-    """Return an empty window for at least one image; images are numbered below `n_numbers`, by default `n_images`."""
+def create_window(n_images: int, length: int) -> Window:
+    """Return an empty window for at least one image."""
     block_size = math.isqrt(n_images - 1) + 1
     n_blocks = -(-n_images // block_size)
     return Window(
         length=length,
         block_size=block_size,
-        slot_of=np.full(n_numbers or n_images, _UNSEEN, dtype=np.int64),
+        slot_of=np.full(n_images, _UNSEEN, dtype=np.int64),
         image_in=np.zeros(n_images, dtype=np.int64),
         count_in=np.zeros(n_blocks * block_size, dtype=np.int64),
         largest_in=np.zeros(n_blocks, dtype=np.int64),
         order=np.zeros(n_images, dtype=np.int64),
         totals=np.zeros(4, dtype=np.int64),
     )
-
-
-def find_ranked(window: Window) -> BoolArray:
-    """Return whether each image is ranked, so that further entries of it do not matter. bool [numbers of images]"""
-    is_ranked: BoolArray = window.slot_of == _RANKED
-    return is_ranked
 
 
 @compile_kernel

@@ -1,16 +1,16 @@
-"""`METHODS`: the registry of methods, and `confidence`, which computes one by its name."""
+"""`METHODS`: the registry of methods, and `compile_method`, which makes one ready to compute confidences."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
-from secondlook.errors import ConfidenceError
-from secondlook.estimators.probability_mass import list_members
+from secondlook.arrays import Float64Array, IntArray, is_whole_number
+from secondlook.errors import ANY, ConfidenceError, Repair
+from secondlook.estimators.probability_mass import has_logits
 from secondlook.predictions import PredictFrom, Predictions, check_predict_from, check_top_k
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import split_options
@@ -19,6 +19,9 @@ Need = Literal["logits", "members", "two views", "passes", "embeddings"]
 """What a method may need beyond the probabilities of one classifier."""
 
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])
+
+Combine = Callable[[Float64Array], Float64Array]
+"""From B means for each image to B confidences. [S, n, B] -> [n, B]"""
 
 COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
 
@@ -41,16 +44,16 @@ class ViewMeans(NamedTuple):
     rows: slice
     values: Float64Array
     """What is averaged, float64 [S, n, members, V]."""
-    combine: Callable[[Float64Array], Float64Array]
-    """From B means for each image to B confidences. [S, n, B] -> [n, B]"""
+    combine: Combine
 
 
 @dataclass(frozen=True)
 class Method:
     """A registered method that computes a confidence.
 
-    `compute(preds, *, predict_from, top_k, ...)` returns float64 [N]; its other keyword arguments are the options of
-    the method. A method with a `parameter` is written 'name:PARAMETER' and takes that text as its second argument.
+    `compute(preds, *, predict_from, top_k, ...)` returns float64 [N]. It takes `predict_from` and `top_k` if they
+    matter; its other keyword arguments are the options of the method. A method with a `parameter` is written
+    'name:PARAMETER' and takes that text as its second argument.
     """
 
     name: str
@@ -68,11 +71,12 @@ class Method:
     """For a rank that follows from the other-class mass of all images: how the outputs are resampled; called with the
     numbers of members and views, and the options."""
     view_means: Callable[..., Iterator[ViewMeans]] | None = None
-    """For a function of means over the views: what is averaged, block by block; called with the same arguments."""
+    """For a function of means over the views: what is averaged, block by block; takes `predict_from`, `top_k` and the
+    options."""
     fitted: tuple[str, ...] = ()
     """Options that `fit` chooses on labeled images."""
     fit: Callable[..., dict[str, Any]] | None = None
-    """Return the `fitted` options for labeled predictions; called with the same arguments as `compute`."""
+    """Return the `fitted` options for labeled predictions; called like `view_means`."""
 
     @property
     def is_mean_over_views(self) -> bool:
@@ -85,54 +89,38 @@ class Method:
         return f"{self.name}:{self.parameter}" if self.parameter else self.name
 
     @cached_property
+    def keywords(self) -> tuple[str, ...]:
+        """Names of the keyword arguments of `compute`, with those of `fitted`."""
+        parameters = inspect.signature(self.compute).parameters.values()
+        named = (one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        return tuple(dict.fromkeys((*named, *self.fitted)))
+
+    @cached_property
     def options(self) -> tuple[str, ...]:
         """Names of the options that `confidence` passes on."""
-        parameters = inspect.signature(self.compute).parameters.values()
-        return tuple(
-            one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in COMMON_ARGUMENTS
-        )
+        return tuple(name for name in self.keywords if name not in COMMON_ARGUMENTS)
 
 
 METHODS: Registry[Method] = Registry("method", ConfidenceError)
 """All methods by name."""
 
 
-def method(
-    name: str,
-    *,
-    symbol: str,
-    summary: str,
-    needs: tuple[Need, ...] = (),
-    parameter: str | None = None,
-    is_probability: bool = False,
-    is_rank: bool = False,
-    resampling: Callable[..., Resampling] | None = None,
-    view_means: Callable[..., Iterator[ViewMeans]] | None = None,
-    fitted: tuple[str, ...] = (),
-    fit: Callable[..., dict[str, Any]] | None = None,
-) -> Callable[[Compute], Compute]:
-    """Register the decorated function as a method."""
+def method(name: str, *, symbol: str, summary: str, **fields: Any) -> Callable[[Compute], Compute]:
+    """Register the decorated function as a method; `fields` are further fields of `Method`."""
 
     def register(compute: Compute) -> Compute:
-        METHODS.add(
-            Method(
-                name,
-                symbol,
-                summary,
-                compute,
-                needs=needs,
-                parameter=parameter,
-                is_probability=is_probability,
-                is_rank=is_rank,
-                resampling=resampling,
-                view_means=view_means,
-                fitted=fitted,
-                fit=fit,
-            )
-        )
+        METHODS.add(Method(name, symbol, summary, compute, **fields))
         return compute
 
     return register
+
+
+def default_method(preds: Predictions) -> str:
+    """Return the default method: 'blend', or 'msr' if there is only one view.
+
+    By certified coverage it beats 'mean' and 'learned' on average (docs/results.md), and it spends no labels.
+    """
+    return "msr" if preds.n_outputs < 2 else "blend"
 
 
 def split_method(text: str, options: Mapping[str, object] | None = None) -> tuple[str, dict[str, Any]]:
@@ -145,7 +133,10 @@ def split_method(text: str, options: Mapping[str, object] | None = None) -> tupl
     merged: dict[str, Any] = {name: _parse_value(value) for name, value in texts.items()}
     for name in COMMON_ARGUMENTS:
         if name in merged:
-            raise ConfidenceError(f"{name!r} in {text!r} is no option of the method, but an argument; pass {name}=.")
+            raise ConfidenceError(
+                f"{name!r} in {text!r} is no option of the method, but an argument",
+                repair=Repair(f"pass {{{name}}}", **{name: ANY}),
+            )
     for name, value in (options or {}).items():
         if name in merged and merged[name] not in (value, TO_FIT):
             raise ConfidenceError(
@@ -158,26 +149,16 @@ def split_method(text: str, options: Mapping[str, object] | None = None) -> tupl
 
 def find_method(text: str) -> Method:
     """Return the method of a text such as 'mean', 'view:hflip' or 'entropy?on=views', or raise `ConfidenceError`."""
-    plain, options = split_method(text)
-    name, colon, parameter = plain.partition(":")
-    found = METHODS.find(name)
-    is_valid = bool(parameter) if found.parameter else not colon
-    if not is_valid:
-        raise ConfidenceError(f"invalid method {text!r}; expected {found.form!r}.")
-    check_options(found, options)
-    return found
-
-
-def resolve_method(text: str, options: Mapping[str, object]) -> tuple[Method, str, dict[str, Any]]:
-    """Return a method, its text before the options, and all options, which it must have."""
-    plain, merged = split_method(text, options)
-    found = find_method(plain)
-    check_options(found, merged)
-    return found, plain, merged
+    return compile_method(text).method
 
 
 def confidence(
-    preds: Predictions, method: str = "mean", *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
+    preds: Predictions,
+    method: str | None = None,
+    *,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+    **options: object,
 ) -> Float64Array:
     """Compute the confidence of the predicted class of each image. float64 [N]
 
@@ -187,7 +168,7 @@ def confidence(
         Predictions for N images.
     method
         Name of a method in `METHODS`, such as 'msr', 'mean', 'bootstrap' or 'view:hflip'; options may follow it, as in
-        'entropy?on=views&temperature=2'.
+        'entropy?on=views&temperature=2'. By default `default_method(preds)`, as in `certify`.
     predict_from
         Take the predicted class from the image itself ('image') or from the mean over all views ('views').
     top_k
@@ -198,73 +179,179 @@ def confidence(
     Returns
     -------
     float64 [N]
-        Higher is surer; never NaN or infinite.
+        Higher means more confident; never NaN or infinite.
     """
-    check_arguments(preds, predict_from, top_k)
-    found, plain, merged = resolve_method(method, options)
-    check_needs(found, preds, merged)
-    parameter = (plain.partition(":")[2],) if found.parameter else ()
-    values = found.compute(preds, *parameter, predict_from=predict_from, top_k=top_k, **merged)
-    return _check_values(values, found, preds.n_images)
+    return compile_for(preds, method, options, predict_from, top_k).confidence(preds)
 
 
-def check_arguments(preds: object, predict_from: str, top_k: int) -> None:
-    """Raise an error unless `preds` are predictions and `predict_from` and `top_k` are valid for them."""
-    if not isinstance(preds, Predictions):
-        raise ConfidenceError(
-            f"a confidence is computed from Predictions, got {type(preds).__name__}; "
-            "wrap arrays [images, views, classes] as Predictions(probabilities=..., views=...)."
-        )
+def running_confidence(
+    preds: Predictions, method: str, *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
+) -> Float64Array:
+    """Return the confidence after 1, 2, ..., V views, in the order of `preds.views`. float64 [N, V]
+
+    Only methods that are functions of means over the views have it (`METHODS[name].is_mean_over_views`). With
+    `predict_from="views"` the class is predicted from the views so far.
+    """
+    return compile_for(preds, method, options, predict_from, top_k).running(preds)
+
+
+def compile_method(
+    method: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    predict_from: PredictFrom = "image",
+    top_k: int = 1,
+) -> "CompiledMethod":
+    """Parse and check a method with its options once, to compute the confidence of many predictions.
+
+    `compile_method(method, options).confidence(preds)` is `confidence(preds, method, **options)`, to the last bit.
+    """
     check_predict_from(predict_from)
-    check_top_k(top_k, preds.n_classes)
-
-
-def check_options(found: Method, options: Mapping[str, object]) -> None:
-    """Raise an error unless the method has all of these options."""
-    for option in options:
+    if not is_whole_number(top_k) or top_k < 1:
+        raise ConfidenceError("is invalid; expected an integer of at least 1", argument="top_k", value=top_k)
+    plain, merged = split_method(method, options)
+    name, colon, parameter = plain.partition(":")
+    found = METHODS.find(name)
+    is_valid = bool(parameter) if found.parameter else not colon
+    if not is_valid:
+        raise ConfidenceError(f"invalid method {method!r}; expected {found.form!r}.")
+    for option in merged:
         if option not in found.options:
             known = ", ".join((*found.options, *COMMON_ARGUMENTS[1:]))
             raise ConfidenceError(
                 f"method {found.form!r} has no option {option!r}; expected one of: {known}."
                 f"{did_you_mean(option, found.options)}"
             )
+    return CompiledMethod(found, plain, (parameter,) if found.parameter else (), merged, predict_from, top_k)
 
 
-def check_needs(found: Method, preds: Predictions, options: Mapping[str, object]) -> None:
-    """Raise an error unless the predictions and the options have what the method needs."""
-    missing: dict[Need, str] = {}
-    if not all(member.has_logits for member in list_members(preds)):
-        missing["logits"] = "logits; collect from a classifier with output='logits'"
-    if not preds.members:
-        missing["members"] = "the members of an ensemble; collect from Ensemble([...]) or pass Predictions(members=...)"
-    if preds.n_outputs < 2:
-        missing["two views"] = "at least two views, got one; collect with more views"
-    if options.get("passes") is None:
-        missing["passes"] = "passes=; compute them with compute_mc_dropout_passes(classifier, images)"
-    if any(options.get(name) is None for name in ("embeddings", "train_embeddings", "train_labels")):
-        missing["embeddings"] = (
-            "embeddings=, train_embeddings= and train_labels=; "
-            "compute them with compute_embeddings(classifier, images, layer=...)"
-        )
-    for need in found.needs:
-        if need in missing:
-            raise ConfidenceError(f"method {found.form!r} needs {missing[need]}.")
-
-
-def _check_values(values: Float64Array, found: Method, n_images: int) -> Float64Array:
-    if values.shape != (n_images,) or values.dtype != np.float64:
+def compile_for(
+    preds: object, method: str | None, options: Mapping[str, object], predict_from: PredictFrom, top_k: int
+) -> "CompiledMethod":
+    """Compile a method, by default the default one, for these predictions, or raise an error."""
+    if not isinstance(preds, Predictions):
         raise ConfidenceError(
-            f"method {found.form!r} returned {values.dtype} {list(values.shape)}, expected float64 [{n_images}]; "
-            "fix the registered function."
+            f"a confidence is computed from Predictions, got {type(preds).__name__}; "
+            "wrap arrays [images, views, classes] as Predictions(probabilities=..., views=...)."
         )
-    invalid = np.flatnonzero(~np.isfinite(values))
-    if len(invalid):
-        raise ConfidenceError(
-            f"method {found.form!r} returned {values[invalid[0]]} for image {invalid[0]}, expected a finite number; "
-            "check the predictions and options."
-        )
-    # A sum over k classes, or of probabilities in half precision, may exceed 1 by rounding.
-    return np.clip(values, 0.0, 1.0) if found.is_probability else values
+    check_top_k(top_k, preds.n_classes)
+    text = default_method(preds) if method is None else method
+    return compile_method(text, options, predict_from=predict_from, top_k=top_k)
+
+
+@dataclass(frozen=True)
+class CompiledMethod:
+    """A method with its options and the way to predict classes, all of it parsed and checked."""
+
+    method: Method
+    name: str
+    """Text of the method, without its options."""
+    parameter: tuple[str, ...]
+    """The parameter of a method such as 'view:TEXT'."""
+    options: Mapping[str, Any]
+    predict_from: PredictFrom
+    top_k: int
+    _arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        common = {"predict_from": self.predict_from, "top_k": self.top_k}
+        used = {name: value for name, value in common.items() if name in self.method.keywords}
+        object.__setattr__(self, "_arguments", {**used, **self.options})
+
+    def confidence(self, preds: Predictions) -> Float64Array:
+        """Compute the confidence of each image. float64 [N]"""
+        self.check(preds)
+        values = self.method.compute(preds, *self.parameter, **self._arguments)
+        if values.shape != (preds.n_images,) or values.dtype != np.float64:
+            raise ConfidenceError(
+                f"method {self.method.form!r} returned {values.dtype} {list(values.shape)}, expected float64 "
+                f"[{preds.n_images}]; fix the registered function."
+            )
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            image = int(np.argmin(is_finite))
+            raise ConfidenceError(
+                f"method {self.method.form!r} returned {values[image]} for image {image}, expected a finite number; "
+                "check the predictions and options."
+            )
+        # A sum over k classes, or of probabilities in half precision, may exceed 1 by rounding.
+        return np.clip(values, 0.0, 1.0) if self.method.is_probability else values
+
+    def running(self, preds: Predictions) -> Float64Array:
+        """Compute the confidence after 1, 2, ..., V views, in the order of `preds.views`. float64 [N, V]"""
+        self.check_running()
+        if self.predict_from == "image":
+            return self._accumulate(preds)
+        texts = preds.views.texts
+        parts = (preds.select(views=list(texts[: count + 1])) for count in range(len(texts)))
+        return np.stack([self._accumulate(part)[:, -1] for part in parts], axis=1)
+
+    def view_statistics(self, preds: Predictions) -> tuple[Float64Array, Combine]:
+        """Return what is averaged over the views, float64 [S, N, V], of classes predicted from all of them; and how
+        means [S, N, B] make confidences [N, B].
+        """
+        self.check_running()
+        blocks = list(self.iter_view_means(preds))
+        return np.concatenate([block.values.mean(axis=2) for block in blocks], axis=1), blocks[0].combine
+
+    def iter_view_means(self, preds: Predictions) -> Iterator[ViewMeans]:
+        """Yield what is averaged over members and views, block by block."""
+        assert self.method.view_means is not None, "the method is a function of means over the views"
+        self.check(preds)
+        return self.method.view_means(preds, predict_from=self.predict_from, top_k=self.top_k, **self.options)
+
+    def check_running(self) -> None:
+        """Raise an error unless the confidence can be computed look by look."""
+        if not self.method.is_mean_over_views:
+            known = ", ".join(repr(name) for name in METHODS if METHODS[name].is_mean_over_views)
+            raise ConfidenceError(
+                f"method {self.name!r} is not a mean over views, so it cannot be computed look by look; use one of: "
+                f"{known}."
+            )
+        if self.options.get("views") is not None:
+            raise ConfidenceError(
+                f"option 'views' of method {self.name!r} fixes the views, so it cannot be computed look by look; "
+                "select the views of the predictions instead."
+            )
+
+    def check(self, preds: Predictions) -> None:
+        """Raise an error unless the predictions and the options have what the method needs."""
+        if self.top_k > 1:
+            check_top_k(self.top_k, preds.n_classes)
+        for need in self.method.needs:
+            is_met, missing = NEEDS[need]
+            if not is_met(preds, self.options):
+                raise ConfidenceError(f"method {self.method.form!r} needs {missing}.")
+
+    def _accumulate(self, preds: Predictions) -> Float64Array:
+        """Return the confidence after each number of views, of classes that do not depend on it. float64 [N, V]"""
+        confidences = np.empty((preds.n_images, preds.n_views))
+        counts = np.arange(1, preds.n_views + 1)
+        for rows, values, combine in self.iter_view_means(preds):
+            # Added up one view after another, so that further views do not change the last bit of what was known.
+            confidences[rows] = combine(values.mean(axis=2).cumsum(axis=2) / counts)
+        return confidences
+
+
+EMBEDDINGS = ("embeddings", "train_embeddings", "train_labels")
+NEEDS: Mapping[Need, tuple[Callable[[Predictions, Mapping[str, Any]], bool], str]] = {
+    "logits": (lambda preds, _: has_logits(preds), "logits; collect from a classifier with output='logits'"),
+    "members": (
+        lambda preds, _: bool(preds.members),
+        "the members of an ensemble; collect from Ensemble([...]) or pass Predictions(members=...)",
+    ),
+    "two views": (lambda preds, _: preds.n_outputs > 1, "at least two views, got one; collect with more views"),
+    "passes": (
+        lambda _, options: options.get("passes") is not None,
+        "passes=; compute them with compute_mc_dropout_passes(classifier, images)",
+    ),
+    "embeddings": (
+        lambda _, options: all(options.get(name) is not None for name in EMBEDDINGS),
+        "embeddings=, train_embeddings= and train_labels=; compute them with "
+        "compute_embeddings(classifier, images, layer=...)",
+    ),
+}
+"""Whether predictions and options have what a method needs, and what is missing otherwise."""
 
 
 def _parse_value(text: str) -> int | float | bool | str:

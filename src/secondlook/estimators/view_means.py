@@ -9,29 +9,23 @@ from functools import partial
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray, is_number, sigmoid
+from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.fitting import describe_shortage
+from secondlook.estimators.methods import Combine, ViewMeans, method
 from secondlook.estimators.probability_mass import iter_member_blocks, list_members, predicted_classes
 from secondlook.predictions import PredictFrom, Predictions
 
-LOGIT_FLOOR = float(np.finfo(np.float64).tiny)
-STORED_FLOOR = 1e-45
-"""What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
-
-So that the logarithm is finite, and two outputs that differ only below their precision have the same confidence.
-"""
-
 WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
 """The numbers of `learned`: the constant, and the weight of each feature."""
-MIN_IMAGES, MIN_PER_OUTCOME = 200, 20
-"""What `learned` is fitted to at least: images, and errors and correct predictions among them."""
 INVERSE_REGULARIZATION = 0.1
+
+Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
+"""From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
 
 
 def _iter_blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Iterator[ViewMeans]:
-    for rows, values in _iter_statistics(preds, predict_from, top_k, _compute_margins):
-        yield ViewMeans(rows, values, _combine_blend)
+    return _iter_statistics(preds, predict_from, top_k, _compute_margins, _combine_blend)
 
 
 def _combine_blend(means: Float64Array) -> Float64Array:
@@ -58,20 +52,20 @@ def _iter_learned(
     preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None
 ) -> Iterator[ViewMeans]:
     combine = partial(_combine_learned, weights=_check_weights(weights))
-    for rows, values in _iter_learned_statistics(preds, predict_from, top_k):
-        yield ViewMeans(rows, values, combine)
+    return _iter_learned_statistics(preds, predict_from, top_k, combine)
 
 
 def _iter_learned_statistics(
-    preds: Predictions, predict_from: PredictFrom, top_k: int
-) -> Iterator[tuple[slice, Float64Array]]:
+    preds: Predictions, predict_from: PredictFrom, top_k: int, combine: Combine
+) -> Iterator[ViewMeans]:
     """Yield blocks of images and what `learned` averages, [6, n, members, V].
 
     The last is the log-odds on the image itself, the same in all views: whichever of them are drawn, so is its mean.
     """
-    for rows, values in _iter_statistics(preds, predict_from, top_k, _compute_all_statistics):
+    for rows, values, _ in _iter_statistics(preds, predict_from, top_k, _compute_all_statistics, combine):
         own, other = values[:2, :, :, :1].mean(axis=2, keepdims=True)
-        yield rows, np.concatenate([values, np.broadcast_to(np.log(own / other), values.shape[1:])[None]])
+        image_log_odds = np.broadcast_to(np.log(own / other), values.shape[1:])
+        yield ViewMeans(rows, np.concatenate([values, image_log_odds[None]]), combine)
 
 
 def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Array:
@@ -83,9 +77,9 @@ def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Ar
     return sigmoid(total)
 
 
-def _compute_features(means: Float64Array) -> list[Float64Array]:
-    """Return the features of `learned`, in the order of `WEIGHTS`. [6, n, B] -> 5 x [n, B]"""
-    return [np.log(means[0] / means[1]), *means[2:]]
+def _compute_features(means: Float64Array) -> Float64Array:
+    """Return the features of `learned`, in the order of `WEIGHTS`. [6, n, B] -> [5, n, B]"""
+    return np.stack([np.log(means[0] / means[1]), *means[2:]])
 
 
 def fit_weights(
@@ -105,8 +99,8 @@ def fit_weights(
     if shortage:
         raise ConfidenceError(shortage)
     features = np.empty((preds.n_images, len(WEIGHTS) - 1))
-    for rows, values in _iter_learned_statistics(preds, predict_from, top_k):
-        features[rows] = np.stack(_compute_features(_average_outputs(values)), axis=1)[:, :, 0]
+    for rows, values, combine in _iter_learned_statistics(preds, predict_from, top_k, _compute_features):
+        features[rows] = combine(_average_outputs(values))[:, :, 0].T
     scaler = StandardScaler().fit(features)
     regression = LogisticRegression(C=INVERSE_REGULARIZATION, tol=1e-8, max_iter=10_000)
     regression.fit(scaler.transform(features), preds.correct(predict_from=predict_from, top_k=top_k))
@@ -124,60 +118,33 @@ def fit_weights(
     fitted=WEIGHTS,
     fit=fit_weights,
 )
-def learned(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    intercept: float | None = None,
-    log_odds: float | None = None,
-    log_margin: float | None = None,
-    margin: float | None = None,
-    logit_norm: float | None = None,
-    image_log_odds: float | None = None,
-) -> Float64Array:
+def learned(preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None) -> Float64Array:
     """Return sigmoid(intercept + sum of weight * feature); `fit_method` fits the weights. [N]
 
     The features are log(s / (1 - s)) of MSR(D), and the means over views of log s_c - log s_next, of s_c - s_next and
     of the centered log s_c over the 2-norm of all, where s_next is the largest output of another class; and the
     log-odds of c on the image itself. For k > 1 s_c is the sum over the k predicted classes.
     """
-    weights = (intercept, log_odds, log_margin, margin, logit_norm, image_log_odds)
-    named = dict(zip(WEIGHTS, weights, strict=True))
-    return _average(preds.n_images, _iter_learned(preds, predict_from=predict_from, top_k=top_k, **named))
-
-
-def describe_shortage(preds: Predictions, predict_from: PredictFrom, top_k: int) -> str | None:
-    """Return why `learned` cannot be fitted to these images, or None."""
-    needed = (
-        f"method 'learned' is fitted to at least {MIN_IMAGES} labeled images with {MIN_PER_OUTCOME} errors and "
-        f"{MIN_PER_OUTCOME} correct predictions"
-    )
-    if not preds.has_labels:
-        return f"{needed}, got none with a label; pass labeled predictions, or use 'blend'."
-    n_correct = int(preds.correct(predict_from=predict_from, top_k=top_k).sum())
-    n_errors = preds.n_images - n_correct
-    if preds.n_images >= MIN_IMAGES and min(n_errors, n_correct) >= MIN_PER_OUTCOME:
-        return None
-    return f"{needed}, got {preds.n_images} images with {n_errors} errors; pass more, or use 'blend'."
-
-
-Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
-"""From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
+    return _average(preds.n_images, _iter_learned(preds, predict_from=predict_from, top_k=top_k, **weights))
 
 
 def _iter_statistics(
-    preds: Predictions, predict_from: PredictFrom, top_k: int, compute: Statistics
-) -> Iterator[tuple[slice, Float64Array]]:
+    preds: Predictions,
+    predict_from: PredictFrom,
+    top_k: int,
+    compute: Statistics,
+    combine: Combine,
+) -> Iterator[ViewMeans]:
     """Yield blocks of images and the statistics of each of their outputs, float64 [S, n, members, V].
 
     The first two are the mass of the predicted classes and that of all others.
     """
     classes = predicted_classes(preds, predict_from, top_k)
-    floors = [LOGIT_FLOOR if member.has_logits else STORED_FLOOR for member in list_members(preds)]
+    floors = [PROBABILITY_FLOORS["logits" if one.has_logits else "probabilities"] for one in list_members(preds)]
     for rows, blocks in iter_member_blocks(preds):
         pairs = zip(blocks, floors, strict=True)
-        yield rows, np.stack([compute(block, classes[rows], floor) for block, floor in pairs], axis=2)
+        values = np.stack([compute(block, classes[rows], floor) for block, floor in pairs], axis=2)
+        yield ViewMeans(rows, values, combine)
 
 
 def _compute_margins(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:

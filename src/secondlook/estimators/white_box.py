@@ -58,8 +58,11 @@ def distance(
         raise ConfidenceError(
             f"neighbors is {neighbors}; expected 1 to {len(train)}, the number of training embeddings."
         )
-    distances, nearest = _find_nearest(own, train, neighbors)
-    return compute_density_score(distances, labels[nearest], predicted_classes(preds, predict_from, top_k))
+    from sklearn.neighbors import NearestNeighbors
+
+    distances, nearest = NearestNeighbors(n_neighbors=neighbors, algorithm="brute").fit(train).kneighbors(own)
+    classes = predicted_classes(preds, predict_from, top_k)
+    return compute_density_score(distances.astype(np.float64), labels[nearest], classes)
 
 
 def compute_density_score(distances: Float64Array, labels: IntArray, classes: IntArray) -> Float64Array:
@@ -82,7 +85,13 @@ def compute_embeddings(classifier: object, images: Array, *, layer: str, batch_s
     def append_output(_: object, __: object, output: "torch.Tensor") -> None:
         outputs.append(output.detach().flatten(start_dim=1).float().cpu().numpy())
 
-    hook = _find_layer(torch_classifier.module, layer).register_forward_hook(append_output)
+    layers = {name: found for name, found in torch_classifier.module.named_modules() if name}
+    if layer not in layers:
+        raise ConfidenceError(
+            f"{type(torch_classifier.module).__name__} has no layer {layer!r}; known layers: {', '.join(layers)}."
+            f"{did_you_mean(layer, layers)}"
+        )
+    hook = layers[layer].register_forward_hook(append_output)
     try:
         probabilities = _run_in_batches(torch_classifier.probabilities, images, batch_size)
     finally:
@@ -113,7 +122,13 @@ def mc_dropout(
 
     For k > 1 s_c is the sum over the k predicted classes.
     """
-    outputs = _check_passes(passes, preds)
+    outputs = np.asarray(passes)
+    if outputs.ndim != 3 or outputs.shape[0] < 2 or outputs.shape[1:] != (preds.n_images, preds.n_classes):
+        raise ConfidenceError(
+            f"passes has shape {list(outputs.shape)}; expected [at least 2 passes, {preds.n_images} images, "
+            f"{preds.n_classes} classes], as returned by compute_mc_dropout_passes."
+        )
+    check_output_values(outputs.swapaxes(0, 1), "probabilities", [f"pass {number}" for number in range(len(outputs))])
     if statistic not in ("variance", "mean"):
         raise ConfidenceError(f"statistic is {statistic!r}; expected 'variance' or 'mean'.")
     classes = predicted_classes(preds, predict_from, top_k)
@@ -157,17 +172,13 @@ def _activate_dropout(module: "torch.nn.Module") -> Iterator[None]:
         )
     with contextlib.ExitStack() as hooks:
         for layer in layers:
-            hooks.callback(layer.register_forward_pre_hook(_enable_training).remove)
-            hooks.callback(layer.register_forward_hook(_disable_training).remove)
+            hooks.callback(layer.register_forward_pre_hook(lambda one, *_: _set_training(one, True)).remove)
+            hooks.callback(layer.register_forward_hook(lambda one, *_: _set_training(one, False)).remove)
         yield
 
 
-def _enable_training(layer: "torch.nn.Module", _: object) -> None:
-    layer.training = True
-
-
-def _disable_training(layer: "torch.nn.Module", _: object, __: object) -> None:
-    layer.training = False
+def _set_training(layer: "torch.nn.Module", training: bool) -> None:
+    layer.training = training
 
 
 def _load_torch_classifier(classifier: object) -> "TorchClassifier":
@@ -193,26 +204,6 @@ def _run_in_batches(compute: Callable[[Array], Float32Array], images: Array, bat
     return np.concatenate([compute(images[start : start + batch_size]) for start in range(0, len(images), batch_size)])
 
 
-def _find_layer(module: "torch.nn.Module", name: str) -> "torch.nn.Module":
-    layers: dict[str, torch.nn.Module] = dict(module.named_modules())
-    if not name or name not in layers:
-        known = ", ".join(filter(None, layers))
-        raise ConfidenceError(
-            f"{type(module).__name__} has no layer {name!r}; known layers: {known}."
-            f"{did_you_mean(name, filter(None, layers))}"
-        )
-    return layers[name]
-
-
-def _find_nearest(own: Array, train: Array, neighbors: int) -> tuple[Float64Array, IntArray]:
-    """Return the distances to the nearest training embeddings and their positions. [N, J] each"""
-    from sklearn.neighbors import NearestNeighbors
-
-    search = NearestNeighbors(n_neighbors=neighbors, algorithm="brute").fit(train)
-    distances, nearest = search.kneighbors(own)
-    return distances.astype(np.float64), nearest
-
-
 def _check_embeddings(values: Array | None, name: str, n_images: int | None) -> Float64Array:
     array = np.asarray(values)
     if array.ndim != 2 or array.dtype.kind != "f" or (n_images is not None and len(array) != n_images):
@@ -222,15 +213,3 @@ def _check_embeddings(values: Array | None, name: str, n_images: int | None) -> 
         row = np.argwhere(~np.isfinite(array))[0][0]
         raise ConfidenceError(f"{name} holds NaN or infinite values, first in row {row}; expected finite numbers.")
     return array.astype(np.float64)
-
-
-def _check_passes(passes: Array | None, preds: Predictions) -> Array:
-    outputs = np.asarray(passes)
-    if outputs.ndim != 3 or outputs.shape[0] < 2 or outputs.shape[1:] != (preds.n_images, preds.n_classes):
-        raise ConfidenceError(
-            f"passes has shape {list(outputs.shape)}; expected [at least 2 passes, {preds.n_images} images, "
-            f"{preds.n_classes} classes], as returned by compute_mc_dropout_passes."
-        )
-    names = [f"pass {number}" for number in range(len(outputs))]
-    check_output_values(outputs.swapaxes(0, 1), "probabilities", names)
-    return outputs

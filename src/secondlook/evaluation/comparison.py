@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self, get_args
 import numpy as np
 from pydantic import Field
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, MetricError, Repair
-from secondlook.estimators import choose_positions, find_method, fit_methods, needs_fitting
+from secondlook.estimators import find_method, fit_methods, needs_fitting, tuning_positions
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateTable,
@@ -18,7 +18,6 @@ from secondlook.evaluation.estimates import (
     estimate_metrics,
 )
 from secondlook.evaluation.groups import ALL_IMAGES
-from secondlook.metrics import NamedConfidences
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions
 from secondlook.tables import describe_prediction, format_image_share, format_value
 
@@ -43,7 +42,7 @@ class Comparison(EstimateTable):
     @classmethod
     def from_confidences(
         cls,
-        entries: NamedConfidences,
+        entries: Mapping[str, tuple[BoolArray, Float64Array]],
         metrics: Iterable[str],
         *,
         scores: Collection[str] = (),
@@ -126,7 +125,7 @@ def compare(
     first = next(iter(paired.values()))
     tuning = _find_tuning(first, predictions.values())
     if not len(tuning) and any(map(needs_fitting, methods)):
-        tuning = choose_positions(first)
+        tuning = tuning_positions(first.n_images)
     entries, scores = {}, []
     for name, shared in paired.items():
         fitted = fit_methods(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from secondlook.arrays import is_number, is_whole_number
+from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import MetricError
 from secondlook.files import Count, PositiveCount
 from secondlook.metrics import (
     BoundMetric,
     Interval,
-    NamedConfidences,
     Ranking,
     parse_metrics,
     percentile_interval,
@@ -102,7 +101,7 @@ def check_resampling(level: float, resamples: int, seed: int) -> None:
 
 
 def estimate_metrics(
-    groups: Mapping[str, NamedConfidences],
+    groups: Mapping[str, Mapping[str, tuple[BoolArray, Float64Array]]],
     metrics: Iterable[str],
     *,
     baseline: str,

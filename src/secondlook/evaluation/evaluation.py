@@ -23,7 +23,6 @@ from secondlook.estimators import (
     fit_methods,
     other_class_mass,
     plurality_confidence,
-    predicted_classes,
 )
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
@@ -42,7 +41,7 @@ from secondlook.evaluation.groups import (
     select_groups,
 )
 from secondlook.files import Count, PositiveCount, describe_invalid
-from secondlook.metrics import check_confidence
+from secondlook.metrics import rank
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions, concatenate
 from secondlook.registry import did_you_mean
 from secondlook.tables import arrow_table, describe_prediction, format_image_share
@@ -204,7 +203,7 @@ class ImageStatistics:
         columns: dict[str, Array] = {LABEL: preds.labels} if preds.has_labels else {}
         with preds.show_progress("confidences", len(fitted.options) + 1 + len(compared), enabled=progress) as watched:
             for one in predicted_from:
-                columns[f"{PREDICTED}{one}"] = predicted_classes(watched, one, fitted.top_k)
+                columns[f"{PREDICTED}{one}"] = watched.predicted(one, fitted.top_k).reshape(-1, fitted.top_k)
             for text in fitted.options:
                 if text not in ranked:
                     columns[f"{CONFIDENCE}{text}"] = fitted.compute(watched, text)
@@ -442,7 +441,7 @@ def _check_own(
             raise MetricError(
                 f"method {name!r} has {len(values)} values for {n_images} images; expected one per image."
             )
-        check_confidence(np.ones(len(values), dtype=np.bool_), values)
+        rank(np.ones(len(values), dtype=np.bool_), values)
     return checked
 
 

@@ -1,26 +1,16 @@
 """Metrics: how good a confidence is, as numbers and curves of `correct` (bool [N]) and `confidence` (float [N])."""
 
-from secondlook.metrics.calibration import ReliabilityCurve, brier, ece, nll, reliability, reliability_of_ranking
-from secondlook.metrics.error_detection import (
-    PrecisionRecallCurve,
-    RocCurve,
-    accuracy,
-    aupr,
-    auroc,
-    precision_recall,
-    roc,
-)
-from secondlook.metrics.histogram import Histogram, confidence_histogram
-from secondlook.metrics.intervals import (
+from secondlook.metrics.calibration import Histogram, brier, confidence_histogram, ece, nll, reliability
+from secondlook.metrics.error_detection import accuracy, aupr, auroc, precision_recall, roc
+from secondlook.metrics.ranking import (
     Interval,
-    NamedConfidences,
-    SortedImages,
-    image_resampling_counts,
+    Ranking,
+    ReliabilityCurve,
     percentile_interval,
+    rank,
     resample_metrics,
 )
-from secondlook.metrics.ranking import Ranking, check_confidence, rank
-from secondlook.metrics.registry import METRICS, BoundMetric, Metric, metric, parse_metric, parse_metrics
+from secondlook.metrics.registry import METRICS, BoundMetric, metric, parse_metric, parse_metrics
 from secondlook.metrics.selective_risk import (
     RiskCurve,
     aorc,
@@ -31,7 +21,6 @@ from secondlook.metrics.selective_risk import (
     coverage_at,
     eaurc,
     eaurc_joint,
-    joint_risk_coverage,
     risk_at,
     risk_coverage,
 )
@@ -41,14 +30,9 @@ __all__ = [
     "BoundMetric",
     "Histogram",
     "Interval",
-    "Metric",
-    "NamedConfidences",
-    "PrecisionRecallCurve",
     "Ranking",
     "ReliabilityCurve",
     "RiskCurve",
-    "RocCurve",
-    "SortedImages",
     "accuracy",
     "aorc",
     "aorc_joint",
@@ -57,15 +41,12 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
-    "check_confidence",
     "confidence_histogram",
     "count_for_coverage",
     "coverage_at",
     "eaurc",
     "eaurc_joint",
     "ece",
-    "image_resampling_counts",
-    "joint_risk_coverage",
     "metric",
     "nll",
     "parse_metric",
@@ -74,7 +55,6 @@ __all__ = [
     "precision_recall",
     "rank",
     "reliability",
-    "reliability_of_ranking",
     "resample_metrics",
     "risk_at",
     "risk_coverage",

@@ -14,39 +14,40 @@ from secondlook.metrics.ranking import Ranking, harmonic_sums, rank
 from secondlook.metrics.registry import metric
 
 
-def _accuracy(ranking: Ranking) -> float:
+@metric("accuracy", better="higher", summary="fraction of correct predictions")
+def accuracy(ranking: Ranking) -> float:
+    """Compute the fraction of correct predictions, whatever the confidence: n_correct / N."""
     return ranking.n_correct / ranking.n_images
 
 
-@metric("accuracy", better="higher", ranked=_accuracy, summary="fraction of correct predictions")
-def accuracy(correct: ArrayLike, confidence: ArrayLike) -> float:
-    """Compute the fraction of correct predictions, whatever the confidence: n_correct / N."""
-    return _accuracy(rank(correct, confidence))
-
-
-def _auroc(ranking: Ranking) -> float:
-    ranking.check_both_outcomes("auroc")
-    return _count_twice_ordered_pairs(ranking) / (2 * ranking.n_errors * ranking.n_correct)
-
-
-@metric(
-    "auroc",
-    better="higher",
-    ranked=_auroc,
-    summary="probability that a correct prediction has a higher confidence than an error",
-)
-def auroc(correct: ArrayLike, confidence: ArrayLike) -> float:
+@metric("auroc", better="higher", summary="probability that a correct prediction has a higher confidence than an error")
+def auroc(ranking: Ranking) -> float:
     """Compute the area under the ROC curve of error detection; 0.5 for random confidences, 1 for a perfect order.
 
     The probability that a random correct prediction has a higher confidence than a random error, over all pairs of the
     two: (ordered pairs + tied pairs / 2) / (n_correct * n_errors). Pairs are counted in integers and divided once, so
     the value is exact. Raises `MetricError` if all predictions are correct or all are wrong.
     """
-    return _auroc(rank(correct, confidence))
+    ranking.check_outcomes("auroc")
+    return _count_twice_ordered_pairs(ranking) / (2 * ranking.n_errors * ranking.n_correct)
 
 
-def _aupr(ranking: Ranking, *, ties: Literal["expected", "threshold"] = "expected") -> float:
-    ranking.check_any_error("aupr")
+@metric("aupr", better="higher", summary="average precision of error detection, in ascending order of confidence")
+def aupr(ranking: Ranking, *, ties: Literal["expected", "threshold"] = "expected") -> float:
+    """Compute the average precision with errors as positives, in ascending order of confidence.
+
+    The mean over all errors of the precision at that error: errors found so far / images flagged so far. Raises
+    `MetricError` if all predictions are correct.
+
+    Parameters
+    ----------
+    correct, confidence
+        bool [N] and float [N].
+    ties
+        'expected' is the expected value over random orders of equal confidences; 'threshold' flags equal confidences
+        at once, as scikit-learn does. Without ties the two are equal.
+    """
+    ranking.check_outcomes("aupr", needs_correct=False)
     if ties not in ("expected", "threshold"):
         raise MetricError(f"aupr got ties={ties!r}, expected 'expected' or 'threshold'.")
     # Only ties with errors contribute. In ascending order of confidence, what is accepted last is flagged first.
@@ -64,29 +65,6 @@ def _aupr(ranking: Ranking, *, ties: Literal["expected", "threshold"] = "expecte
     return float(np.sum(contributions) / ranking.n_errors)
 
 
-@metric(
-    "aupr",
-    better="higher",
-    ranked=_aupr,
-    summary="average precision of error detection, in ascending order of confidence",
-)
-def aupr(correct: ArrayLike, confidence: ArrayLike, *, ties: Literal["expected", "threshold"] = "expected") -> float:
-    """Compute the average precision with errors as positives, in ascending order of confidence.
-
-    The mean over all errors of the precision at that error: errors found so far / images flagged so far. Raises
-    `MetricError` if all predictions are correct.
-
-    Parameters
-    ----------
-    correct, confidence
-        bool [N] and float [N].
-    ties
-        'expected' is the expected value over random orders of equal confidences; 'threshold' flags equal confidences
-        at once, as scikit-learn does. Without ties the two are equal.
-    """
-    return _aupr(rank(correct, confidence), ties=ties)
-
-
 @dataclass(frozen=True, eq=False)
 class RocCurve:
     """ROC curve of error detection: one point that flags no image, then one per distinct confidence, ascending."""
@@ -102,7 +80,7 @@ class RocCurve:
 def roc(correct: ArrayLike, confidence: ArrayLike) -> RocCurve:
     """Return the ROC curve of error detection. bool [N], float [N] -> T + 1 points for T distinct confidences"""
     ranking = rank(correct, confidence)
-    ranking.check_both_outcomes("roc")
+    ranking.check_outcomes("roc")
     errors = np.cumsum(np.concatenate(([0], ranking.tie_errors[::-1])))
     flagged = np.cumsum(np.concatenate(([0], ranking.tie_sizes[::-1])))
     thresholds = np.concatenate(([-np.inf], ranking.confidences[::-1]))
@@ -122,7 +100,7 @@ class PrecisionRecallCurve:
 def precision_recall(correct: ArrayLike, confidence: ArrayLike) -> PrecisionRecallCurve:
     """Return precision and recall of error detection. bool [N], float [N] -> T points for T distinct confidences"""
     ranking = rank(correct, confidence)
-    ranking.check_any_error("precision_recall")
+    ranking.check_outcomes("precision_recall", needs_correct=False)
     errors, flagged = np.cumsum(ranking.tie_errors[::-1]), np.cumsum(ranking.tie_sizes[::-1])
     return PrecisionRecallCurve(errors / flagged, errors / ranking.n_errors, ranking.confidences[::-1])
 

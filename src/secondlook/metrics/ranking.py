@@ -1,5 +1,6 @@
-"""`Ranking`: images sorted by confidence once, the common input of all metrics."""
+"""`Ranking`: images sorted by confidence once, the common input of all metrics; and metrics of resampled images."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +9,21 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.errors import MetricError
+from secondlook.progress import Advance, ignore_progress
+
+MIN_DEFINED = 0.9
+"""Fraction of resamplings with a defined metric that an interval requires; with one error, a third have none."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityCurve:
+    """Accuracy against confidence in bins of equal width; empty bins are omitted."""
+
+    confidence: Float64Array
+    """Mean confidence in the bin."""
+    accuracy: Float64Array
+    images: IntArray
+    """Number of images in the bin."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,20 +90,25 @@ class Ranking:
         position_in_tie = np.arange(1, self.n_images + 1) - (self.accepted - sizes)[tie]
         return (self.errors - errors)[tie] + position_in_tie * errors[tie] / sizes[tie]
 
-    def check_both_outcomes(self, name: str) -> None:
-        """Raise `MetricError` if all predictions are correct or all are wrong, where metric `name` is undefined."""
-        if self.n_errors == 0 or self.n_correct == 0:
-            outcome = "correct" if self.n_errors == 0 else "wrong"
-            raise MetricError(
-                f"{name} is undefined: all {self.n_images} predictions are {outcome}; "
-                "expected at least one correct and one wrong prediction."
-            )
+    def reliability(self, bins: int = 15) -> ReliabilityCurve:
+        """Return accuracy against mean confidence. A bin includes its upper edge; the first also includes 0."""
+        if bins < 1:
+            raise MetricError(f"reliability got bins={bins}, expected at least 1.")
+        self.check_probabilities("calibration")
+        bin_of = np.searchsorted(np.arange(1, bins) / bins, self.confidences)
+        images, errors = (np.bincount(bin_of, counts, bins) for counts in (self.tie_sizes, self.tie_errors))
+        confidence_sums = np.bincount(bin_of, self.tie_sizes * self.confidences, bins)
+        filled = images > 0
+        accuracy = 1 - errors[filled] / images[filled]
+        return ReliabilityCurve(confidence_sums[filled] / images[filled], accuracy, images[filled].astype(np.int64))
 
-    def check_any_error(self, name: str) -> None:
-        """Raise `MetricError` if all predictions are correct, where metric `name` is undefined."""
-        if self.n_errors == 0:
+    def check_outcomes(self, name: str, *, needs_correct: bool = True) -> None:
+        """Raise `MetricError` if no prediction is wrong, or correct if needed, where metric `name` is undefined."""
+        if self.n_errors == 0 or (needs_correct and self.n_correct == 0):
+            outcome = "correct" if self.n_errors == 0 else "wrong"
+            needed = "one correct and one wrong prediction" if needs_correct else "one error"
             raise MetricError(
-                f"{name} is undefined: all {self.n_images} predictions are correct; expected at least one error."
+                f"{name} is undefined: all {self.n_images} predictions are {outcome}; expected at least {needed}."
             )
 
     def check_probabilities(self, name: str) -> None:
@@ -192,3 +213,69 @@ def _harmonic_remainder(x: Float64Array) -> Float64Array:
     """Return H(x - 1/2) - log(x) - Euler's constant, H being the harmonic numbers."""
     inverse = 1.0 / (x * x)
     return inverse * (1 / 24 - inverse * (7 / 960 - inverse * (31 / 8064)))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Percentile interval over resamplings of the images."""
+
+    low: float
+    high: float
+
+
+class SortedImages:
+    """Images sorted by confidence, to be ranked under the counts of any resampling."""
+
+    def __init__(self, correct: BoolArray, confidence: Float64Array) -> None:
+        self._order = np.argsort(-confidence, kind="stable")
+        descending = confidence[self._order]
+        self._is_error = ~correct[self._order]
+        is_last = np.append(descending[1:] != descending[:-1], True)
+        self._tie_ends = np.flatnonzero(is_last)
+        self._confidences = descending[self._tie_ends]
+
+    def ranking(self, counts: IntArray) -> Ranking:
+        """Return the ranking in which each image occurs as often as it is counted. int64 [N]"""
+        sorted_counts = counts[self._order]
+        accepted = np.cumsum(sorted_counts)[self._tie_ends]
+        errors = np.cumsum(sorted_counts * self._is_error)[self._tie_ends]
+        drawn = count_increments(accepted) > 0
+        return Ranking(self._confidences[drawn], accepted[drawn], errors[drawn])
+
+
+def resample_metrics(
+    confidences: Mapping[str, tuple[BoolArray, Float64Array]],
+    compute: Callable[[str, Ranking], Sequence[float] | Float64Array],
+    resamples: int,
+    seed: int,
+    advance: Advance = ignore_progress,
+) -> dict[str, Float64Array]:
+    """Return `compute(name, ranking)` for each name on each resampling of the images. float64 [R, M] each
+
+    `confidences` are `correct` (bool [N]) and `confidence` (float64 [N]) by name, of the same N images. All names share
+    the same resamplings, so that their differences are paired.
+    """
+    images = {name: SortedImages(*pair) for name, pair in confidences.items()}
+    values: dict[str, list[Sequence[float] | Float64Array]] = {name: [] for name in confidences}
+    n_images = len(next(iter(confidences.values()))[0])
+    for counts in image_resampling_counts(n_images, resamples, seed):
+        for name, sorted_images in images.items():
+            values[name].append(compute(name, sorted_images.ranking(counts)))
+        advance(1)
+    return {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
+
+
+def image_resampling_counts(n_images: int, resamples: int, seed: int) -> Iterator[IntArray]:
+    """Yield how often each image is drawn when N are drawn with replacement. int64 [N] each"""
+    rng = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield np.bincount(rng.integers(n_images, size=n_images), minlength=n_images)
+
+
+def percentile_interval(values: Float64Array, level: float) -> Interval | None:
+    """Return the central interval of the values on all resamplings, or None if too few are defined (not NaN). [R]"""
+    defined = values[~np.isnan(values)]
+    if len(defined) == 0 or len(defined) < MIN_DEFINED * len(values):
+        return None
+    low, high = np.quantile(defined, ((1 - level) / 2, (1 + level) / 2))
+    return Interval(float(low), float(high))

@@ -1,9 +1,13 @@
 """`METRICS`: the registry of metrics, and how texts such as 'auroc' or 'risk_at:0.8' are parsed."""
 
+from __future__ import annotations  # help() then shows 'ArrayLike' instead of a long union
+
+import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Concatenate, Literal, ParamSpec, Protocol
 
 from numpy.typing import ArrayLike
 
@@ -11,7 +15,7 @@ from secondlook.errors import MetricError
 from secondlook.metrics.ranking import Ranking, rank
 from secondlook.registry import Registry
 
-MetricFunction = TypeVar("MetricFunction", bound=Callable[..., float])
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -44,19 +48,32 @@ METRICS: Registry[Metric] = Registry("metric", MetricError)
 """All metrics by name."""
 
 
+class MetricFunction(Protocol[P]):
+    """A metric as a function of bool [N] and float [N]."""
+
+    def __call__(self, correct: ArrayLike, confidence: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> float:
+        """Return the metric for images in any order."""
+
+
 def metric(
     name: str,
     *,
     summary: str,
     better: Literal["higher", "lower"],
-    ranked: Callable[..., float],
     bounds: tuple[float, float] = (0.0, 1.0),
     reads: Literal["order", "values"] = "order",
     parameter: str | None = None,
-) -> Callable[[MetricFunction], MetricFunction]:
-    """Register the decorated function of `correct` and `confidence` as a metric."""
+) -> Callable[[Callable[Concatenate[Ranking, P], float]], MetricFunction[P]]:
+    """Register the decorated function of a `Ranking` as a metric, and make it a function of correct and confidence."""
 
-    def register(function: MetricFunction) -> MetricFunction:
+    def register(ranked: Callable[Concatenate[Ranking, P], float]) -> MetricFunction[P]:
+        def function(correct: ArrayLike, confidence: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> float:
+            return ranked(rank(correct, confidence), *args, **kwargs)
+
+        signature = inspect.signature(function)
+        images, options = list(signature.parameters.values())[:2], inspect.signature(ranked).parameters.values()
+        functools.update_wrapper(function, ranked)
+        vars(function)["__signature__"] = signature.replace(parameters=[*images, *list(options)[1:]])
         METRICS.add(Metric(name, summary, better, bounds, reads, parameter, function, ranked))
         return function
 
@@ -92,7 +109,16 @@ def parse_metric(text: str) -> BoundMetric:
         if colon:
             raise MetricError(f"metric {name!r} has no parameter, got {text!r}; write {name!r}.")
         return BoundMetric(text, record, ())
-    bound = BoundMetric(text, record, (_parse_number(argument, text, record),))
+    try:
+        number = float(argument)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise MetricError(
+            f"metric {text!r} needs a number as its {record.parameter}, got {argument!r}; "
+            f"write {record.form!r}, such as '{record.name}:0.8'."
+        )
+    bound = BoundMetric(text, record, (number,))
     bound.compute(_BOTH_OUTCOMES)  # raises if the parameter is out of range
     return bound
 
@@ -104,16 +130,3 @@ def parse_metrics(texts: str | Iterable[str]) -> tuple[BoundMetric, ...]:
         if one in parsed[:index]:
             raise MetricError(f"duplicate metric {one.text!r}; list each metric once.")
     return parsed
-
-
-def _parse_number(argument: str, text: str, record: Metric) -> float:
-    try:
-        number = float(argument)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise MetricError(
-            f"metric {text!r} needs a number as its {record.parameter}, got {argument!r}; "
-            f"write {record.form!r}, such as '{record.name}:0.8'."
-        )
-    return number

@@ -21,46 +21,41 @@ Order = Literal["given", "perfect", "worst"]
 """The given order of the images, or the best or worst possible one."""
 
 
-def _aurc(ranking: Ranking) -> float:
-    return ranking.mean_selective_risk
-
-
-@metric("aurc", better="lower", ranked=_aurc, summary="mean selective risk over all coverages")
-def aurc(correct: ArrayLike, confidence: ArrayLike) -> float:
+@metric("aurc", better="lower", summary="mean selective risk over all coverages")
+def aurc(ranking: Ranking) -> float:
     """Compute the area under the risk-coverage curve: (1/N) * sum over n of e(n) / n.
 
     e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
     """
-    return _aurc(rank(correct, confidence))
+    return ranking.mean_selective_risk
 
 
-def _eaurc(ranking: Ranking) -> float:
-    # The value of a perfect order may differ from zero by a rounding error of either sign.
-    return max(0.0, _aurc(ranking) - _aurc(ranking.perfect()))
-
-
-@metric("eaurc", better="lower", ranked=_eaurc, summary="AURC in excess of the perfect order (Geifman's E-AURC)")
-def eaurc(correct: ArrayLike, confidence: ArrayLike) -> float:
+@metric("eaurc", better="lower", summary="AURC in excess of the perfect order (Geifman's E-AURC)")
+def eaurc(ranking: Ranking) -> float:
     """Compute the excess AURC of Geifman et al.: `aurc` minus the `aurc` of the perfect order of the same images."""
-    return _eaurc(rank(correct, confidence))
+    # The value of a perfect order may differ from zero by a rounding error of either sign.
+    return max(0.0, ranking.mean_selective_risk - ranking.perfect().mean_selective_risk)
 
 
-def _aorc(ranking: Ranking) -> float:
-    ranking.check_both_outcomes("aorc")
-    worst, perfect = _aurc(ranking.worst()), _aurc(ranking.perfect())
-    return min(1.0, max(0.0, (worst - _aurc(ranking)) / (worst - perfect)))
-
-
-@metric("aorc", better="higher", ranked=_aorc, summary="AORC on selective risk, as defined in the text of the paper")
-def aorc(correct: ArrayLike, confidence: ArrayLike) -> float:
+@metric("aorc", better="higher", summary="AORC on selective risk, as defined in the text of the paper")
+def aorc(ranking: Ranking) -> float:
     """Compute AORC on selective risk: (worst - given) / (worst - perfect), each term an `aurc` of the same images.
 
     Raises `MetricError` if all predictions are correct or all are wrong.
     """
-    return _aorc(rank(correct, confidence))
+    ranking.check_outcomes("aorc")
+    worst, perfect = ranking.worst().mean_selective_risk, ranking.perfect().mean_selective_risk
+    return min(1.0, max(0.0, (worst - ranking.mean_selective_risk) / (worst - perfect)))
 
 
-def _risk_at(ranking: Ranking, coverage: float) -> float:
+@metric(
+    "risk_at", better="lower", parameter="coverage", summary="error rate among the most confident images at a coverage"
+)
+def risk_at(ranking: Ranking, coverage: float) -> float:
+    """Compute the selective risk at a coverage in (0, 1]: e(n) / n with n = ceil(coverage * N).
+
+    e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
+    """
     if not is_number(coverage) or not 0 < coverage <= 1:
         raise MetricError(f"risk_at got coverage {coverage!r}, expected a fraction in (0, 1] such as 0.8.")
     accepted = count_for_coverage(coverage, ranking.n_images)
@@ -70,22 +65,12 @@ def _risk_at(ranking: Ranking, coverage: float) -> float:
     return (int(ranking.errors[tie]) - errors + accepted_in_tie * errors / size) / accepted
 
 
-@metric(
-    "risk_at",
-    better="lower",
-    ranked=_risk_at,
-    parameter="coverage",
-    summary="error rate among the most confident images at a coverage",
-)
-def risk_at(correct: ArrayLike, confidence: ArrayLike, coverage: float) -> float:
-    """Compute the selective risk at a coverage in (0, 1]: e(n) / n with n = ceil(coverage * N).
+@metric("coverage_at", better="higher", parameter="risk", summary="largest coverage with at most this selective risk")
+def coverage_at(ranking: Ranking, risk: float) -> float:
+    """Compute the largest coverage n / N with a selective risk e(n) / n of at most `risk` in [0, 1]; 0 if none.
 
-    e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
+    This describes the given images and guarantees nothing about others; see `secondlook.certify`.
     """
-    return _risk_at(rank(correct, confidence), coverage)
-
-
-def _coverage_at(ranking: Ranking, risk: float) -> float:
     if not is_number(risk) or not 0 <= risk <= 1:
         raise MetricError(f"coverage_at got risk {risk!r}, expected an error rate in [0, 1] such as 0.01.")
     # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
@@ -100,71 +85,38 @@ def _coverage_at(ranking: Ranking, risk: float) -> float:
     return (accepted + int((risk * accepted - errors) / (growth - risk))) / ranking.n_images
 
 
-@metric(
-    "coverage_at",
-    better="higher",
-    ranked=_coverage_at,
-    parameter="risk",
-    summary="largest coverage with at most this selective risk",
-)
-def coverage_at(correct: ArrayLike, confidence: ArrayLike, risk: float) -> float:
-    """Compute the largest coverage n / N with a selective risk e(n) / n of at most `risk` in [0, 1]; 0 if none.
-
-    This describes the given images and guarantees nothing about others; see `secondlook.certify`.
-    """
-    return _coverage_at(rank(correct, confidence), risk)
-
-
-def _augrc(ranking: Ranking) -> float:
-    return (_compute_twice_joint_area(ranking) - ranking.n_errors) / (2 * ranking.n_images**2)
-
-
-@metric("augrc", better="lower", ranked=_augrc, bounds=(0.0, 0.5), summary="area under the joint risk-coverage curve")
-def augrc(correct: ArrayLike, confidence: ArrayLike) -> float:
+@metric("augrc", better="lower", bounds=(0.0, 0.5), summary="area under the joint risk-coverage curve")
+def augrc(ranking: Ranking) -> float:
     """Compute the area under the generalized (joint) risk-coverage curve e(n) / N, by trapezoids; exact in integers.
 
     With the error rate r = n_errors / N it equals r^2 / 2 + r * (1 - r) * (1 - auroc).
     """
-    return _augrc(rank(correct, confidence))
-
-
-def _eaurc_joint(ranking: Ranking) -> float:
-    excess = _compute_twice_joint_area(ranking) - _compute_twice_joint_area(ranking.perfect())
-    return excess / (2 * ranking.n_images**2)
+    return (_compute_twice_joint_area(ranking) - ranking.n_errors) / (2 * ranking.n_images**2)
 
 
 @metric(
     "eaurc_joint",
     better="lower",
-    ranked=_eaurc_joint,
     summary="joint-risk area in excess of the perfect order, as in the tables of the paper",
 )
-def eaurc_joint(correct: ArrayLike, confidence: ArrayLike) -> float:
+def eaurc_joint(ranking: Ranking) -> float:
     """Compute the area under the joint risk e(n) / N minus that of the perfect order.
 
     It equals (1 - auroc) * accuracy * (1 - accuracy).
     """
-    return _eaurc_joint(rank(correct, confidence))
+    excess = _compute_twice_joint_area(ranking) - _compute_twice_joint_area(ranking.perfect())
+    return excess / (2 * ranking.n_images**2)
 
 
-def _aorc_joint(ranking: Ranking) -> float:
-    ranking.check_both_outcomes("aorc_joint")
-    worst = _compute_twice_joint_area(ranking.worst())
-    return (worst - _compute_twice_joint_area(ranking)) / (worst - _compute_twice_joint_area(ranking.perfect()))
-
-
-@metric(
-    "aorc_joint",
-    better="higher",
-    ranked=_aorc_joint,
-    summary="AORC on joint risk, as in the tables of the paper; equals auroc",
-)
-def aorc_joint(correct: ArrayLike, confidence: ArrayLike) -> float:
+@metric("aorc_joint", better="higher", summary="AORC on joint risk, as in the tables of the paper; equals auroc")
+def aorc_joint(ranking: Ranking) -> float:
     """Compute AORC on joint risk: (worst - given) / (worst - perfect), each term an area under e(n) / N.
 
     It equals `auroc` exactly. Raises `MetricError` if all predictions are correct or all are wrong.
     """
-    return _aorc_joint(rank(correct, confidence))
+    ranking.check_outcomes("aorc_joint")
+    worst = _compute_twice_joint_area(ranking.worst())
+    return (worst - _compute_twice_joint_area(ranking)) / (worst - _compute_twice_joint_area(ranking.perfect()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,30 +127,26 @@ class RiskCurve:
     risk: Float64Array
 
 
-def risk_coverage(correct: ArrayLike, confidence: ArrayLike, *, order: Order = "given") -> RiskCurve:
-    """Return selective risk against coverage, or that of the perfect or worst order. bool [N], float [N] -> N points"""
-    ranking = _reorder(rank(correct, confidence), order)
-    accepted = np.arange(1, ranking.n_images + 1)
-    return RiskCurve(accepted / ranking.n_images, ranking.expected_errors() / accepted)
+def risk_coverage(
+    correct: ArrayLike, confidence: ArrayLike, *, order: Order = "given", joint: bool = False
+) -> RiskCurve:
+    """Return selective, or joint, risk against coverage. bool [N], float [N] -> N points
 
-
-def joint_risk_coverage(correct: ArrayLike, confidence: ArrayLike, *, order: Order = "given") -> RiskCurve:
-    """Return joint risk against coverage, or that of the perfect or worst order. bool [N], float [N] -> N points"""
-    ranking = _reorder(rank(correct, confidence), order)
+    `order` may also be the "perfect" or the "worst" order of the same images.
+    """
+    if order not in ("given", "perfect", "worst"):
+        raise MetricError(f"unknown order {order!r} of a risk curve; expected 'given', 'perfect' or 'worst'.")
+    ranking = rank(correct, confidence)
+    if order != "given":
+        ranking = ranking.perfect() if order == "perfect" else ranking.worst()
     accepted = np.arange(1, ranking.n_images + 1)
-    return RiskCurve(accepted / ranking.n_images, ranking.expected_errors() / ranking.n_images)
+    return RiskCurve(accepted / ranking.n_images, ranking.expected_errors() / (ranking.n_images if joint else accepted))
 
 
 def count_for_coverage(coverage: float, n_images: int) -> int:
     """Return the smallest number of images that reaches the coverage, at least 1."""
     # 0.07 * 100 is 7.000000000000001: a number that differs from an integer by rounding alone is that integer.
     return max(1, min(n_images, int(np.ceil(coverage * n_images * (1 - 1e-12)))))
-
-
-def _reorder(ranking: Ranking, order: Order) -> Ranking:
-    if order not in ("given", "perfect", "worst"):
-        raise MetricError(f"unknown order {order!r} of a risk curve; expected 'given', 'perfect' or 'worst'.")
-    return {"given": lambda: ranking, "perfect": ranking.perfect, "worst": ranking.worst}[order]()
 
 
 def _compute_twice_joint_area(ranking: Ranking) -> int:

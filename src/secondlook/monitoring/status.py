@@ -180,7 +180,7 @@ class MonitorStatus:
         names = ("alarm", "verdict", "next_step", "images", "accepted", "skipped", "coverage", "calibration_coverage")
         return {
             **{name: getattr(self, name) for name in names},
-            "guarantee": None if self.guarantee is None else asdict(self.guarantee),
+            "guarantee": None if self.guarantee is None else self.guarantee.model_dump(),
             "shift": {"raised": self.shift.raised, **asdict(self.shift)},
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "recent": None if self.recent is None else {"images": self.recent_images, **self.recent.to_dict()},

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from secondlook.arrays import PROBABILITY_FLOORS
 from secondlook.errors import ExportError
-from secondlook.estimators import LOGIT_FLOOR, NO_NORM, STORED_FLOOR, WEIGHTS, find_method, resolve_method
+from secondlook.estimators import METHODS, compile_method, find_method
 from secondlook.onnx_export.graph import Graph, Tensor, as_int64
 from secondlook.policies import Rule
 from secondlook.views import ViewSet, as_view_set_with_identity
@@ -130,10 +131,9 @@ def add_top_classes(graph: Graph, values: Tensor, top_k: int) -> Tensor:
 
 def add_confidence(outputs: LookOutputs) -> Tensor:
     """Add the confidence of the rule. -> float64 [n]"""
-    found, plain, options = resolve_method(outputs.rule.method, outputs.rule.options)
-    parameter = (plain.partition(":")[2],) if found.parameter else ()
-    values = CONFIDENCES[found.name](outputs, *parameter, **options)
-    return outputs.graph.op("Clip", values, 0.0, 1.0) if found.is_probability else values
+    compiled = compile_method(outputs.rule.method, outputs.rule.options)
+    values = CONFIDENCES[compiled.method.name](outputs, *compiled.parameter, **compiled.options)
+    return outputs.graph.op("Clip", values, 0.0, 1.0) if compiled.method.is_probability else values
 
 
 def check_method(rule: Rule) -> None:
@@ -142,7 +142,7 @@ def check_method(rule: Rule) -> None:
     if name not in CONFIDENCES:
         raise ExportError(f"method {rule.method!r} has no ONNX form; calibrate with one of: {', '.join(CONFIDENCES)}.")
     for option, value in rule.options.items():
-        if value == "fit" or option == "tune_on":
+        if value == "fit":
             raise ExportError(
                 f"option {option}={value!r} of method {rule.method!r} is fitted to labeled images, which a file does "
                 "not have; calibrate with a number."
@@ -241,9 +241,9 @@ def _add_mean_logit(outputs: LookOutputs, *, temperature: float | None = None) -
 
 
 def _add_logit_norm(
-    outputs: LookOutputs, *, on: str = "image", p: float | str = NO_NORM, temperature: float | None = None
+    outputs: LookOutputs, *, on: str = "image", p: float | str = "none", temperature: float | None = None
 ) -> Tensor:
-    if p == NO_NORM:
+    if p == "none":
         return outputs.sum_predicted(_mean_output(outputs, on, temperature))
     graph, exponent = outputs.graph, float(p)
     logits = _mean_logits(outputs, on)
@@ -283,7 +283,7 @@ def _list_statistics(outputs: LookOutputs) -> list[_Statistics]:
 
 def _list_floors(outputs: LookOutputs) -> list[float]:
     """Return what a probability of 0 counts as, for each member."""
-    return [STORED_FLOOR if logits is None else LOGIT_FLOOR for logits in outputs.logits]
+    return [PROBABILITY_FLOORS["probabilities" if logits is None else "logits"] for logits in outputs.logits]
 
 
 def _list_normalized(outputs: LookOutputs) -> list[Tensor]:
@@ -338,7 +338,7 @@ def _add_learned(outputs: LookOutputs, **weights: float) -> Tensor:
         "image_log_odds": graph.op("Log", own / other),
     }
     total = features["log_odds"] * float(weights["log_odds"]) + float(weights["intercept"])
-    for name in WEIGHTS[2:]:
+    for name in METHODS["learned"].fitted[2:]:
         total = total + features[name] * float(weights[name])
     return add_sigmoid(graph, total)
 

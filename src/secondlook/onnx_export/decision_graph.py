@@ -15,8 +15,9 @@ from secondlook.onnx_export.graph import Graph, Tensor, as_int64, describe_value
 from secondlook.onnx_export.networks import Network, embed_network
 from secondlook.onnx_export.preprocessing_graph import add_normalization
 from secondlook.onnx_export.view_graph import add_view
+from secondlook.operations import Frame
 from secondlook.policies import Rule, Schedule
-from secondlook.views import Frame, ViewSet
+from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
     import onnx

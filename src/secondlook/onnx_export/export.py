@@ -29,9 +29,10 @@ from secondlook.onnx_export.decision_graph import DecisionOutputs, DecisionPlan,
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, describe_value
 from secondlook.onnx_export.networks import Network, make_networks
 from secondlook.onnx_export.preprocessing_graph import ImageShape, add_fit, find_image_shape
+from secondlook.operations import Frame
 from secondlook.policies import POLICY_METADATA, Policy, check_threshold_transfers
 from secondlook.specs import short_name
-from secondlook.views import Frame, ViewSet
+from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
     import onnx

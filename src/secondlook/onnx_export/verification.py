@@ -27,11 +27,12 @@ from secondlook.onnx_export.verification_result import (
     DifferingImage,
     Verification,
 )
+from secondlook.operations import Blur, Filter, Frame, Warp
 from secondlook.policies import Policy, Rule
 from secondlook.predictions import BatchSize, Predictions, chunk_rows, find_first_image, read_ahead
 from secondlook.progress import progress_bar
-from secondlook.sources import Batch, OnError, Source, open_source, spread_images
-from secondlook.views import Blur, Filter, Frame, View, Warp, plan_operations
+from secondlook.sources import Batch, OnError, Source, open_source
+from secondlook.views import Blur, Filter, Frame, View, Warp
 
 BLOCK_IMAGES = 128
 """Largest number of images that are compared together."""
@@ -94,7 +95,7 @@ def verify_decider(
     resolved = open_policy_classifier(policy, loaded, classifier, allow_mismatch=file.record.mismatch is not None)
     library = Decider(loaded, resolved.on_device(device))
     source = open_source(data, on_error=on_error).without_labels()
-    source = source if limit is None else spread_images(source, limit)
+    source = source if limit is None else source.spread(limit)
     comparison = _Comparison(library.rule, tolerance, _interpolates(loaded))
     with (
         progress_bar("comparing", len(source), "images", enabled=progress) as advance,
@@ -122,7 +123,7 @@ def _interpolates(policy: Policy) -> bool:
     if preprocessing.resize is not None and preprocessing.interpolation != "nearest":
         return True
     frame = Frame(*(preprocessing.input_size or (64, 64)), 3)
-    operations = (one for view in policy.views for one in plan_operations(View.parse(view), frame))
+    operations = (one for view in policy.views for one in View.parse(view).plan(frame))
     return any(isinstance(one, Warp | Blur | Filter) for one in operations)
 
 

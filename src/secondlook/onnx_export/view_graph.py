@@ -11,7 +11,7 @@ import numpy as np
 from secondlook.errors import ExportError
 from secondlook.onnx_export.conversion import describe_failures
 from secondlook.onnx_export.graph import Graph, Tensor, as_int64, describe_value
-from secondlook.views import (
+from secondlook.operations import (
     Axis,
     Blur,
     Border,
@@ -22,17 +22,15 @@ from secondlook.views import (
     Operation,
     Reorder,
     Tone,
-    View,
     Warp,
-    compute_table,
-    plan_operations,
     rounds_at_most_once,
 )
+from secondlook.views import View
 
 
 def add_view(graph: Graph, images: Tensor, view: View, frame: Frame) -> Tensor:
     """Add one view of every image. uint8, or float32 in [0, 1]; [N, H, W, C] -> the same"""
-    operations = plan_operations(view, frame)
+    operations = view.plan(frame)
     if images.dtype == np.uint8 and not rounds_at_most_once(operations):
         # As in the other engines, pixels are rounded only once, at the end.
         values = images.cast(np.float32) * np.float32(1 / 255)
@@ -99,7 +97,7 @@ def _add_tone(graph: Graph, images: Tensor, tone: Tone) -> Tensor:
     """Apply tone curves: to uint8 images by a table where it is the same for all, and otherwise in float64."""
     if images.dtype == np.uint8 and not tone.uses_mean:
         # ONNX Runtime gathers numbers of four bytes faster than those of one.
-        table = graph.constant(compute_table(tone)).cast(np.float32)
+        table = graph.constant(tone.table).cast(np.float32)
         return graph.op("Gather", table, images.cast(np.int32)).cast(np.uint8)
     values = images
     if tone.uses_mean:

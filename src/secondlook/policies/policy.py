@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import (
+    BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
@@ -95,6 +96,10 @@ class _PolicyType(type(FrozenRecord)):  # type: ignore[misc]  # the metaclass of
             raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
 
 
+def _describe_classifier(classifier: object) -> object:
+    return ClassifierRecord.describe(classifier) if isinstance(classifier, Classifier) else classifier
+
+
 class Policy(FrozenRecord, metaclass=_PolicyType):
     """Accept a prediction if its confidence is at least `threshold`.
 
@@ -107,7 +112,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     made: str = ""
     """When the policy was saved for the first time."""
     secondlook: str = __version__
-    classifier: ClassifierRecord | None = None
+    classifier: Annotated[ClassifierRecord | None, BeforeValidator(_describe_classifier)] = None
     """The classifier that the threshold was chosen for; None if it was chosen from arrays."""
     views: tuple[str, ...] = ()
     """The views that the confidence is computed from, in the order of looks; empty if unknown."""
@@ -263,6 +268,11 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         return isinstance(other, Policy) and self.__dict__ == other.__dict__
 
     __hash__ = None  # type: ignore[assignment]
+
+    def replace(self, **changes: Any) -> "Policy":
+        """Return a policy with other values of some fields, which are validated."""
+        kept = {name: getattr(self, name) for name in Policy.model_fields if name not in ("format", "version")}
+        return Policy(**{**kept, **changes})
 
     @property
     def was_changed(self) -> bool:

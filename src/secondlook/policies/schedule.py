@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, sigmoid
 from secondlook.errors import ConfidenceError, DecisionError
-from secondlook.estimators import find_mean_over_views
+from secondlook.estimators import compile_method
 from secondlook.files import FrozenRecord, PositiveCount
 from secondlook.tables import TextTable, format_html, format_image_share, format_value
 
@@ -197,7 +197,7 @@ class Schedule(FrozenRecord):
 def check_adaptive_method(method: str, options: Mapping[str, object]) -> None:
     """Raise `DecisionError` unless the method can be computed look by look."""
     try:
-        find_mean_over_views(method, dict(options))
+        compile_method(method, options).check_running()
     except ConfidenceError as error:
         raise DecisionError(f"adaptive looking is not possible: {error}") from None
 

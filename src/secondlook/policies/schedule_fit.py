@@ -4,7 +4,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import ANY, DecisionError, Repair
-from secondlook.estimators import compute_view_statistics
+from secondlook.estimators import compile_method
 from secondlook.policies.policy import Policy
 from secondlook.policies.schedule import FrontierPoint, Schedule, check_adaptive_method, compute_log_odds
 from secondlook.predictions import Predictions
@@ -71,9 +71,8 @@ def fit_schedule(
 
 def order_views(preds: Predictions, policy: Policy) -> tuple[str, ...]:
     """Return the views in the order of looks: each next one leaves the least spread of what is still to change."""
-    values, combine = compute_view_statistics(
-        preds, policy.method, predict_from=policy.predict_from, top_k=policy.top_k, **policy.options
-    )
+    compiled = compile_method(policy.method, policy.options, predict_from=policy.predict_from, top_k=policy.top_k)
+    values, combine = compiled.view_statistics(preds)
     final = _compute_finite_log_odds(combine(values.mean(axis=2, keepdims=True)))
     total, order, rest = values[:, :, 0], [0], list(range(1, preds.n_views))
     while rest:

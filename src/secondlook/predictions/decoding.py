@@ -11,7 +11,7 @@ from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.sources import DECODING_THREADS, Source
+from secondlook.sources import Source
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,13 +55,11 @@ def decode_chunk(classifier: Classifier, source: Source, number: int, requested:
     if block is not None:
         indices = np.array(requested, dtype=np.int64)
         return DecodedChunk(number, indices, _fit_block(classifier, source, block, requested), ())
-    # Any number of threads can read an array, but they pay off only where images are resized.
-    threads = source.threads if first is None else DECODING_THREADS
-    indices, images = _decode_images(classifier, source, requested, threads)
+    indices, images = _decode_images(classifier, source, requested)
     return DecodedChunk(number, indices, images, list_skipped(source, requested, indices))
 
 
-def _decode_images(classifier: Classifier, source: Source, requested: range, threads: int) -> tuple[IntArray, Array]:
+def _decode_images(classifier: Classifier, source: Source, requested: range) -> tuple[IntArray, Array]:
     """Read and fit images one by one, in several threads. -> int64 [n], [n, H, W, C]"""
 
     def fit(id_: str, image: Array) -> Array:
@@ -69,7 +67,7 @@ def _decode_images(classifier: Classifier, source: Source, requested: range, thr
 
     indices: list[int] = []
     images = np.empty((0, 1, 1, 1), dtype=np.uint8)
-    with closing(source.convert_images(fit, requested, threads)) as fitted:
+    with closing(source.convert_images(fit, requested)) as fitted:
         for index, image in fitted:
             if not indices:
                 images = np.empty((len(requested), *image.shape), dtype=image.dtype)

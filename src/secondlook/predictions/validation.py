@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray, Output, as_array, default_ids, is_whole_number
+from secondlook.arrays import Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
 from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import block_rows
 from secondlook.registry import did_you_mean
-from secondlook.sources import SOURCES, Source, is_text
+from secondlook.sources import SOURCES, Source
 from secondlook.views import ViewSet
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import MetricError
-from secondlook.estimators import class_mass, predicted_classes, top_class_mass
+from secondlook.estimators import class_mass, top_class_mass
 from secondlook.evaluation import Comparison
 from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
 from secondlook.predictions import Execution, top_classes
@@ -174,7 +174,7 @@ def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
     preds, top_k = study.preds, study.settings.top_k
     shape = preds.n_images, preds.n_views
     highest, masses, correct = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
-    classes = predicted_classes(preds, study.settings.predict_from, top_k)
+    classes = preds.predicted(study.settings.predict_from, top_k).reshape(-1, top_k)
     with preds.show_progress("views", 1, enabled=study.progress) as table:
         for rows, block in table.blocks():
             masses[rows] = class_mass(block, classes[rows])

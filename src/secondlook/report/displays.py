@@ -20,7 +20,7 @@ from secondlook.metrics import (
     reliability,
     risk_coverage,
 )
-from secondlook.policies import Policy, Schedule
+from secondlook.policies import Policy, Schedule, read_policy
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.tables import format_value
@@ -410,7 +410,7 @@ class ScheduleDisplay(Display):
     @classmethod
     def from_policy(cls, policy: Policy | str | Path, **plot_kw: Any) -> Self:
         """Draw the schedule of a policy, or of a policy file; `plot_kw` goes to `plot`."""
-        loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
+        loaded = policy if isinstance(policy, Policy) else read_policy(policy)
         if loaded.schedule is None:
             raise DecisionError(
                 "the policy has no schedule, since it looks at all views",

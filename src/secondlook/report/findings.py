@@ -8,7 +8,7 @@ from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ReportError
 from secondlook.estimators import find_method
 from secondlook.evaluation import Estimate, Evaluation, evaluate
-from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram, reliability_of_ranking
+from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram
 from secondlook.predictions import Execution
 from secondlook.report.breakdowns import (
     ClassRisk,
@@ -119,9 +119,7 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
         curves=risk_bands(study),
         histograms={name: confidence_histogram(study.correct, one) for name, one in study.confidences.items()},
         reliability={
-            name: reliability_of_ranking(ranking)
-            for name, ranking in study.rankings.items()
-            if find_method(name).is_probability
+            name: ranking.reliability() for name, ranking in study.rankings.items() if find_method(name).is_probability
         },
         cells=find_cells(study),
         classes=class_risks(study, method, point),

@@ -12,7 +12,7 @@ from secondlook.errors import SecondLookError, ServingError, SourceError
 from secondlook.serving.faults import RequestError
 from secondlook.serving.image_types import find_media_type
 from secondlook.serving.pixel_budget import PixelBudget
-from secondlook.sources import LargeImageError, UnreadableImageError, read_image
+from secondlook.sources import UnreadableImageError, read_image
 
 LONGEST_ID = 200
 REPLACEMENT = "\ufffd"
@@ -89,8 +89,7 @@ class ImageDecoder:
         try:
             pixels = read_image(content, place_and_name, max_pixels=max_pixels)
         except UnreadableImageError as error:
-            # The repair names the argument of Python that would raise the limit; names of files are not in it.
-            if isinstance(error, LargeImageError) or "max_pixels" in error.plain_repair:
+            if error.limit is not None:
                 raise _TooLargeError from None
             raise RequestError(422, "unreadable_image", f"{where} cannot be read: {error.reason}.") from None
         except SourceError as error:

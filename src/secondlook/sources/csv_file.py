@@ -2,21 +2,23 @@
 
 import csv
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from secondlook.errors import SourceError
-from secondlook.registry import did_you_mean
-from secondlook.sources.image_files import FileSource
+from secondlook.sources.image_files import FileSource, Labeling
 from secondlook.sources.labels import parse_labels, read_class_names
-from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, reject_damaged, reject_url
+from secondlook.sources.regular_files import (
+    MAX_TEXT_BYTES,
+    find_name,
+    open_regular_file,
+    reject_damaged,
+    reject_url,
+)
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row of the table: its line number, and its path and label as text."""
 
     line: int
@@ -38,14 +40,11 @@ def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
     """Open a table of paths (comma-separated, or tab-separated if its name ends in .tsv)."""
     rows = _read_rows(spec)
     _check_rows(rows, spec)
-    class_names = None
-    if "classes" in spec.options:
-        class_names = read_class_names(Path(spec.options["classes"]).expanduser(), str(spec))
     texts = [row.label for row in rows]
-    labels, class_names = parse_labels(texts, class_names, lambda index: f"line {rows[index].line}", spec.location)
+    names = read_class_names(spec)
+    labels, names = parse_labels(texts, names, lambda index: f"line {rows[index].line}", spec.location)
     paths = [spec.path.parent / row.path for row in rows]
-    ids = [row.path for row in rows]
-    return FileSource(str(spec), paths, ids, read_options, labels=labels, class_names=class_names)
+    return FileSource(str(spec), paths, [row.path for row in rows], read_options, Labeling(labels, names))
 
 
 def _read_rows(spec: Spec) -> list[Row]:
@@ -59,27 +58,22 @@ def _read_rows(spec: Spec) -> list[Row]:
         path = _find_column(spec, "path", columns)
         has_labels = "label" in columns or "label" in spec.options
         label = _find_column(spec, "label", columns) if has_labels else None
-        return [_parse_row(reader.line_num, cells, path, label, spec) for cells in reader]
-
-
-def _parse_row(line: int, cells: Mapping[str | None, str | list[str]], path: str, label: str | None, spec: Spec) -> Row:
-    if None in cells:
-        n_columns = len(cells) - 1
-        raise SourceError(
-            f"line {line} of {spec.location!r} has {n_columns + len(cells[None])} cells, but the header has"
-            f" {n_columns} columns; put text that contains the separator in double quotes."
-        )
-    return Row(line, str(cells[path] or "").strip(), str(cells[label] or "").strip() if label else "")
+        rows = []
+        for cells in reader:
+            if None in cells:
+                raise SourceError(
+                    f"line {reader.line_num} of {spec.location!r} has {len(columns) + len(cells[None])} cells, but the"
+                    f" header has {len(columns)} columns; put text that contains the separator in double quotes."
+                )
+            rows.append(
+                Row(reader.line_num, (cells[path] or "").strip(), (cells[label] or "").strip() if label else "")
+            )
+    return rows
 
 
 def _find_column(spec: Spec, option: str, columns: list[str]) -> str:
     name = spec.options.get(option, option)
-    if name not in columns:
-        raise SourceError(
-            f"no column {name!r} in {spec.location!r}; its columns: {', '.join(columns) or 'none'}; name the column"
-            f" with ?{option}=COLUMN.{did_you_mean(name, columns)}"
-        )
-    return name
+    return find_name(name, columns, "column", spec.location, f"; name the column with ?{option}=COLUMN")
 
 
 def _check_rows(rows: list[Row], spec: Spec) -> None:

@@ -5,16 +5,16 @@ import io
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray, default_ids
 from secondlook.errors import SourceError
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
-from secondlook.sources.image_files import EncodedSource, decode_file, decode_image
+from secondlook.sources.image_files import EncodedSource, Labeling, decode_file, decode_image
+from secondlook.sources.regular_files import describe_error, find_name
 from secondlook.sources.source import ReadOptions, UnreadableImageError, hash_pixels, source_scheme
 from secondlook.specs import Spec
 
@@ -37,28 +37,12 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 )
 def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSource":
     """Open a split of a data set; images are decoded when they are read."""
-    data = _find_split(_load_splits(spec), spec)
-    return HuggingFaceSource(str(spec), data, _find_columns(spec, data), read_options)
+    return HuggingFaceSource(spec, _find_split(_load_splits(spec), spec), read_options, Labeling())
 
 
-def open_hugging_face_object(
-    data: Any, read_options: ReadOptions, labels: ArrayLike | None, class_names: Iterable[str] | None
-) -> "HuggingFaceSource":
+def open_hugging_face_object(data: Any, read_options: ReadOptions, labeling: Labeling) -> "HuggingFaceSource":
     """Open a `datasets.Dataset`; its images are read as they are stored, without its format or transform."""
-    stored = data.with_format(None)
-    spec = Spec("dataset", f"{len(stored)} rows")
-    return HuggingFaceSource(str(spec), stored, _find_columns(spec, stored), read_options, labels, class_names)
-
-
-class Columns(NamedTuple):
-    """Names of the columns of images and of labels; the latter is None if there are no labels."""
-
-    image: str
-    label: str | None
-
-
-def _find_columns(spec: Spec, data: Any) -> Columns:
-    return Columns(_find_image_column(spec, data), _find_label_column(spec, data))
+    return HuggingFaceSource(Spec("dataset", f"{len(data)} rows"), data.with_format(None), read_options, labeling)
 
 
 _large_image_lock = threading.Lock()
@@ -68,32 +52,24 @@ _large_image_lock = threading.Lock()
 class HuggingFaceSource(EncodedSource):
     """One split of a data set, with one image per row."""
 
-    def __init__(
-        self,
-        spec: str,
-        data: Any,
-        columns: Columns,
-        read_options: ReadOptions,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
-    ) -> None:
+    def __init__(self, spec: Spec, data: Any, read_options: ReadOptions, labeling: Labeling) -> None:
         from datasets import Image
 
-        image, label = columns
-        if label is not None and labels is not None:
-            raise SourceError(f"labels= is given, but {spec!r} has labels in its column {label!r}; omit one of them.")
+        self.image, label = _find_image_column(spec, data), _find_label_column(spec, data)
         if label is not None:
-            labels = _read_labels(data, label)
-            class_names = class_names or getattr(data.features[label], "names", None)
-        ids = default_ids(len(data))
-        super().__init__(spec, ids, read_options, labels=labels, class_names=class_names)
+            if labeling.labels is not None:
+                fault = f"is given, but {str(spec)!r} has labels in its column {label!r}"
+                raise SourceError(fault, argument="labels", repair="omit one of them")
+            class_names = labeling.class_names or getattr(data.features[label], "names", None)
+            labeling = Labeling(_read_labels(data, label), class_names)
+        super().__init__(str(spec), default_ids(len(data)), read_options, labeling)
         try:
-            self.encoded: Any = data.select_columns([image]).cast_column(image, Image(decode=False))
+            self.encoded: Any = data.select_columns([self.image]).cast_column(self.image, Image(decode=False))
         except (TypeError, ValueError, NotImplementedError) as error:
             raise SourceError(
-                f"column {image!r} of {spec!r} contains no images: {error}; choose another with ?image=COLUMN."
+                f"column {self.image!r} of {str(spec)!r} contains no images: {error}; choose another with"
+                " ?image=COLUMN."
             ) from error
-        self.image = image
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Decode one row, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
@@ -130,21 +106,17 @@ def _load_splits(spec: Spec) -> Any:
     datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
     settings = {name: spec.options.get(option) for name, option in (("name", "config"), ("revision", "revision"))}
     path, cache = spec.path, spec.options.get("cache")
-    _check_file_type(path, spec)
+    if path.is_file() and path.suffix.lower() != ".parquet":
+        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
     try:
         if path.is_file():
             return datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
         return datasets.load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
     except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(
-            f"data set {str(spec)!r} cannot be loaded ({first_line}); expected a name on the hub or an existing path."
+            f"data set {str(spec)!r} cannot be loaded ({describe_error(error)}); expected a name on the hub or an"
+            " existing path."
         ) from error
-
-
-def _check_file_type(path: Path, spec: Spec) -> None:
-    if path.is_file() and path.suffix.lower() != ".parquet":
-        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
 
 
 def _find_split(splits: Any, spec: Spec) -> Any:
@@ -163,7 +135,7 @@ def _find_image_column(spec: Spec, data: Any) -> str:
     from datasets import Image
 
     if "image" in spec.options:
-        return _check_column(spec, data, "image")
+        return find_name(spec.options["image"], data.features, "column", str(spec))
     columns = [name for name, feature in data.features.items() if isinstance(feature, Image)]
     if len(columns) != 1:
         raise SourceError(
@@ -177,7 +149,7 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     from datasets import ClassLabel
 
     if "label" in spec.options:
-        return _check_column(spec, data, "label")
+        return find_name(spec.options["label"], data.features, "column", str(spec))
     columns = [name for name, feature in data.features.items() if isinstance(feature, ClassLabel)]
     if len(columns) > 1:
         raise SourceError(
@@ -192,16 +164,6 @@ def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
     if spec.scheme == "dataset":
         return f"keep one of {names} with select_columns, after a cast of images with cast_column(name, Image())"
     return f"choose one of {names} with ?{option}=COLUMN"
-
-
-def _check_column(spec: Spec, data: Any, option: str) -> str:
-    name = spec.options[option]
-    if name not in data.features:
-        raise SourceError(
-            f"no column {name!r} in {str(spec)!r}; its columns: {', '.join(data.features)}."
-            + did_you_mean(name, data.features)
-        )
-    return name
 
 
 def _read_labels(data: Any, column: str) -> IntArray | None:

@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -14,15 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
-from secondlook.sources.regular_files import missing_root_error, open_regular_file
+from secondlook.sources.regular_files import make_absolute, missing_root_error, open_regular_file
 from secondlook.sources.source import (
     DECODING_THREADS,
     MAX_BYTES,
-    LargeImageError,
+    UNREADABLE,
     ReadOptions,
     Source,
     UnreadableImageError,
-    suggest_limit,
 )
 
 if TYPE_CHECKING:
@@ -38,18 +38,22 @@ STRIP_PIXELS = 2**22
 ORIENTATION_TAG = 0x0112
 
 JPEG_START = b"\xff\xd8\xff"
-JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-"""A marker that a segment follows, or the end of the image; not an escaped byte or a restart marker of a scan."""
-START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
-SEQUENTIAL_FRAMES = (0xC0, 0xC1)
-FRAME_MARKERS = (*SEQUENTIAL_FRAMES, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
-BYTES_PER_BLOCK = 2**14
+SCAN_START = re.compile(rb"\xff\xda\0[\x08\x0a\x0c\x0e]")
+"""The marker of a scan of a JPEG file and its length: 6 bytes, and 2 for each of its 1 to 4 components."""
 
 MAX_SCANS = 50
-"""Maximum number of scans of a JPEG file; encoders write about ten."""
+"""Maximum number of scans of a JPEG file, each of which takes a pass over all pixels; encoders write about ten."""
 
 MAX_HASHED_BYTES = 2_000_000_000
 """Digests cover the bytes of the files up to this total size, and their sizes and modification times above it."""
+
+
+@dataclass(frozen=True)
+class Labeling:
+    """Labels and class names of images, where they are known."""
+
+    labels: ArrayLike | None = None
+    class_names: Iterable[str] | None = None
 
 
 class EncodedSource(Source):
@@ -57,16 +61,10 @@ class EncodedSource(Source):
 
     threads: int = DECODING_THREADS
 
-    def __init__(
-        self,
-        spec: str,
-        ids: Sequence[str],
-        read_options: ReadOptions,
-        *,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
-    ) -> None:
-        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
+    def __init__(self, spec: str, ids: Sequence[str], read_options: ReadOptions, labeling: Labeling) -> None:
+        super().__init__(
+            spec, ids, labels=labeling.labels, class_names=labeling.class_names, on_error=read_options.on_error
+        )
         self.max_pixels = read_options.max_pixels
         self.max_bytes = read_options.max_bytes
 
@@ -84,13 +82,11 @@ class FileSource(EncodedSource):
         paths: Sequence[Path],
         ids: Sequence[str],
         read_options: ReadOptions,
-        *,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
+        labeling: Labeling,
         root: Path | None = None,
     ) -> None:
         """Open files; a `root` that is given and gone is an error, rather than each file that is missing."""
-        super().__init__(spec, ids, read_options, labels=labels, class_names=class_names)
+        super().__init__(spec, ids, read_options, labeling)
         self.paths = tuple(paths)
         self.root = root
 
@@ -108,13 +104,23 @@ class FileSource(EncodedSource):
         """Return some of the files, with absolute paths."""
         if type(self) is not FileSource:
             return None
-        paths = tuple(_make_absolute(self.paths[position]) for position in positions)
+        paths = tuple(make_absolute(self.paths[position]) for position in positions)
         return self._copy_part(positions, paths=paths, root=self._existing_root)
+
+    def find_path(self, index: int) -> Path | None:
+        """Return the absolute path of one file."""
+        return self.paths[index].absolute()
 
     def hash_content(self, index: int) -> bytes:
         """Return a digest of one file: of its bytes, or of its size and modification time for very large sources."""
-        path = self.paths[index]
-        return _hash_file(path) if self._hashes_bytes else _hash_file_status(path)
+        try:
+            if self._hashes_bytes:
+                with open_regular_file(self.paths[index]) as file:
+                    return hashlib.file_digest(file, "sha256").digest()
+            status = self.paths[index].stat()
+        except (OSError, ValueError):
+            return UNREADABLE
+        return hashlib.sha256(f"size {status.st_size} changed {status.st_mtime_ns}".encode()).digest()
 
     @cached_property
     def _hashes_bytes(self) -> bool:
@@ -124,16 +130,19 @@ class FileSource(EncodedSource):
     def _existing_root(self) -> Path | None:
         """The deepest folder on this machine that contains all files, or should; None where there is none."""
         if self.root is not None:
-            return _make_absolute(self.root)
-        try:
-            common = Path(os.path.commonpath([_make_absolute(path).parent for path in self.paths]))
-        except ValueError:  # different drives
+            return make_absolute(self.root)
+        common = find_common_folder([make_absolute(path) for path in self.paths])
+        if common is None:
             return None
         return next((folder for folder in (common, *common.parents) if folder.is_dir()), None)
 
 
-def _make_absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path))  # noqa: PTH100 - links must not be resolved
+def find_common_folder(paths: Sequence[Path]) -> Path | None:
+    """Return the deepest folder that contains all files, given by absolute paths; None on different drives."""
+    try:
+        return Path(os.path.commonpath([path.parent for path in paths]))
+    except ValueError:
+        return None
 
 
 def _find_file_size(path: Path) -> int:
@@ -142,30 +151,6 @@ def _find_file_size(path: Path) -> int:
         return path.stat().st_size if path.is_file() else 0
     except (OSError, ValueError):
         return 0
-
-
-def _hash_file(path: Path) -> bytes:
-    """Return the sha256 of a file's bytes, or of the reason why it cannot be opened."""
-    try:
-        with open_regular_file(path) as file:
-            return hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        return _hash_failure(error)
-
-
-def _hash_file_status(path: Path) -> bytes:
-    """Return the sha256 of a file's size and modification time."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        return _hash_failure(error)
-    except ValueError as error:
-        return _hash_failure(OSError(0, str(error)))
-    return hashlib.sha256(f"size {status.st_size} changed {status.st_mtime_ns}".encode()).digest()
-
-
-def _hash_failure(error: OSError) -> bytes:
-    return hashlib.sha256(f"unreadable: {error.strerror}".encode()).digest()
 
 
 def decode_file(path: Path, where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
@@ -185,12 +170,13 @@ def decode_image(file: BinaryIO, where: str, max_pixels: int, max_bytes: int = M
     """
     with _translate_decoding_errors(where):
         file = _load_small_file(file)
-        header = _read_header(file)
+        header = file.read(HEADER_BYTES)
+        file.seek(0)
         canvas = _parse_webp_canvas(header)
         if canvas is not None:
             # Pillow allocates memory for the canvas when it opens a WebP file, not when it decodes it.
             _check_size(*canvas, where, max_pixels, max_bytes)
-        if header.startswith(JPEG_START) and has_too_many_scans(file):
+        if header.startswith(JPEG_START) and _count_scans(file) > MAX_SCANS:
             raise UnreadableImageError(where, f"it is a JPEG file of more than {MAX_SCANS} scans")
         with _find_opener(header, where)(file) as image:
             return convert_pillow_image(image, where, max_pixels, max_bytes)
@@ -216,36 +202,11 @@ def _translate_decoding_errors(where: str) -> Iterator[None]:
         raise UnreadableImageError(where, f"it is damaged or cut short ({error or type(error).__name__})") from error
 
 
-def has_too_many_scans(file: BinaryIO) -> bool:
-    """Whether a JPEG file has more than `MAX_SCANS` scans, each of which takes a pass over all its pixels."""
-    n_scans, is_sequential, n_components = 0, False, b""
-    file.seek(len(JPEG_START) - 1)
-    while (marker := _find_marker(file)) not in (None, END_OF_IMAGE) and n_scans <= MAX_SCANS:
-        content = file.read(max(0, int.from_bytes(file.read(2), "big") - 2))
-        if marker in FRAME_MARKERS:
-            is_sequential, n_components = marker in SEQUENTIAL_FRAMES, content[5:6]
-        if marker == START_OF_SCAN:
-            n_scans += 1
-            if is_sequential and content[:1] == n_components:
-                break  # one scan of all components is the whole image, and decoders stop after it
+def _count_scans(file: BinaryIO) -> int:
+    """Return the number of scans of a JPEG file; one that starts at the edge of a block of the file may be missed."""
+    n_scans = sum(len(SCAN_START.findall(block)) for block in iter(partial(file.read, 2**20), b""))
     file.seek(0)
-    return n_scans > MAX_SCANS
-
-
-def _find_marker(file: BinaryIO) -> int | None:
-    """Return the second byte of the next marker of a JPEG file and move behind it; None at the end of the file."""
-    start = file.tell()
-    if JPEG_MARKER.fullmatch(marker := file.read(2)):  # as a rule, a segment follows the last one
-        return marker[1]
-    file.seek(start)
-    while len(block := file.read(BYTES_PER_BLOCK)) > 1:
-        found = JPEG_MARKER.search(block)
-        if found is not None:
-            file.seek(start + found.end())
-            return block[found.end() - 1]
-        start += len(block) - 1  # a marker may begin with the last byte
-        file.seek(start)
-    return None
+    return n_scans
 
 
 def _load_small_file(file: BinaryIO) -> BinaryIO:
@@ -255,12 +216,6 @@ def _load_small_file(file: BinaryIO) -> BinaryIO:
         return io.BytesIO(content)
     file.seek(0)
     return file
-
-
-def _read_header(file: BinaryIO) -> bytes:
-    header = file.read(HEADER_BYTES)
-    file.seek(0)
-    return header
 
 
 def _parse_webp_canvas(header: bytes) -> tuple[int, int] | None:
@@ -311,12 +266,13 @@ def _check_size(width: int, height: int, where: str, max_pixels: int, max_bytes:
         raise UnreadableImageError(
             where,
             f"it has {width} x {height} = {n_pixels} pixels, above the bound max_pixels={max_pixels}",
-            repair=suggest_limit("max_pixels", n_pixels),
+            limit="max_pixels",
+            needed=n_pixels,
         )
-    if n_pixels * CHANNELS > max_bytes:
-        n_bytes = n_pixels * CHANNELS
+    n_bytes = n_pixels * CHANNELS
+    if n_bytes > max_bytes:
         reason = f"its {width} x {height} pixels take {n_bytes} bytes, above the limit max_bytes={max_bytes}"
-        raise LargeImageError(where, reason, n_bytes)
+        raise UnreadableImageError(where, reason, limit="max_bytes", needed=n_bytes)
 
 
 def _apply_orientation(image: "Image") -> "Image":

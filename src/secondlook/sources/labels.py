@@ -4,16 +4,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, IntArray
+from secondlook.arrays import IntArray, is_text, to_host
 from secondlook.errors import SourceError
 from secondlook.registry import did_you_mean
 from secondlook.sources.regular_files import read_text_file, reject_damaged
+from secondlook.specs import Spec, expand_path
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
 MAX_CLASS_INDEX = np.iinfo(np.int64).max
@@ -29,17 +28,9 @@ def validate_ids(ids: Sequence[str], where: str) -> tuple[str, ...]:
     try:
         "".join(ids).encode()
     except UnicodeEncodeError:
-        id_ = next(id_ for id_ in ids if not _is_encodable(id_))
+        id_ = next(id_ for id_ in ids if any("\ud800" <= character <= "\udfff" for character in id_))
         raise SourceError(f"id {id_!r} in {where!r} is not valid UTF-8; rename the file.") from None
     return tuple(ids)
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def validate_class_names(names: Iterable[str], where: str) -> tuple[str, ...]:
@@ -61,7 +52,7 @@ def validate_labels(
     Accepted are [N] or [N, 1] integers from 0 to the number of classes - 1, and class names. Without `class_names`, the
     names that occur are the class names, in sorted order, as in a folder.
     """
-    given = _to_array(labels)
+    given = to_host(labels)
     values = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     if values.shape != (n_images,):
         raise SourceError(
@@ -72,10 +63,11 @@ def validate_labels(
         names = class_names or tuple(sorted(set(texts)))
         return encode_labels(texts, names, where), names
     if values.dtype.kind in "OTU":
-        index = next(index for index, value in enumerate(_list_values(labels)) if not isinstance(value, str))
+        items = list(labels if isinstance(labels, list | tuple) else given.flat)
+        index = next(index for index, value in enumerate(items) if not isinstance(value, str))
         raise SourceError(
-            f"label {_list_values(labels)[index]!r} of image {index} in {where!r} is not a class name, but other labels"
-            " are; use only names, or only class indices."
+            f"label {items[index]!r} of image {index} in {where!r} is not a class name, but other labels are; use only"
+            " names, or only class indices."
         )
     if not np.issubdtype(values.dtype, np.integer):
         raise SourceError(
@@ -86,24 +78,8 @@ def validate_labels(
     return values.astype(np.int64), class_names
 
 
-def is_text(labels: ArrayLike) -> bool:
-    """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
-    if _to_array(labels).dtype.kind not in "OTUS":
-        return False
-    return all(isinstance(value, str | bytes) for value in _list_values(labels))
-
-
-def _list_values(labels: ArrayLike) -> list[object]:
-    return list(labels) if isinstance(labels, list | tuple) else list(_to_array(labels).flat)
-
-
-def _to_array(labels: Any) -> Array:
-    """Return labels as an array; those in a tensor on a GPU are copied to the host."""
-    return np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
-
-
 def _check_label_range(labels: IntArray, class_names: tuple[str, ...] | None, where: str) -> None:
-    highest = np.iinfo(np.int64).max if class_names is None else len(class_names) - 1
+    highest = MAX_CLASS_INDEX if class_names is None else len(class_names) - 1
     invalid = np.flatnonzero((labels < 0) | (labels > highest))
     if invalid.size:
         position = int(invalid[0])
@@ -162,9 +138,15 @@ def _parse_class_index(text: str, index: int, name_row: Callable[[int], str], wh
     return int(number)
 
 
-def read_class_names(path: Path, where: str) -> tuple[str, ...]:
-    """Read a text file with one class name per line, in the order of the classifier's outputs."""
-    what = f"class names file {str(path)!r} of {where!r} cannot be read"
+def read_class_names(spec: Spec) -> tuple[str, ...] | None:
+    """Read the file that the option `classes` names, one class name per line in the order of the classifier's outputs.
+
+    None without the option.
+    """
+    if "classes" not in spec.options:
+        return None
+    path = expand_path(spec.options["classes"])
+    what = f"class names file {str(path)!r} of {str(spec)!r} cannot be read"
     with reject_damaged(what, "expected a UTF-8 text file with one name per line"):
         lines = read_text_file(path, "utf-8-sig").splitlines()
     return validate_class_names((line.strip() for line in lines if line.strip()), str(path))

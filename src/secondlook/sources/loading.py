@@ -1,53 +1,53 @@
 """`open_source`: open a spec, images in memory or an open source, and select images from it."""
 
+import hashlib
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
+import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import ArrayLike
 
+from secondlook.arrays import IntArray, is_text
 from secondlook.errors import SourceError
 from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
 
 # Importing these modules registers their schemes.
-from secondlook.sources import (  # noqa: F401
-    csv_file,
-    folder,
-    hugging_face,
-    imagenet,
-    npz_file,
-    official_files,
-    parquet_files,
-    webdataset,
-)
-from secondlook.sources.image_files import SUFFIXES
-from secondlook.sources.image_objects import find_kind
-from secondlook.sources.labels import is_text
-from secondlook.sources.object_sources import MEMORY_SCHEMES, Labeling, open_object
-from secondlook.sources.source import SOURCES, OnError, ReadOptions, Source
-from secondlook.sources.subset import (
-    SELECTION_OPTIONS,
-    Selection,
-    Subset,
-    SubsetName,
-    parse_integer,
-    parse_selection,
-)
+from secondlook.sources import csv_file, folder, hugging_face, npz_file, parquet_files, webdataset  # noqa: F401
+from secondlook.sources.image_files import SUFFIXES, Labeling
+from secondlook.sources.object_sources import MEMORY_SCHEMES, find_kind, open_object
+from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, read_text_file, reject_damaged
+from secondlook.sources.source import SOURCES, OnError, ReadOptions, Source, Subset
 from secondlook.specs import Spec, expand_path, parse_spec
 
+SubsetName = Literal["experimental", "evaluation"]
+Choice = TypeVar("Choice", bound=str)
+
 SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf", ".tar": "webdataset"}
+DEFAULT_FRACTION = 0.1
 
 READ_OPTIONS: Mapping[str, str] = {
     "on_error": "'fail' (the default) or 'skip' images that cannot be read",
     "max_pixels": f"maximum number of pixels per image, {ReadOptions.max_pixels} by default",
     "max_bytes": f"maximum size of the decoded images in memory at once, {ReadOptions.max_bytes} bytes by default",
 }
+SELECTION_OPTIONS: Mapping[str, str] = {
+    "subset": "'experimental' (for choosing views and thresholds) or 'evaluation' (the other images)",
+    "fraction": f"fraction of experimental images, {DEFAULT_FRACTION} by default",
+    "count": "number of experimental images, instead of a fraction",
+    "seed": "random seed of the experimental subset, 0 by default",
+    "indices": "file of the indices to select, text or .npy",
+    "limit": "maximum number of images, applied after all other options",
+}
 
 
 def open_source(
-    spec: Any,
+    data: Any,
     *,
     labels: ArrayLike | None = None,
     class_names: Iterable[str] | None = None,
@@ -65,7 +65,7 @@ def open_source(
 
     Parameters
     ----------
-    spec
+    data
         A text such as 'folder:val/?subset=evaluation'; an open source; an image, that is a path, the bytes of an image
         file, a PIL image, an array uint8 [H, W, 1 or 3] (or float32 in [0, 1]) or a torch tensor [C, H, W]; a list or
         a pandas column of these; an array [N, H, W, 1 or 3] or a torch tensor [N, C, H, W]; a torch `Dataset` or
@@ -87,22 +87,16 @@ def open_source(
         Maximum size of the decoded images that are held at once, in bytes (512 MB by default): batches of large image
         files are smaller, and a larger image cannot be read.
     """
-    selection = {
-        "subset": subset,
-        "fraction": fraction,
-        "count": count,
-        "seed": seed,
-        "indices": indices,
-        "limit": limit,
-    }
-    if isinstance(spec, str) and not _is_path(spec):
-        _check_unlabeled(spec, labels, class_names)
-        arguments = {**selection, "on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes}
-        return _open_spec(_add_arguments(_parse_source_spec(spec), arguments))
-    arguments = {"on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes}
-    source = _open_object(spec, Labeling(labels, class_names), arguments)
-    parsed = parse_selection(selection, source.spec)
-    return source if parsed is None else _select(source, parsed, _append_options(source.spec, _to_texts(selection)))
+    selection = _to_texts(
+        {"subset": subset, "fraction": fraction, "count": count, "seed": seed, "indices": indices, "limit": limit}
+    )
+    reading = _to_texts({"on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes})
+    labeling = Labeling(labels, class_names)
+    if isinstance(data, str) and not _is_path(data):
+        _check_unlabeled(data, labeling)
+        return _open_spec(_add_arguments(_parse_source_spec(data), {**selection, **reading}))
+    source = _open_object(data, labeling, reading)
+    return _select(source, _parse_selection(selection, source.spec), _append_options(source.spec, selection))
 
 
 def open_labeled(
@@ -111,6 +105,10 @@ def open_labeled(
     """Open images for a classifier: labels that are names refer to its class names, where it has them."""
     named = class_names if labels is not None and is_text(labels) else None
     return open_source(data, labels=labels, class_names=named, on_error=on_error)
+
+
+def _to_texts(arguments: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in arguments.items() if value is not None}
 
 
 def _is_path(text: str) -> bool:
@@ -142,21 +140,21 @@ def _suggest_spec(text: str) -> str:
     return f"perhaps {scheme + ':' + text!r}" if scheme else "such as 'folder:val/' or 'npz:test.npz'"
 
 
-def _open_object(data: Any, labeling: Labeling, arguments: Mapping[str, Any]) -> Source:
+def _open_object(data: Any, labeling: Labeling, reading: Mapping[str, str]) -> Source:
     if isinstance(data, os.PathLike) and not _is_image_path(text := os.fsdecode(data)):
         raise SourceError(f"{text!r} is not an image file; expected the path of one, or a text, {_suggest_spec(text)}.")
-    on_error = _parse_on_error(arguments["on_error"], "the source")
-    limits = {name: arguments[name] for name in ("max_pixels", "max_bytes") if arguments[name] is not None}
+    limits = [name for name in reading if name != "on_error"]
     if limits and (isinstance(data, Source) or find_kind(data) in ("array", "tensor")):
-        raise SourceError(f"{next(iter(limits))} applies to image files only; omit it for an array or an open source.")
+        raise SourceError(f"{limits[0]} applies to image files only; omit it for an array or an open source.")
+    options = _parse_read_options(reading, "the source")
     if not isinstance(data, Source):
-        return open_object(data, labeling, _make_read_options(on_error, limits, "the source"))
-    _check_unlabeled(data.spec, labeling.labels, labeling.class_names)
-    return data if on_error in (None, data.on_error) else data.with_on_error(on_error)
+        return open_object(data, labeling, options)
+    _check_unlabeled(data.spec, labeling)
+    return data if reading.get("on_error", data.on_error) == data.on_error else data.with_on_error(options.on_error)
 
 
-def _check_unlabeled(spec: str, labels: ArrayLike | None, class_names: Iterable[str] | None) -> None:
-    if labels is not None or class_names is not None:
+def _check_unlabeled(spec: str, labeling: Labeling) -> None:
+    if labeling.labels is not None or labeling.class_names is not None:
         raise SourceError(
             f"labels and class_names apply to images in memory and lists of paths; {spec!r} has its own, so omit them."
         )
@@ -173,26 +171,19 @@ def _open_spec(spec: Spec) -> Source:
                 f"unknown option {name!r} in {str(spec)!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
             )
     options = {name: spec.options[name] for name in SELECTION_OPTIONS if name in spec.options}
-    selection = parse_selection(options, str(spec))
+    selection = _parse_selection(options, str(spec))
     whole = spec.without(SELECTION_OPTIONS)
-    source = scheme.open(whole, _parse_read_options(spec))
-    return source if selection is None else _select(source, selection, str(whole.with_options(options)))
+    source = scheme.open(whole, _parse_read_options(spec.options, str(spec)))
+    return _select(source, selection, str(whole.with_options(options)))
 
 
-def _select(source: Source, selection: Selection, spec: str) -> Source:
-    """Return the selected images; `spec` names source and selection, so that it opens the same images again."""
-    if isinstance(source, Subset):
-        raise SourceError(f"{source.spec!r} is already a subset; select from the whole source instead.")
-    return Subset(source, selection.find_positions(source.ids, source.spec), spec, source.on_error)
-
-
-def _add_arguments(spec: Spec, arguments: Mapping[str, object]) -> Spec:
+def _add_arguments(spec: Spec, arguments: Mapping[str, str]) -> Spec:
     """Return the spec with arguments added to its options; each may be given once only."""
-    options = _to_texts(arguments)
-    for name in options:
+    for name in arguments:
         if name in spec.options:
-            raise SourceError(f"{name}= is given both as an argument and in {str(spec)!r}; give it once.")
-    return spec.with_options(options)
+            fault = f"is given both as an argument and in {str(spec)!r}"
+            raise SourceError(fault, argument=name, repair="give it once")
+    return spec.with_options(arguments)
 
 
 def _append_options(text: str, options: Mapping[str, str]) -> str:
@@ -203,24 +194,138 @@ def _append_options(text: str, options: Mapping[str, str]) -> str:
         return str(Spec("", text, options)).removeprefix(":")
 
 
-def _to_texts(arguments: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in arguments.items() if value is not None}
-
-
-def _parse_read_options(spec: Spec) -> ReadOptions:
-    on_error = _parse_on_error(spec.options.get("on_error"), str(spec))
-    return _make_read_options(on_error, spec.options, str(spec))
-
-
-def _make_read_options(on_error: OnError | None, limits: Mapping[str, object], where: str) -> ReadOptions:
-    parsed = {name: parse_integer(name, limits.get(name), where) for name in ("max_pixels", "max_bytes")}
+def _parse_read_options(options: Mapping[str, str], where: str) -> ReadOptions:
+    on_error = _parse_choice(options, "on_error", get_args(OnError), where)
+    parsed = {name: _parse_integer(options, name, where) for name in ("max_pixels", "max_bytes")}
     return ReadOptions(on_error or "fail", **{name: limit for name, limit in parsed.items() if limit is not None})
 
 
-def _parse_on_error(value: str | None, where: str) -> OnError | None:
-    allowed: tuple[OnError, ...] = get_args(OnError)
+def _parse_choice(options: Mapping[str, str], name: str, allowed: Sequence[Choice], where: str) -> Choice | None:
+    value = options.get(name)
     if value is not None and value not in allowed:
+        repair = f"expected one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
+        raise SourceError(f"of {where!r}", argument=name, value=value, repair=repair)
+    return cast(Choice | None, value)
+
+
+def _parse_integer(options: Mapping[str, str], name: str, where: str, minimum: int = 1) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = minimum - 1
+    if number < minimum:
+        repair = f"expected an integer of at least {minimum}"
+        raise SourceError(f"of {where!r}", argument=name, value=text, repair=repair)
+    return number
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which images to select: a subset or a file of indices, then the first `limit` of them."""
+
+    subset: SubsetName | None
+    fraction: float
+    count: int | None
+    seed: int
+    indices: str | None
+    limit: int | None
+
+    def find_positions(self, ids: Sequence[str], where: str) -> IntArray:
+        """Return the positions of the selected images, at least one. -> int64 [n]"""
+        if self.indices is not None:
+            positions = _read_indices(expand_path(self.indices), len(ids))
+        elif self.subset is not None:
+            positions = self._find_subset(ids, where)
+        else:
+            positions = np.arange(len(ids), dtype=np.int64)
+        return positions[: self.limit]
+
+    def _find_subset(self, ids: Sequence[str], where: str) -> IntArray:
+        """Return the images with the smallest sha256 of 'seed:id', or all others, in the order of the source.
+
+        The hash depends on the id alone, so the order of the images does not matter, and adding or removing an image
+        changes the subset of at most one other image.
+        """
+        count = math.floor(self.fraction * len(ids) + 0.5) if self.count is None else self.count
+        if count > len(ids):
+            raise SourceError(f"count={count} exceeds the {len(ids)} images of {where!r}; choose a smaller count.")
+        keys = [hashlib.sha256(f"{self.seed}:{id_}".encode()).digest() for id_ in ids]
+        ranking = np.array(sorted(range(len(ids)), key=keys.__getitem__), dtype=np.int64)
+        positions = np.sort(ranking[:count] if self.subset == "experimental" else ranking[count:])
+        if not positions.size:
+            raise SourceError(
+                f"the {self.subset} subset of the {len(ids)} images of {where!r} is empty; choose another fraction or"
+                " count."
+            )
+        return positions
+
+
+def _select(source: Source, selection: Selection | None, spec: str) -> Source:
+    """Return the selected images; `spec` names source and selection, so that it opens the same images again."""
+    if selection is None:
+        return source
+    if isinstance(source, Subset):
+        raise SourceError(f"{source.spec!r} is already a subset; select from the whole source instead.")
+    return Subset(source, selection.find_positions(source.ids, source.spec), spec, source.on_error)
+
+
+def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
+    """Parse options given as text; None where there are none."""
+    if not given:
+        return None
+    for option in ("fraction", "count", "seed"):
+        if option in given and "subset" not in given:
+            raise SourceError(f"{option}= of {where!r} needs subset=experimental or subset=evaluation; add one.")
+    for first, second in (("subset", "indices"), ("fraction", "count")):
+        if first in given and second in given:
+            raise SourceError(f"{first}= and {second}= of {where!r} are mutually exclusive; remove one.")
+    return Selection(
+        subset=_parse_choice(given, "subset", get_args(SubsetName), where),
+        fraction=_parse_fraction(given.get("fraction", str(DEFAULT_FRACTION)), where),
+        count=_parse_integer(given, "count", where),
+        seed=_parse_integer(given, "seed", where, minimum=0) or 0,
+        indices=given.get("indices"),
+        limit=_parse_integer(given, "limit", where),
+    )
+
+
+def _parse_fraction(text: str, where: str) -> float:
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = math.nan
+    if not 0.0 < fraction < 1.0:
+        repair = "expected a number between 0 and 1, such as 0.1"
+        raise SourceError(f"of {where!r}", argument="fraction", value=text, repair=repair)
+    return fraction
+
+
+def _read_indices(path: Path, n_images: int) -> IntArray:
+    """Read unique indices from a .npy file, or from a text file of integers separated by white space. -> int64 [n]"""
+    with reject_damaged(f"indices file {str(path)!r} cannot be read", "expected integers"):
+        if path.suffix == ".npy":
+            with open_regular_file(path, MAX_TEXT_BYTES) as file:
+                indices = npy.read_array(file, allow_pickle=False)
+        else:
+            indices = np.array([int(number) for number in read_text_file(path).split()], dtype=np.int64)
+    if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
         raise SourceError(
-            f"on_error={value!r} of {where!r}; expected one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
+            f"indices file {str(path)!r} holds {indices.dtype} {list(indices.shape)}; expected integers [n], n >= 1."
         )
-    return next((choice for choice in allowed if choice == value), None)
+    invalid = np.flatnonzero((indices < 0) | (indices >= n_images))
+    if invalid.size:
+        position = int(invalid[0])
+        raise SourceError(
+            f"index {indices[position]} at position {position} of {str(path)!r} is out of range; expected 0 to"
+            f" {n_images - 1}."
+        )
+    values, counts = np.unique(indices, return_counts=True)
+    if counts.max() > 1:
+        duplicate = values[counts.argmax()]
+        raise SourceError(
+            f"duplicate index {duplicate} ({counts.max()} times) in {str(path)!r}; indices must be unique."
+        )
+    return indices.astype(np.int64)

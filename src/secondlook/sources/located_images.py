@@ -3,24 +3,21 @@
 import hashlib
 import io
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError
 from secondlook.file_systems import FileEntry, Location
-from secondlook.sources.image_files import MAX_HASHED_BYTES, EncodedSource, decode_image
+from secondlook.sources.image_files import MAX_HASHED_BYTES, EncodedSource, Labeling, decode_image
 from secondlook.sources.reading_threads import SharedCache
 from secondlook.sources.regular_files import missing_root_error
-from secondlook.sources.source import DECODING_THREADS, ReadOptions, UnreadableImageError, suggest_limit
+from secondlook.sources.source import DECODING_THREADS, UNREADABLE, ReadOptions, UnreadableImageError
 
 REMOTE_THREADS = max(16, DECODING_THREADS)
 """Threads that read from another machine wait more than they decode."""
-
 
 MAX_KEPT_BYTES = 64_000_000
 """Size of the encoded images that are kept for another attempt to decode them."""
@@ -33,16 +30,16 @@ class LocatedSource(EncodedSource):
         self,
         spec: str,
         location: Location,
+        files: Sequence[FileEntry],
         ids: Sequence[str],
         read_options: ReadOptions,
-        *,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
+        labeling: Labeling,
     ) -> None:
-        super().__init__(spec, ids, read_options, labels=labels, class_names=class_names)
+        super().__init__(spec, ids, read_options, labeling)
         self.location = location
         self.is_remote = location.local_path is None
         self.threads = REMOTE_THREADS if self.is_remote else DECODING_THREADS
+        self._hashes_bytes = not self.is_remote and sum(file.size for file in files) <= MAX_HASHED_BYTES
         self._contents = SharedCache(MAX_KEPT_BYTES, len)
 
     @abstractmethod
@@ -52,11 +49,6 @@ class LocatedSource(EncodedSource):
     @abstractmethod
     def describe_version(self, index: int) -> str:
         """Return what changes with an image, from the listing of its files alone."""
-
-    @property
-    @abstractmethod
-    def n_file_bytes(self) -> int:
-        """Total size of the files in bytes."""
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Decode one image, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
@@ -75,12 +67,8 @@ class LocatedSource(EncodedSource):
             return hashlib.sha256(self.describe_version(index).encode()).digest()
         try:
             return hashlib.sha256(self.read_encoded(index)).digest()
-        except UnreadableImageError as error:
-            return hashlib.sha256(f"unreadable: {error.reason}".encode()).digest()
-
-    @cached_property
-    def _hashes_bytes(self) -> bool:
-        return not self.is_remote and self.n_file_bytes <= MAX_HASHED_BYTES
+        except UnreadableImageError:
+            return UNREADABLE
 
     def _name_image(self, index: int) -> str:
         return self.location.locate(self.ids[index])
@@ -88,35 +76,19 @@ class LocatedSource(EncodedSource):
     def _check_encoded_size(self, index: int, n_bytes: int) -> None:
         """Raise for an image that must not be read into memory."""
         if n_bytes > self.max_bytes:
-            raise UnreadableImageError(
-                self._name_image(index),
-                f"it is stored in {n_bytes} bytes, above the limit max_bytes={self.max_bytes}",
-                repair=suggest_limit("max_bytes", n_bytes),
-            )
+            reason = f"it is stored in {n_bytes} bytes, above the limit max_bytes={self.max_bytes}"
+            raise UnreadableImageError(self._name_image(index), reason, limit="max_bytes", needed=n_bytes)
 
 
 class RemoteFileSource(LocatedSource):
     """Image files behind a URL; their ids are their names."""
 
     def __init__(
-        self,
-        spec: str,
-        location: Location,
-        files: Sequence[FileEntry],
-        read_options: ReadOptions,
-        *,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
+        self, spec: str, location: Location, files: Sequence[FileEntry], read_options: ReadOptions, labeling: Labeling
     ) -> None:
-        ids = [file.name for file in files]
-        super().__init__(spec, location, ids, read_options, labels=labels, class_names=class_names)
+        super().__init__(spec, location, files, [file.name for file in files], read_options, labeling)
         self.sizes: IntArray = np.array([file.size for file in files], dtype=np.int64)
         self.mtimes_ns: IntArray = np.array([file.mtime_ns for file in files], dtype=np.int64)
-
-    @property
-    def n_file_bytes(self) -> int:
-        """Total size of the files in bytes."""
-        return int(self.sizes.sum())
 
     def read_encoded(self, index: int) -> bytes:
         """Read one file."""
@@ -152,19 +124,12 @@ class ShardedSource(LocatedSource):
         places: IntArray,
         ids: Sequence[str],
         read_options: ReadOptions,
-        *,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
+        labeling: Labeling,
     ) -> None:
         """Open images at their places, int64 [N, 3]: number of the shard, and two numbers that find an image in it."""
-        super().__init__(spec, location, ids, read_options, labels=labels, class_names=class_names)
+        super().__init__(spec, location, shards, ids, read_options, labeling)
         self.shards = tuple(shards)
         self.places = places
-
-    @property
-    def n_file_bytes(self) -> int:
-        """Total size of the shards in bytes."""
-        return sum(shard.size for shard in self.shards)
 
     def describe_version(self, index: int) -> str:
         """Return size and modification time of the shard of one image, and its place there."""

@@ -3,8 +3,6 @@
 import math
 import os
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, BinaryIO
 
@@ -13,11 +11,16 @@ from numpy.lib import format as npy
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.registry import did_you_mean
+from secondlook.sources.array_source import ArraySource, StoredImages, read_status
 from secondlook.sources.labels import to_text
-from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, open_regular_file, reject_damaged
-from secondlook.sources.source import ArraySource, ReadOptions, source_scheme
-from secondlook.sources.stored_images import StoredImages, read_status
+from secondlook.sources.regular_files import (
+    MAX_LOADED_BYTES,
+    MAX_LOADED_ROWS,
+    find_name,
+    open_regular_file,
+    reject_damaged,
+)
+from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
 
 LOCAL_HEADER_BYTES = 30
@@ -39,22 +42,6 @@ COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 )
 def open_npz(spec: Spec, read_options: ReadOptions) -> ArraySource:
     """Open an archive; uncompressed images are read one at a time, compressed images are decompressed once."""
-    with _open_archive(spec) as archive:
-        images = archive.read_images(spec.options.get("images", "images"))
-        labels = archive.read_optional_array("labels")
-        class_names, ids = (archive.read_optional_texts(name) for name in ("class_names", "ids"))
-    return ArraySource(
-        images,
-        spec=str(spec),
-        ids=ids,
-        labels=labels,
-        class_names=class_names,
-        on_error=read_options.on_error,
-    )
-
-
-@contextmanager
-def _open_archive(spec: Spec) -> Iterator["_Archive"]:
     what = f"{str(spec.path)!r} cannot be read as a NumPy archive"
     with (
         reject_damaged(what, "save it with numpy.savez"),
@@ -62,7 +49,13 @@ def _open_archive(spec: Spec) -> Iterator["_Archive"]:
         zipfile.ZipFile(file) as members,
     ):
         _check_directory(file, members)
-        yield _Archive(spec, file, members)
+        archive = _Archive(spec, file, members)
+        images = archive.read_images(spec.options.get("images", "images"))
+        labels = archive.read_optional_array("labels")
+        class_names, ids = (archive.read_optional_texts(name) for name in ("class_names", "ids"))
+    return ArraySource(
+        images, spec=str(spec), ids=ids, labels=labels, class_names=class_names, on_error=read_options.on_error
+    )
 
 
 def _check_directory(file: BinaryIO, members: zipfile.ZipFile) -> None:
@@ -140,12 +133,7 @@ class _Archive:
 
     def _find_array(self, name: str) -> tuple[zipfile.ZipInfo, _Header]:
         known = [member.removesuffix(".npy") for member in self.members.namelist() if member.endswith(".npy")]
-        if name not in known:
-            raise SourceError(
-                f"no array {name!r} in {self.path!r}; its arrays: {', '.join(known) or 'none'}."
-                + did_you_mean(name, known)
-            )
-        member = self.members.getinfo(f"{name}.npy")
+        member = self.members.getinfo(f"{find_name(name, known, 'array', self.path)}.npy")
         if member.compress_type not in COMPRESSION_METHODS:
             # Their decompressors in `zipfile` have no limit on the size of the output.
             raise SourceError(

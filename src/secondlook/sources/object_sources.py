@@ -1,33 +1,34 @@
-"""Sources of images in memory: one image, a list or column of images or paths, an array, a tensor, a data set."""
+"""Images in memory: one image of any kind, and sources of images, lists, columns, tensors and data sets."""
 
 import hashlib
+import io
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, default_ids
-from secondlook.errors import SourceError
-from secondlook.sources.device_images import DeviceImages, is_on_accelerator
+from secondlook.arrays import Array, default_ids, describe_single_image_fault
+from secondlook.errors import ANY, Repair, SourceError
+from secondlook.sources.array_source import ArraySource, DeviceImages
 from secondlook.sources.hugging_face import open_hugging_face_object
-from secondlook.sources.image_files import FileSource
-from secondlook.sources.image_objects import (
-    KINDS,
-    Kind,
-    check_tensor_shape,
-    convert_tensor,
-    find_kind,
-    is_instance,
-    read_image,
+from secondlook.sources.image_files import (
+    EncodedSource,
+    FileSource,
+    Labeling,
+    convert_pillow_image,
+    decode_file,
+    decode_image,
+    find_common_folder,
 )
-from secondlook.sources.regular_files import describe_error, reject_url
+from secondlook.sources.regular_files import describe_error, make_absolute, reject_url
 from secondlook.sources.source import (
     DECODING_THREADS,
-    ArraySource,
+    MAX_BYTES,
+    UNREADABLE,
     ReadOptions,
     Source,
     UnreadableImageError,
@@ -36,41 +37,117 @@ from secondlook.sources.source import (
 )
 from secondlook.specs import expand_path
 
+Kind = Literal["path", "bytes", "PIL image", "array", "tensor"]
+KINDS = "a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W]"
+ACCEPTED = f"a text such as 'folder:val/', a Source, {KINDS}, a list of these, or a data set of torch or datasets"
+
 IMAGE_KEYS = ("image", "pixel_values")
 LABEL_KEYS = ("label", "labels")
 MEMORY_SCHEMES = ("array", "list", "dataset")
 """Schemes of the specs of sources in memory; such a spec names the source, but cannot open it again."""
 
-ACCEPTED = f"a text such as 'folder:val/', a Source, {KINDS}, a list of these, or a data set of torch or datasets"
+
+def read_image(
+    image: object, where: str | None = None, *, max_pixels: int = ReadOptions.max_pixels, max_bytes: int = MAX_BYTES
+) -> Array:
+    """Return one image of any kind as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
+
+    Parameters
+    ----------
+    image
+        A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W]. An
+        array or a tensor may have another axis of length 1 in front. Arrays are not copied.
+    where
+        The name of the image in errors; the path, or the type of the image, by default.
+    max_pixels, max_bytes
+        Maximum number of pixels and decoded bytes of an image file or a PIL image.
+    """
+    value: Any = image
+    kind = _check_kind(image, f"image {where}" if where else "the image")
+    if kind == "path":
+        path = os.fsdecode(value)
+        return decode_file(expand_path(path), where or path, max_pixels, max_bytes)
+    if kind == "bytes":
+        return decode_image(io.BytesIO(value), where or "in memory", max_pixels, max_bytes)
+    if kind == "PIL image":
+        return convert_pillow_image(value, where or "in memory", max_pixels, max_bytes)
+    name = f"image {where}" if where else f"the {kind}"
+    pixels = _convert_tensor(value, name) if kind == "tensor" else value
+    pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
+    fault = describe_single_image_fault(pixels)
+    if fault is not None:
+        raise SourceError(f"the pixels of {name} {fault}.")
+    return np.ascontiguousarray(pixels)
 
 
-@dataclass(frozen=True)
-class Labeling:
-    """The labels and class names that were passed for images in memory."""
+def find_kind(image: object) -> Kind | None:
+    """Return the kind of an image, or None for anything else; no package is imported."""
+    if isinstance(image, str | os.PathLike):
+        return "path"
+    if isinstance(image, bytes | bytearray | memoryview):
+        return "bytes"
+    if isinstance(image, np.ndarray):
+        return "array"
+    if _is_instance(image, "PIL.Image", "Image"):
+        return "PIL image"
+    return "tensor" if _is_instance(image, "torch", "Tensor") else None
 
-    labels: ArrayLike | None = None
-    class_names: Iterable[str] | None = None
+
+def _check_kind(image: object, name: str) -> Kind:
+    kind = find_kind(image)
+    if kind is None:
+        raise SourceError(f"{name} is of type {type(image).__name__}; expected {KINDS}.")
+    return kind
+
+
+def _is_instance(value: object, module: str, name: str) -> bool:
+    """Whether a value is an instance of a class of a module; if the module is not loaded, it cannot be."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def is_on_accelerator(tensor: Any) -> bool:
+    """Whether a tensor is in the memory of a GPU, from which classifiers on GPUs can take it."""
+    return bool(tensor.is_cuda)
+
+
+def _convert_tensor(tensor: Any, name: str) -> Array:
+    """Return a torch tensor [..., C, H, W] as an array [..., H, W, C] that shares its memory where possible."""
+    _check_tensor_shape(tensor, name)
+    values = tensor.detach().cpu()
+    array: Array = (values.float() if values.is_floating_point() else values).numpy()
+    return np.moveaxis(array, -3, -1)
+
+
+def _check_tensor_shape(tensor: Any, name: str) -> None:
+    """Raise unless a torch tensor has the shape of an image or of images."""
+    if tensor.ndim not in (3, 4) or tensor.shape[-3] not in (1, 3):
+        axes = (2, 0, 1) if tensor.ndim == 3 else (0, 3, 1, 2)
+        is_channels_last = tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3)
+        hint = f"; the channels seem to come last: pass it with permute{axes}" if is_channels_last else ""
+        raise SourceError(
+            f"{name} has shape {list(tensor.shape)}; expected [C, H, W] or [N, C, H, W] with 1 or 3 channels{hint}."
+        )
 
 
 def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Source:
     """Open images in memory, or a list of paths; ids, digests and limits are those of other sources."""
-    data = _unwrap_loader(data) if is_instance(data, "torch.utils.data", "DataLoader") else data
-    if is_instance(data, "datasets", "Dataset"):
-        return open_hugging_face_object(data, read_options, labeling.labels, labeling.class_names)
-    if is_instance(data, "torch", "Tensor"):
+    data = _unwrap_loader(data) if _is_instance(data, "torch.utils.data", "DataLoader") else data
+    if _is_instance(data, "datasets", "Dataset"):
+        return open_hugging_face_object(data, read_options, labeling)
+    if _is_instance(data, "torch", "Tensor"):
         if is_on_accelerator(data):
-            check_tensor_shape(data, "the tensor")
+            _check_tensor_shape(data, "the tensor")
             return _open_array(DeviceImages(data[None] if data.ndim == 3 else data), labeling, read_options)
-        data = convert_tensor(data, "the tensor")
+        data = _convert_tensor(data, "the tensor")
     if isinstance(data, np.ndarray) and data.dtype.kind not in "OU":
         is_one_image = data.ndim == 3 and data.shape[2] in (1, 3)
         return _open_array(data[None] if is_one_image else data, labeling, read_options)
     if find_kind(data) in ("path", "bytes", "PIL image"):
         data = [data]
-    if isinstance(data, np.ndarray) or is_instance(data, "pandas", "Series"):
+    if isinstance(data, np.ndarray) or _is_instance(data, "pandas", "Series"):
         data = data.tolist()
-    is_list = isinstance(data, list | tuple)
-    return _open_items(data, "list" if is_list else "dataset", _check_length(data), labeling, read_options)
+    return _open_items(data, _check_length(data), labeling, read_options)
 
 
 def _open_array(images: Array | DeviceImages, labeling: Labeling, read_options: ReadOptions) -> ArraySource:
@@ -86,7 +163,7 @@ def _unwrap_loader(loader: Any) -> Any:
         is_shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement
         is_complete = is_shuffled and sampler.num_samples == len(loader.dataset)
         is_usual = is_usual and (isinstance(sampler, SequentialSampler) or is_complete)
-    if not is_usual and not is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
+    if not is_usual and not _is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
         name = type(loader.sampler).__name__
         raise SourceError(
             f"the DataLoader draws its images with a sampler of its own ({name}), so they have no stable ids; pass a"
@@ -102,24 +179,26 @@ def _check_length(data: Any) -> int:
         raise SourceError(
             f"cannot open a {name} with the keys {', '.join(map(str, data))[:80]}; pass one of its values."
         )
-    if is_instance(data, "pandas", "DataFrame"):
-        raise SourceError("cannot open a DataFrame; pass its column of paths, such as frame['path'], and labels=.")
+    if _is_instance(data, "pandas", "DataFrame"):
+        repair = Repair("pass its column of paths, such as frame['path'], and {labels}", labels=ANY)
+        raise SourceError("cannot open a DataFrame", repair=repair)
     try:
         length = len(data)
     except (TypeError, NotImplementedError):
         length = None
     if length is None or not hasattr(data, "__getitem__"):
-        repair = "pass a list of its items" if isinstance(data, Iterable) else f"expected {ACCEPTED}"
-        raise SourceError(f"cannot open an object of type {name}, which has no length or no positions; {repair}.")
+        advice = "pass a list of its items" if isinstance(data, Iterable) else f"expected {ACCEPTED}"
+        raise SourceError(f"cannot open an object of type {name}, which has no length or no positions; {advice}.")
     if not length:
         raise SourceError(f"the {name} of images is empty; expected at least one image.")
     return int(length)
 
 
-def _open_items(items: Any, scheme: str, n_items: int, labeling: Labeling, read_options: ReadOptions) -> Source:
+def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: ReadOptions) -> Source:
     """Open items that are images, pairs of image and label, or dicts; all images must be of one kind."""
-    what = type(items).__name__ if scheme == "dataset" else "images"
-    spec = f"{scheme}:{n_items} {what}"
+    is_list = isinstance(items, list | tuple)
+    scheme = "list" if is_list else "dataset"
+    spec = f"{scheme}:{n_items} {'images' if is_list else type(items).__name__}"
 
     def read_item(index: int) -> Any:
         try:
@@ -131,8 +210,8 @@ def _open_items(items: Any, scheme: str, n_items: int, labeling: Labeling, read_
                 f"item {index} of {spec!r} cannot be read: {describe_error(error)}; repair it or remove it."
             ) from error
 
-    kind = _find_image_kind(read_item(0)[0], 0, spec)
-    paths, contents, labels = [], [], []
+    kind = _check_kind(read_item(0)[0], f"image 0 of {spec!r}")
+    paths, summaries, labels = [], [], []
     for index in range(n_items):
         image, label = read_item(index)
         _check_same_kind(image, kind, index, spec)
@@ -141,16 +220,14 @@ def _open_items(items: Any, scheme: str, n_items: int, labeling: Labeling, read_
             reject_url(path := os.fsdecode(image), f"item {index} of {spec!r}")
             paths.append(expand_path(path))
         else:
-            contents.append(_summarize_image(image, kind, f"{index} of {spec}", read_options))
-    found = _resolve_labels(labels, labeling.labels, spec)
-    if kind == "path":
-        ids = _make_path_ids(paths)
-        return FileSource(
-            f"{scheme}:{n_items} files", paths, ids, read_options, labels=found, class_names=labeling.class_names
-        )
-    return ItemSource(
-        spec, lambda index: read_item(index)[0], kind, contents, read_options, found, labeling.class_names
-    )
+            summaries.append(_summarize_image(image, kind, f"{index} of {spec}", read_options))
+    labeling = Labeling(_resolve_labels(labels, labeling.labels, spec), labeling.class_names)
+    if kind != "path":
+        return ItemSource(spec, lambda index: read_item(index)[0], kind, summaries, read_options, labeling)
+    absolute = [make_absolute(path) for path in paths]
+    root = find_common_folder(absolute)
+    ids = [(path if root is None else path.relative_to(root)).as_posix() for path in absolute]
+    return FileSource(f"{scheme}:{n_items} files", paths, ids, read_options, labeling)
 
 
 def _split_item(item: Any, where: str) -> tuple[Any, Any]:
@@ -168,15 +245,8 @@ def _split_item(item: Any, where: str) -> tuple[Any, Any]:
     return item, None
 
 
-def _find_image_kind(image: Any, index: int, spec: str) -> Kind:
-    kind = find_kind(image)
-    if kind is None:
-        raise SourceError(f"image {index} of {spec!r} is of type {type(image).__name__}; expected {KINDS}.")
-    return kind
-
-
 def _check_same_kind(image: Any, kind: Kind, index: int, spec: str) -> None:
-    found = _find_image_kind(image, index, spec)
+    found = _check_kind(image, f"image {index} of {spec!r}")
     if found != kind:
         raise SourceError(
             f"image {index} of {spec!r} is given as {found}, but image 0 as {kind}; pass images of one kind."
@@ -189,7 +259,8 @@ def _resolve_labels(labels: list[Any], given: ArrayLike | None, spec: str) -> Ar
     if len(missing) == len(labels):
         return given
     if given is not None:
-        raise SourceError(f"labels= is given, but the items of {spec!r} have labels of their own; omit one of them.")
+        fault = f"is given, but the items of {spec!r} have labels of their own"
+        raise SourceError(fault, argument="labels", repair="omit one of them")
     if missing:
         raise SourceError(f"item {missing[0]} of {spec!r} has no label, but other items do; label all or none.")
     return [_unpack_label(label, index, spec) for index, label in enumerate(labels)]
@@ -203,16 +274,6 @@ def _unpack_label(label: Any, index: int, spec: str) -> int | str:
             f"the label of item {index} of {spec!r} is {label!r:.60}; expected a class index or a class name."
         )
     return value
-
-
-def _make_path_ids(paths: Sequence[Path]) -> list[str]:
-    """Return the paths relative to the deepest folder that contains all: the names of files in one folder."""
-    absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 - links must not be resolved
-    try:
-        root = os.path.commonpath([path.parent for path in absolute])
-    except ValueError:  # different drives
-        return [path.as_posix() for path in absolute]
-    return [path.relative_to(root).as_posix() for path in absolute]
 
 
 @dataclass(frozen=True)
@@ -229,12 +290,12 @@ def _summarize_image(image: Any, kind: Kind, where: str, read_options: ReadOptio
         return ImageSummary(hashlib.sha256(image).digest())
     try:
         pixels = read_image(image, where, max_pixels=read_options.max_pixels, max_bytes=read_options.max_bytes)
-    except UnreadableImageError as error:
-        return ImageSummary(error.reason.encode())
+    except UnreadableImageError:
+        return ImageSummary(UNREADABLE)
     return ImageSummary(hash_pixels(pixels), pixels.nbytes, str(pixels.dtype))
 
 
-class ItemSource(Source):
+class ItemSource(EncodedSource):
     """Images of one kind that are returned by position, from a list or a data set.
 
     The items were read once to summarize them; an image that differs when it is read again is an error.
@@ -247,27 +308,20 @@ class ItemSource(Source):
         kind: Kind,
         summaries: Sequence[ImageSummary],
         read_options: ReadOptions,
-        labels: ArrayLike | None,
-        class_names: Iterable[str] | None,
+        labeling: Labeling,
     ) -> None:
-        ids = default_ids(len(summaries))
-        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=read_options.on_error)
+        super().__init__(spec, default_ids(len(summaries)), read_options, labeling)
         self.get_image = get_image
         self.kind = kind
         self.summaries = summaries
-        self.max_pixels = read_options.max_pixels
-        self.max_bytes = read_options.max_bytes
         # A list can be read by several threads, but a user's data set need not allow that.
         self.threads = DECODING_THREADS if kind == "bytes" and spec.startswith("list:") else 1
-        self._check_dtypes()
-
-    def _check_dtypes(self) -> None:
-        dtypes = [(index, summary.dtype) for index, summary in enumerate(self.summaries) if summary.dtype is not None]
+        dtypes = [(index, summary.dtype) for index, summary in enumerate(summaries) if summary.dtype is not None]
         for index, dtype in dtypes:
             if dtype != dtypes[0][1]:
                 raise SourceError(
-                    f"image {index} of {self.spec!r} is {dtype}, but image {dtypes[0][0]} is {dtypes[0][1]}; convert"
-                    " all images to one dtype."
+                    f"image {index} of {spec!r} is {dtype}, but image {dtypes[0][0]} is {dtypes[0][1]}; convert all"
+                    " images to one dtype."
                 )
 
     def read(self, index: int) -> Array:
@@ -275,7 +329,7 @@ class ItemSource(Source):
         return self._read(index, self.max_bytes)
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, or raise `LargeImageError` if it takes more than `max_bytes`."""
+        """Return one image, if it takes at most `max_bytes`."""
         check_image_bytes(self.ids[index], self.summaries[index].n_bytes, max_bytes)
         return self._read(index, max_bytes)
 
@@ -296,24 +350,3 @@ class ItemSource(Source):
     def hash_content(self, index: int) -> bytes:
         """Return the sha256 of the pixels, or of an encoded image."""
         return self.summaries[index].digest
-
-
-def stack_images(data: Any) -> Array:
-    """Return images of any kind, all of the same size, as one array. -> uint8, or float32 in [0, 1], [N, H, W, 1 or 3]
-
-    An array [N, H, W, 1 or 3] is returned as it is.
-    """
-    if isinstance(data, np.ndarray) and data.ndim == 4:
-        return data
-    source = data if isinstance(data, Source) else open_object(data, Labeling(), ReadOptions())
-    block = source.read_block(range(len(source)))
-    if block is not None:
-        return block if isinstance(block, np.ndarray) else block.cpu().numpy()
-    images = [source.read(index) for index in range(len(source))]
-    for id_, image in zip(source.ids, images, strict=True):
-        if image.shape != images[0].shape:
-            raise SourceError(
-                f"image {id_!r} of {source.spec!r} has shape {list(image.shape)}, but {source.ids[0]!r} has"
-                f" {list(images[0].shape)}; resize them to one size."
-            )
-    return np.stack(images)

@@ -1,23 +1,21 @@
 """`parquet:LOCATION`: Parquet files with encoded images in a column."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError
 from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, open_location
-from secondlook.registry import did_you_mean
+from secondlook.sources.image_files import Labeling
 from secondlook.sources.labels import read_class_names
 from secondlook.sources.located_images import REMOTE_THREADS, ShardedSource, find_shards, open_shard
 from secondlook.sources.reading_threads import SharedCache
-from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, reject_damaged
+from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, find_name, reject_damaged
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
@@ -46,11 +44,10 @@ def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
     location, shards = find_shards(open_location(spec.location, SourceError, spec.options), ".parquet", "parquet:")
     with _open_parquet(location, shards[0]) as file:
         columns = _find_columns(file.schema_arrow, spec)
-        class_names = _find_class_names(file.schema_arrow, columns.label)
-    if "classes" in spec.options:
-        class_names = read_class_names(Path(spec.options["classes"]).expanduser(), str(spec))
+        class_names = read_class_names(spec) or _find_class_names(file.schema_arrow, columns.label)
     with ThreadPoolExecutor(min(REMOTE_THREADS, len(shards))) as pool:
         rows = list(pool.map(lambda shard: _read_rows(location, shard, columns, spec), shards))
+    labels = _join_labels([labels for _, _, labels in rows], columns.label, spec)
     return ParquetSource(
         str(spec),
         location,
@@ -58,9 +55,8 @@ def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
         _list_places([sizes for sizes, _, _ in rows]),
         [id_ for _, ids, _ in rows for id_ in ids],
         read_options,
-        labels=_join_labels([labels for _, _, labels in rows], columns.label, spec),
-        class_names=class_names,
-        image=columns.image,
+        Labeling(labels, class_names),
+        columns.image,
     )
 
 
@@ -86,15 +82,15 @@ def _find_columns(schema: Any, spec: Spec) -> ParquetColumns:
     label = next((name for name in LABEL_NAMES if name in schema.names), None)
     return ParquetColumns(
         _find_images(schema, spec),
-        _check_name(spec, "label", schema.names) if "label" in spec.options else label,
-        _check_name(spec, "id", schema.names) if "id" in spec.options else None,
+        _check_option(spec, "label", schema.names) if "label" in spec.options else label,
+        _check_option(spec, "id", schema.names) if "id" in spec.options else None,
     )
 
 
 def _find_images(schema: Any, spec: Spec) -> str:
     """Return the only column of images of Hugging Face, or else the only column of bytes."""
     if "image" in spec.options:
-        name = _check_name(spec, "image", schema.names)
+        name = _check_option(spec, "image", schema.names)
         if not _has_bytes(schema.field(name).type) and not _is_image_struct(schema.field(name).type):
             raise SourceError(
                 f"column {name!r} of {spec.location!r} has the type {schema.field(name).type}; expected the bytes of"
@@ -126,14 +122,9 @@ def _is_image_struct(kind: Any) -> bool:
     return position >= 0 and _has_bytes(kind.field(position).type)
 
 
-def _check_name(spec: Spec, option: str, names: Sequence[str]) -> str:
-    name = spec.options[option]
-    if name not in names:
-        raise SourceError(
-            f"no column {name!r} in {spec.location!r}; its columns: {', '.join(names) or 'none'}; name the column with"
-            f" ?{option}=COLUMN.{did_you_mean(name, names)}"
-        )
-    return name
+def _check_option(spec: Spec, option: str, names: Sequence[str]) -> str:
+    hint = f"; name the column with ?{option}=COLUMN"
+    return find_name(spec.options[option], names, "column", spec.location, hint)
 
 
 def _find_class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
@@ -219,12 +210,10 @@ class ParquetSource(ShardedSource):
         places: IntArray,
         ids: Sequence[str],
         read_options: ReadOptions,
-        *,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
+        labeling: Labeling,
         image: str,
     ) -> None:
-        super().__init__(spec, location, shards, places, ids, read_options, labels=labels, class_names=class_names)
+        super().__init__(spec, location, shards, places, ids, read_options, labeling)
         self.image = image
         self._row_groups = SharedCache(MAX_CACHED_BYTES, _count_bytes, MIN_ROW_GROUPS)
 
@@ -276,7 +265,7 @@ def _open_parquet(location: Location, shard: FileEntry) -> Iterator[Any]:
     with (
         reject_damaged(f"{where!r} cannot be read as a Parquet file", "write it again"),
         open_shard(location, shard) as file,
-        location.translate_server_errors(shard.name),
+        location.translate_errors(shard.name, only_server=True),
         ParquetFile(file, pre_buffer=location.local_path is None, page_checksum_verification=True) as opened,
     ):
         yield opened

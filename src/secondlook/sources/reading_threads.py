@@ -64,7 +64,7 @@ class SharedMemory:
 
 
 class SharedCache:
-    """What threads have read last: at least `min_items`, and more up to a total weight.
+    """The latest items that threads have read: at least `min_items`, and more up to a total weight.
 
     An item is read by one thread, for which the others wait. In another process the cache is empty.
     """
@@ -84,35 +84,32 @@ class SharedCache:
             item = self._items.setdefault(key, _CachedItem())
             self._items.move_to_end(key)
         with item.lock:
-            if item.weight is None:
+            if not item.is_read:
                 try:
                     item.value = read()
                 except BaseException:
-                    self._remove(key, item)
+                    with self._lock:
+                        if self._items.get(key) is item:
+                            del self._items[key]
                     raise
-                self._add(key, item)
+                self._keep(key, item)
         return item.value
 
-    def _add(self, key: Hashable, item: "_CachedItem") -> None:
+    def _keep(self, key: Hashable, item: "_CachedItem") -> None:
         max_weight, weigh, min_items = self._settings
         with self._lock:
-            replaced = self._items.get(key)  # another one where this one was removed while it was read
-            item.weight = weigh(item.value)
-            self._weight += item.weight
-            if replaced is not None and replaced is not item:
-                self._weight -= replaced.weight or 0
+            other = self._items.get(key, item)  # another one where this one was removed while it was read
+            item.is_read, weight = True, weigh(item.value)
+            self._weight += weight - other.weight
+            item.weight = weight
             self._items[key] = item
             while self._weight > max_weight and len(self._items) > min_items:
-                self._weight -= self._items.popitem(last=False)[1].weight or 0
-
-    def _remove(self, key: Hashable, item: "_CachedItem") -> None:
-        with self._lock:
-            if self._items.get(key) is item:
-                del self._items[key]
+                self._weight -= self._items.popitem(last=False)[1].weight
 
 
 class _CachedItem:
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.is_read = False
         self.value: Any = None
-        self.weight: int | None = None
+        self.weight = 0

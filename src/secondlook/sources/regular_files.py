@@ -5,12 +5,13 @@ import io
 import os
 import platform
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from secondlook.errors import SecondLookError, SourceError
 from secondlook.file_systems import is_url
+from secondlook.registry import did_you_mean
 
 MAX_TEXT_BYTES = 1_000_000_000
 """Maximum size of a table, of a file of class names and of a file of indices."""
@@ -32,23 +33,25 @@ def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedRe
     try:
         # Without this flag, opening a pipe waits until another process writes to it.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # a null byte, or text that is not valid in a file name
-        raise OSError(errno.EINVAL, str(error), str(path)) from error
-    try:
-        _check_status(os.fstat(descriptor), path, max_bytes)
-    except OSError:
+    except ValueError as reason:  # a null byte, or text that is not valid in a file name
+        raise OSError(errno.EINVAL, str(reason), str(path)) from reason
+    status = os.fstat(descriptor)
+    error: OSError | None = None
+    if stat.S_ISDIR(status.st_mode):
+        error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    elif not stat.S_ISREG(status.st_mode):
+        error = OSError(errno.EINVAL, "not a regular file", str(path))
+    elif max_bytes is not None and status.st_size > max_bytes:
+        error = OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
+    if error is not None:
         os.close(descriptor)
-        raise
+        raise error
     return os.fdopen(descriptor, "rb")
 
 
-def _check_status(status: os.stat_result, path: Path, max_bytes: int | None) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if max_bytes is not None and status.st_size > max_bytes:
-        raise OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
+def make_absolute(path: Path) -> Path:
+    """Return the absolute path of a file, without resolving links."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def read_text_file(path: Path, encoding: str = "utf-8") -> str:
@@ -66,6 +69,14 @@ def reject_damaged(what: str, repair: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise SourceError(f"{what}: {describe_error(error).rstrip('.')}; {repair}.") from error
+
+
+def find_name(name: str, names: Collection[str], what: str, where: str, hint: str = "") -> str:
+    """Return the name of a column or an array ("what") if `names` contains it; `hint` is added to the error."""
+    if name not in names:
+        listed = ", ".join(names) or "none"
+        raise SourceError(f"no {what} {name!r} in {where!r}; its {what}s: {listed}{hint}.{did_you_mean(name, names)}")
+    return name
 
 
 def reject_url(path: str, where: str) -> None:

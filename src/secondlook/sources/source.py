@@ -1,9 +1,8 @@
-"""Sources: images with ids and labels, read one batch at a time, and the registry of source schemes."""
+"""Sources: images with ids and labels, read one batch at a time, their subsets, and the registry of source schemes."""
 
 import copy
 import hashlib
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -12,24 +11,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from json.encoder import encode_basestring_ascii
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, IntArray, default_ids, describe_image_fault
+from secondlook.arrays import Array, IntArray
 from secondlook.errors import Repair, SourceError
 from secondlook.registry import Registry
-from secondlook.sources.device_images import DeviceImages
 from secondlook.sources.labels import validate_class_names, validate_ids, validate_labels
 from secondlook.sources.reading_threads import ReadingThreads, SharedMemory
-from secondlook.sources.stored_images import StoredImages
 from secondlook.specs import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 OnError = Literal["fail", "skip"]
+Limit = Literal["max_pixels", "max_bytes"]
 
 DECODING_THREADS = min(32, os.cpu_count() or 1)
 IMAGES_PER_HASHING_BLOCK = 256
@@ -38,6 +37,9 @@ BYTES_HASHED_PER_TASK = 2**16
 
 MAX_BYTES = 512_000_000
 """Maximum size of the decoded images that a source holds at once, in bytes."""
+
+UNREADABLE = hashlib.sha256(b"unreadable").digest()
+"""Content hash of every image that cannot be read, whatever the reason."""
 
 
 @dataclass(frozen=True)
@@ -69,30 +71,25 @@ class Batch:
 class UnreadableImageError(SourceError):
     """An image that cannot be read; with on_error="skip" it is skipped instead.
 
-    Digests and stored predictions contain the reasons, so the wording of a reason must not change.
+    Parameters
+    ----------
+    where, reason
+        The name of the image, and why it cannot be read.
+    limit, needed
+        The limit that the image exceeds, and the value of it that would be enough.
     """
 
     def __init__(
-        self, where: str, reason: str, *, repair: str = "repair or remove it", skippable: bool = False
+        self, where: str, reason: str, *, limit: Limit | None = None, needed: int = 0, skippable: bool = False
     ) -> None:
-        full = Repair(f"{repair}, or pass {{on_error}}", on_error="skip") if skippable else repair
-        super().__init__(f"image {where} cannot be read: {reason}", repair=full)
-        self.where = where
-        self.reason = reason
-        self.plain_repair = repair
-
-
-class LargeImageError(UnreadableImageError):
-    """An image that takes more memory than allowed: `n_bytes` bytes."""
-
-    def __init__(self, where: str, reason: str, n_bytes: int) -> None:
-        super().__init__(where, reason, repair=suggest_limit("max_bytes", n_bytes))
-        self.n_bytes = n_bytes
-
-
-def suggest_limit(option: str, value: int) -> str:
-    """Return how to read an image that is above a limit."""
-    return f"pass {option}={value} (in a spec: ?{option}={value}) to read it, or make it smaller or remove it"
+        repair, arguments = "repair or remove it", dict[str, object]()
+        if limit is not None:
+            repair, arguments[limit] = f"pass {{{limit}}} to read it, or make it smaller or remove it", needed
+        if skippable:
+            repair, arguments["on_error"] = f"{repair}, or pass {{on_error}}", "skip"
+        super().__init__(f"image {where} cannot be read: {reason}", repair=Repair(repair, **arguments))
+        self.where, self.reason = where, reason
+        self.limit, self.needed = limit, needed
 
 
 class Source(ABC):
@@ -150,6 +147,31 @@ class Source(ABC):
         unlabeled.__dict__.pop("_content_summary", None)  # a cached digest covers labels and class names
         return unlabeled
 
+    def spread(self, n_images: int) -> "Subset":
+        """Return images from equal parts of the source, one from each, in random order with a fixed seed.
+
+        Taking every n-th image instead could take one class only, where classes alternate.
+        """
+        rng = np.random.default_rng(0)
+        n_images = min(n_images, len(self))
+        edges = np.arange(n_images + 1) * len(self) // n_images
+        positions = rng.permutation(rng.integers(edges[:-1], edges[1:]))
+        return Subset(self, positions, self.spec, self.on_error)
+
+    def stack(self) -> Array:
+        """Return all images, which must have the same size. -> uint8, or float32 in [0, 1], [N, H, W, 1 or 3]"""
+        block = self.read_block(range(len(self)))
+        if block is not None:
+            return block if isinstance(block, np.ndarray) else block.cpu().numpy()
+        images = [self.read(index) for index in range(len(self))]
+        for id_, image in zip(self.ids, images, strict=True):
+            if image.shape != images[0].shape:
+                raise SourceError(
+                    f"image {id_!r} of {self.spec!r} has shape {list(image.shape)}, but {self.ids[0]!r} has"
+                    f" {list(images[0].shape)}; resize them to one size."
+                )
+        return np.stack(images)
+
     def extract(self, positions: range | IntArray) -> "Source | None":
         """Return a source of some of the images, without labels, to be read in another process or on another machine.
 
@@ -178,9 +200,10 @@ class Source(ABC):
         return True
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, or raise `LargeImageError` before reading its pixels if they take more than `max_bytes`.
+        """Return one image, or raise before reading its pixels if they take more than `max_bytes`.
 
-        Without an override, images are read whatever their size.
+        The error is an `UnreadableImageError` whose `limit` is 'max_bytes'. Without an override, images are read
+        whatever their size.
         """
         return self.read(index)
 
@@ -192,12 +215,16 @@ class Source(ABC):
         """
         return None
 
+    def find_path(self, index: int) -> Path | None:
+        """Return the absolute path of the local file of one image; None where it has no file of its own."""
+        return None
+
     def hash_content(self, index: int) -> bytes:
         """Return a digest of the content of one image: of its pixels, or, for files, of the bytes of the file."""
         try:
             return hash_pixels(self.read(index))
-        except UnreadableImageError as error:
-            return error.reason.encode()
+        except UnreadableImageError:
+            return UNREADABLE
 
     @property
     def digest(self) -> str:
@@ -233,7 +260,7 @@ class Source(ABC):
             label_text = "null" if label is None else label
             total.update(f'\n[{encode_basestring_ascii(id_)}, {label_text}, "{content.hex()}"]'.encode())
             first = first_position.setdefault(content, index)
-            if first != index:
+            if first != index and content != UNREADABLE:
                 candidates |= {first, index}
         return total.hexdigest(), sorted(candidates)
 
@@ -244,7 +271,9 @@ class Source(ABC):
         """
         stop = len(self) if stop is None else stop
         if batch_size < 1:
-            raise SourceError(f"batch_size={batch_size} for {self.spec!r}; expected 1 or more.")
+            raise SourceError(
+                f"for {self.spec!r}", argument="batch_size", value=batch_size, repair="expected 1 or more"
+            )
         if not 0 <= start <= stop <= len(self):
             raise SourceError(
                 f"start={start}, stop={stop} is out of range for {self.spec!r}; expected 0 <= start <= stop <="
@@ -253,39 +282,35 @@ class Source(ABC):
         return self._read_batches(range(start, stop), batch_size)
 
     def convert_images(
-        self, convert: Callable[[str, Array], Array], positions: range, threads: int | None = None
+        self, convert: Callable[[str, Array], Array], positions: range
     ) -> Generator[tuple[int, Array], None, None]:
         """Yield the position and `convert(id, image)` of each image in order, without skipped images.
 
         Each image is converted by the thread that reads it and held until then: one image per thread, and together at
-        most `max_bytes`, except for a single image. By default, the threads are those of the source.
+        most `max_bytes`, except for a single image.
         """
-        threads = self.threads if threads is None else threads
+        # Any number of threads can read blocks, but they pay off only where images are converted.
+        has_blocks = bool(positions) and self.read_block(positions[:1]) is not None
+        threads = DECODING_THREADS if has_blocks else self.threads
         memory = SharedMemory(self.max_bytes, threads)
+
+        def read_and_convert(index: int, reserved: int, max_bytes: int | None) -> Array | Skipped | int:
+            with memory.reserve(reserved):
+                result = self._try_read(index, max_bytes)
+                return result if isinstance(result, Skipped | int) else convert(self.ids[index], result)
+
+        def convert_one(index: int) -> Array | Skipped:
+            result = read_and_convert(index, memory.share, memory.share)
+            if isinstance(result, int):  # an image above the share of a thread waits for memory
+                result = read_and_convert(index, result, None)
+            return cast(Array | Skipped, result)
+
         with ReadingThreads(threads) as readers:
-            results = readers.map(lambda index: self._convert_within(index, convert, memory), positions)
-            for index, result in zip(positions, results, strict=True):
+            for index, result in zip(positions, readers.map(convert_one, positions), strict=True):
                 if isinstance(result, Skipped):
                     self._skipped[result.id] = result
                 else:
                     yield index, result
-
-    def _convert_within(
-        self, index: int, convert: Callable[[str, Array], Array], memory: SharedMemory
-    ) -> Array | Skipped:
-        """Read and convert one image; one above the share of a thread waits for memory."""
-        with memory.reserve(memory.share):
-            result = self._try_convert(index, convert, memory.share)
-        if not isinstance(result, int):
-            return result
-        with memory.reserve(result):
-            return cast(Array | Skipped, self._try_convert(index, convert))
-
-    def _try_convert(
-        self, index: int, convert: Callable[[str, Array], Array], max_bytes: int | None = None
-    ) -> Array | Skipped | int:
-        result = self._try_read(index, max_bytes)
-        return result if isinstance(result, Skipped | int) else convert(self.ids[index], result)
 
     def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
         with ReadingThreads(self.threads) as readers:
@@ -298,7 +323,8 @@ class Source(ABC):
         results = list(readers.map(lambda index: self._try_read(index, share), positions))
         groups = [positions]
         if any(isinstance(result, int) for result in results):
-            groups = _split_by_size(positions, [_measure_result(result) for result in results], self.max_bytes)
+            sizes = [result if isinstance(result, int) else getattr(result, "nbytes", 0) for result in results]
+            groups = _split_by_size(positions, sizes, self.max_bytes)
             results = []  # the small images are read again: they must not add to the large ones
         for group in groups:
             batch = self._make_batch(group, results or readers.map(self._try_read, group))
@@ -314,11 +340,11 @@ class Source(ABC):
         try:
             return self.read(index) if max_bytes is None else self.read_within(index, max_bytes)
         except UnreadableImageError as error:
-            if max_bytes is not None and isinstance(error, LargeImageError):
-                return error.n_bytes
+            if max_bytes is not None and error.limit == "max_bytes":
+                return error.needed
             if self.on_error == "fail":
                 raise UnreadableImageError(
-                    error.where, error.reason, repair=error.plain_repair, skippable=True
+                    error.where, error.reason, limit=error.limit, needed=error.needed, skippable=True
                 ) from error
             return Skipped(self.ids[index], error.reason)
 
@@ -347,12 +373,6 @@ class Source(ABC):
         return getattr(self.hash_content, "__func__", None) is Source.hash_content
 
 
-def _measure_result(result: Array | Skipped | int) -> int:
-    if isinstance(result, int):
-        return result
-    return 0 if isinstance(result, Skipped) else result.nbytes
-
-
 def _split_by_size(positions: range, sizes: Sequence[int], max_bytes: int) -> list[range]:
     """Split positions into ranges whose sizes add up to at most `max_bytes`; one larger image is a range of its own."""
     ranges, first, total = [], 0, 0
@@ -366,92 +386,68 @@ def _split_by_size(positions: range, sizes: Sequence[int], max_bytes: int) -> li
 
 def _hash_images(images: Array) -> Iterator[bytes]:
     """Yield `hash_pixels` of each image, [N, H, W, C]."""
-    images = np.ascontiguousarray(images)
     if images[0].nbytes < BYTES_HASHED_PER_TASK:
-        start = _start_hash(images[0])
-        for image in images:
-            total = start.copy()
-            total.update(image.data)
-            yield total.digest()
-        return
-    with ThreadPoolExecutor(DECODING_THREADS) as pool:
-        yield from pool.map(hash_pixels, images)
+        yield from map(hash_pixels, np.ascontiguousarray(images))
+    else:
+        with ThreadPoolExecutor(DECODING_THREADS) as pool:
+            yield from pool.map(hash_pixels, images)
 
 
 def hash_pixels(image: Array) -> bytes:
     """Return the sha256 of an array: dtype, shape and values."""
     pixels = np.ascontiguousarray(image)
-    total = _start_hash(pixels)
+    total = hashlib.sha256(f"{pixels.dtype.str} {pixels.shape} ".encode())
     total.update(pixels.data)
     return total.digest()
 
 
-def _start_hash(pixels: Array) -> "hashlib._Hash":
-    return hashlib.sha256(f"{pixels.dtype.str} {pixels.shape} ".encode())
+class Subset(Source):
+    """The images of another source at the given positions, in that order."""
 
-
-class ArraySource(Source):
-    """An array of images in memory, in a file or on a GPU: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
-
-    def __init__(
-        self,
-        images: Array | StoredImages | DeviceImages,
-        *,
-        spec: str | None = None,
-        ids: Sequence[str] | None = None,
-        labels: ArrayLike | None = None,
-        class_names: Iterable[str] | None = None,
-        on_error: OnError = "fail",
-    ) -> None:
-        spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        if isinstance(images, StoredImages | DeviceImages):
-            fault = images.describe_fault()
-        else:
-            fault = describe_image_fault(images)
-        if fault is not None:
-            raise SourceError(f"the images of {spec!r} {fault}.")
-        if not len(images):
-            raise SourceError(f"no images in {spec!r} (shape {list(images.shape)}); expected at least one.")
-        self.images = images
-        ids = default_ids(len(images)) if ids is None else ids
-        if len(ids) != len(images):
-            raise SourceError(f"{len(ids)} ids for the {len(images)} images of {spec!r}; expected one id per image.")
-        super().__init__(spec, ids, labels=labels, class_names=class_names, on_error=on_error)
+    def __init__(self, whole: Source, positions: IntArray, spec: str, on_error: OnError) -> None:
+        super().__init__(
+            spec,
+            [whole.ids[position] for position in positions],
+            labels=None if whole.labels is None else whole.labels[positions],
+            class_names=whole.class_names,
+            on_error=on_error,
+        )
+        self.whole = whole
+        self.threads = whole.threads
+        self.max_bytes = whole.max_bytes
+        self.positions = positions
 
     def read(self, index: int) -> Array:
-        """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
-        image = self.images[index]
-        return np.array(image, order="C") if isinstance(self.images, np.ndarray) else np.ascontiguousarray(image)
+        """Read one image from the whole source. -> uint8 [H, W, 1 or 3]"""
+        return self.whole.read(int(self.positions[index]))
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, or raise `LargeImageError` if it takes more than `max_bytes`."""
-        check_image_bytes(self.ids[index], self._image_bytes, max_bytes)
-        return self.read(index)
+        """Read one image from the whole source, if it takes at most `max_bytes`."""
+        return self.whole.read_within(int(self.positions[index]), max_bytes)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
-        """Return images together where they are, without a copy where possible. -> uint8 or float32 [n, H, W, 1 or 3]
+        """Return images of the whole source together, where it does."""
+        chosen = self.positions[as_index(positions)]
+        first, stop = int(chosen[0]), int(chosen[0]) + len(chosen)
+        is_consecutive = np.array_equal(chosen, np.arange(first, stop))
+        return self.whole.read_block(range(first, stop) if is_consecutive else chosen)
 
-        Images are read one by one, and the block is None, where a copy would take more than `max_bytes`.
-        """
-        if getattr(self.read, "__func__", None) is not ArraySource.read:
-            return None  # the images of a subclass are those that its `read` returns
-        is_copied = isinstance(self.images, StoredImages) or not isinstance(positions, range)
-        if is_copied and len(positions) * self._image_bytes > self.max_bytes:
-            return None
-        if isinstance(self.images, StoredImages):
-            return self.images.read_range(positions) if isinstance(positions, range) else None
-        key = as_index(positions)
-        return self.images.select(key) if isinstance(self.images, DeviceImages) else self.images[key]
+    def extract(self, positions: range | IntArray) -> Source | None:
+        """Return some of the images of the whole source, where it has them."""
+        part = self.whole.extract(self.positions[as_index(positions)])
+        return None if part is None else part.with_on_error(self.on_error)
 
-    def extract(self, positions: range | IntArray) -> "ArraySource | None":
-        """Return some of the images of a file, which is opened again where they are read; None for other arrays."""
-        if type(self) is not ArraySource or not isinstance(self.images, StoredImages):
-            return None
-        return self._copy_part(positions, images=self.images.select(positions))
+    def find_path(self, index: int) -> Path | None:
+        """Return the path of one image in the whole source."""
+        return self.whole.find_path(int(self.positions[index]))
+
+    def hash_content(self, index: int) -> bytes:
+        """Return the content digest of one image in the whole source."""
+        return self.whole.hash_content(int(self.positions[index]))
 
     @property
-    def _image_bytes(self) -> int:
-        return math.prod(self.images.shape[1:]) * self.images.dtype.itemsize
+    def _hashes_pixels(self) -> bool:
+        return self.whole._hashes_pixels
 
 
 def as_index(positions: range | IntArray) -> slice | IntArray:
@@ -460,9 +456,10 @@ def as_index(positions: range | IntArray) -> slice | IntArray:
 
 
 def check_image_bytes(id_: str, n_bytes: int, max_bytes: int) -> None:
-    """Raise `LargeImageError` for an image in memory of more than `max_bytes`."""
+    """Raise for an image in memory of more than `max_bytes`."""
     if n_bytes > max_bytes:
-        raise LargeImageError(id_, f"it takes {n_bytes} bytes, above the limit of {max_bytes}", n_bytes)
+        reason = f"it takes {n_bytes} bytes, above the limit of {max_bytes}"
+        raise UnreadableImageError(id_, reason, limit="max_bytes", needed=n_bytes)
 
 
 Opener = Callable[[Spec, ReadOptions], Source]

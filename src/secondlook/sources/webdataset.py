@@ -4,17 +4,16 @@ import io
 import tarfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from secondlook.errors import SourceError
 from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, open_location
-from secondlook.sources.image_files import SUFFIXES
+from secondlook.sources.image_files import SUFFIXES, Labeling
 from secondlook.sources.labels import parse_labels, read_class_names
 from secondlook.sources.located_images import REMOTE_THREADS, ShardedSource, find_shards, open_shard
 from secondlook.sources.reading_threads import SharedCache
@@ -54,14 +53,9 @@ def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource"
     ids = [f"{shard.name}/{sample.key}" for shard, index in zip(shards, indexes, strict=True) for sample in index]
     numbers = np.repeat(np.arange(len(shards)), [len(index) for index in indexes])
     places = np.column_stack([numbers, np.array([(sample.start, sample.length) for sample in samples], dtype=np.int64)])
-    class_names = None
-    if "classes" in spec.options:
-        class_names = read_class_names(Path(spec.options["classes"]).expanduser(), str(spec))
-    texts = [sample.label for sample in samples]
-    labels, class_names = parse_labels(texts, class_names, lambda index: f"sample {ids[index]!r}", spec.location)
-    return WebDatasetSource(
-        str(spec), location, shards, places, ids, read_options, labels=labels, class_names=class_names
-    )
+    texts, names = [sample.label for sample in samples], read_class_names(spec)
+    labels, names = parse_labels(texts, names, lambda index: f"sample {ids[index]!r}", spec.location)
+    return WebDatasetSource(str(spec), location, shards, places, ids, read_options, Labeling(labels, names))
 
 
 class WebDatasetSource(ShardedSource):
@@ -72,18 +66,13 @@ class WebDatasetSource(ShardedSource):
         number, start, length = self.places[index].tolist()
         self._check_encoded_size(index, length)
         shard = self.shards[number]
-        with self._open(shard) as file, self.location.translate_server_errors(shard.name):
+        if self.is_remote:  # stays open, because to open it takes as long as to read an image
+            opened = nullcontext(self._files.get(shard, lambda: open_shard(self.location, shard)))
+        else:
+            opened = open_shard(self.location, shard)
+        with opened as file, self.location.translate_errors(shard.name, only_server=True):
             content: bytes = file.read_at(length, start)
         return content
-
-    @contextmanager
-    def _open(self, shard: FileEntry) -> Iterator[Any]:
-        """Open a tar file; one on another machine stays open, because to open it takes as long as to read an image."""
-        if self.is_remote:
-            yield self._files.get(shard, lambda: open_shard(self.location, shard))
-        else:
-            with open_shard(self.location, shard) as file:
-                yield file
 
     @cached_property
     def _files(self) -> SharedCache:
@@ -117,7 +106,7 @@ def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[_Samp
     with (
         reject_damaged(f"{where!r} cannot be read as a tar file", "write it again, without compression"),
         location.open(shard.name) as file,
-        location.translate_server_errors(shard.name),
+        location.translate_errors(shard.name, only_server=True),
     ):
         members = _collect_members(_BoundedFile(io.BufferedReader(file, BYTES_READ_AHEAD)), spec)
     return [

@@ -92,22 +92,19 @@ _EXACT_ZOOM = {
 
 def _convert_to_released(name: str, views: str) -> str:
     """Return a printed set as the released code applied it: vertical shifts and rotations reversed, exact zooms."""
-    return " ".join(_convert_view(view, _EXACT_ZOOM.get(name, {}).get(view)) for view in views.split())
-
-
-def _convert_view(view: str, exact_zoom: float | None) -> str:
-    return "+".join(_convert_step(step, exact_zoom) for step in view.split("+"))
+    zooms = _EXACT_ZOOM.get(name, {})
+    return " ".join(
+        "+".join(_convert_step(step, zooms.get(view)) for step in view.split("+")) for view in views.split()
+    )
 
 
 def _convert_step(step: str, exact_zoom: float | None) -> str:
-    name, _, arguments = step.partition(":")
-    match name:
-        case "shift":
-            dx, dy = arguments.split(",")
+    match step.replace(":", ",").split(","):
+        case ["shift", dx, dy]:
             return f"shift:{dx},{-int(dy)}"
-        case "rotate":
-            return f"rotate:{-int(arguments)}"
-        case "zoom":
+        case ["rotate", degrees]:
+            return f"rotate:{-int(degrees)}"
+        case ["zoom", _]:
             return f"zoom:{exact_zoom!r}"
     return step
 
@@ -120,14 +117,8 @@ for _name, _dataset, _views, _warning in [
     ("stl10", "STL-10 (Wide-ResNet)", _STL10, None),
     ("stl10-elu", "STL-10 shrunk to 32x32 (ELU network)", _STL10_ELU, None),
 ]:
-    PRESETS.add(Preset(_name, f"the paper's set for {_dataset}, as printed", _views, _warning))
-    PRESETS.add(
-        Preset(
-            f"{_name}-released",
-            f"the paper's set for {_dataset}, as in the released code",
-            _convert_to_released(_name, _views),
-            _warning,
-        )
-    )
+    _summary, _released = f"the paper's set for {_dataset}", _convert_to_released(_name, _views)
+    PRESETS.add(Preset(_name, f"{_summary}, as printed", _views, _warning))
+    PRESETS.add(Preset(f"{_name}-released", f"{_summary}, as in the released code", _released, _warning))
 PRESETS.add(Preset("natural", "photographs of any size; a good start for any classifier of photographs", _NATURAL))
 PRESETS.add(Preset("digits", "digits, letters and signs: small shifts, rotations and zooms, no flips", _DIGITS))

@@ -10,8 +10,7 @@ import numpy as np
 
 from secondlook.arrays import Array
 from secondlook.errors import ViewError
-from secondlook.registry import Registry
-from secondlook.views.operations import (
+from secondlook.operations import (
     Axis,
     Blur,
     Border,
@@ -24,6 +23,7 @@ from secondlook.views.operations import (
     Tone,
     Warp,
 )
+from secondlook.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -52,50 +52,29 @@ class Parameter:
     name: str
     parse: Callable[[str], Argument]
 
-    @classmethod
-    def number(cls, name: str) -> "Parameter":
-        """Return a parameter that takes any finite number."""
-        return cls(name, parse_number)
 
-    @classmethod
-    def bounded(cls, name: str, lowest: float, highest: float) -> "Parameter":
-        """Return a parameter that takes a number from `lowest` to `highest`, inclusive."""
+def _bounded(name: str, lowest: float, highest: float, unit: str = "") -> Parameter:
+    """Return a parameter that takes a number from `lowest` to `highest`, inclusive, with or without its unit."""
 
-        def parse(text: str) -> float:
-            value = parse_number(text)
-            if not lowest <= value <= highest:
-                raise ValueError(f"is {text}, expected {format_number(lowest)} to {format_number(highest)}")
-            return value
+    def parse(text: str) -> float:
+        value = parse_number(text.removesuffix(unit))
+        if not lowest <= value <= highest:
+            raise ValueError(f"is {text}, expected {format_number(lowest)} to {format_number(highest)}")
+        return value
 
-        return cls(name, parse)
+    return Parameter(name, parse)
 
-    @classmethod
-    def percentage(cls, name: str) -> "Parameter":
-        """Return a parameter that takes a number from 0 to 100, with or without a percent sign."""
-        bounded = cls.bounded(name, 0.0, 100.0)
-        return cls(name, lambda text: bounded.parse(text.removesuffix("%")))
 
-    @classmethod
-    def amount(cls, name: str) -> "Parameter":
-        """Return a parameter that takes pixels, or percent with the sign."""
+def _parse_amount(text: str) -> Amount:
+    value = parse_number(text.removesuffix("%"))
+    return Amount(value, percent=text.endswith("%") and value != 0)
 
-        def parse(text: str) -> Amount:
-            value = parse_number(text.removesuffix("%"))
-            return Amount(value, percent=text.endswith("%") and value != 0)
 
-        return cls(name, parse)
-
-    @classmethod
-    def channel_order(cls, name: str) -> "Parameter":
-        """Return a parameter that takes a permutation of the letters r, g, b."""
-        orders = ["".join(order) for order in itertools.permutations("rgb")]
-
-        def parse(text: str) -> str:
-            if text.lower() not in orders:
-                raise ValueError(f"is {shorten(text)!r}, expected one of {', '.join(orders)}")
-            return text.lower()
-
-        return cls(name, parse)
+def _parse_channel_order(text: str) -> str:
+    orders = ["".join(order) for order in itertools.permutations("rgb")]
+    if text.lower() not in orders:
+        raise ValueError(f"is {shorten(text)!r}, expected one of {', '.join(orders)}")
+    return text.lower()
 
 
 def parse_number(text: str) -> float:
@@ -177,7 +156,7 @@ def view_step(form: str, *, onnx: Callable[..., Any] | None = None) -> Callable[
             Step(
                 name=name,
                 summary=(function.__doc__ or f"user function {function.__name__}").strip().splitlines()[0],
-                parameters=tuple(Parameter.number(each.strip()) for each in names.split(",") if each.strip()),
+                parameters=tuple(Parameter(each.strip(), parse_number) for each in names.split(",") if each.strip()),
                 operation=lambda _frame, *arguments: make_filter(function, arguments),
             )
         )
@@ -214,8 +193,7 @@ def _vflip(frame: Frame) -> Operation:
 @_built_in(
     "shift",
     "move the content right and down, in pixels or percent of the side (5%); fills with black",
-    Parameter.amount("DX"),
-    Parameter.amount("DY"),
+    *(Parameter(name, _parse_amount) for name in ("DX", "DY")),
     neutral=(Amount(0.0), Amount(0.0)),
 )
 def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
@@ -230,7 +208,7 @@ def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
 @_built_in(
     "rotate",
     "rotate clockwise about the center, zoomed in just enough to hide the outside of the image",
-    Parameter.number("DEG"),
+    Parameter("DEG", parse_number),
     neutral=(0.0,),
 )
 def _rotate(frame: Frame, degrees: float) -> Operation:
@@ -244,24 +222,24 @@ def _rotate(frame: Frame, degrees: float) -> Operation:
 @_built_in(
     "zoom",
     "enlarge about the center; below 1, shrink and mirror the edges",
-    Parameter.bounded("F", 0.05, 20.0),
+    _bounded("F", 0.05, 20.0),
     neutral=(1.0,),
 )
 def _zoom(frame: Frame, factor: float) -> Operation:
     return _warp_about_center(frame, 1.0 / factor, 0.0, border="mirror")
 
 
-@_built_in("gamma", "raise pixels in [0, 1] to the power G", Parameter.bounded("G", 0.01, 100.0), neutral=(1.0,))
+@_built_in("gamma", "raise pixels in [0, 1] to the power G", _bounded("G", 0.01, 100.0), neutral=(1.0,))
 def _gamma(_frame: Frame, exponent: float) -> Operation:
     return Tone((lambda values, _mean: values**exponent,))
 
 
-@_built_in("contrast", "scale about the image mean", Parameter.bounded("F", 0.0, 100.0), neutral=(1.0,))
+@_built_in("contrast", "scale about the image mean", _bounded("F", 0.0, 100.0), neutral=(1.0,))
 def _contrast(_frame: Frame, factor: float) -> Operation:
     return Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True)
 
 
-@_built_in("brightness", "scale from black", Parameter.bounded("F", 0.0, 100.0), neutral=(1.0,))
+@_built_in("brightness", "scale from black", _bounded("F", 0.0, 100.0), neutral=(1.0,))
 def _brightness(_frame: Frame, factor: float) -> Operation:
     return Tone((lambda values, _mean: values * factor,))
 
@@ -271,7 +249,9 @@ def _gray(_frame: Frame) -> Operation:
     return Luminance((0.299, 0.587, 0.114))
 
 
-@_built_in("channels", "reorder the color channels, such as bgr", Parameter.channel_order("ORDER"), neutral=("rgb",))
+@_built_in(
+    "channels", "reorder the color channels, such as bgr", Parameter("ORDER", _parse_channel_order), neutral=("rgb",)
+)
 def _channels(frame: Frame, order: str) -> Operation:
     if frame.channels != 3:
         raise ViewError(
@@ -280,7 +260,7 @@ def _channels(frame: Frame, order: str) -> Operation:
     return Reorder(tuple("rgb".index(letter) for letter in order))
 
 
-@_built_in("blur", "Gaussian blur with a standard deviation of R pixels", Parameter.bounded("R", 0.01, 100.0))
+@_built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounded("R", 0.01, 100.0))
 def _blur(_frame: Frame, sigma: float) -> Operation:
     return Blur(sigma)
 
@@ -288,7 +268,7 @@ def _blur(_frame: Frame, sigma: float) -> Operation:
 @_built_in(
     "noise",
     "add Gaussian noise with a standard deviation of S gray levels of 255, the same for every image",
-    Parameter.bounded("S", 0.0, 255.0),
+    _bounded("S", 0.0, 255.0),
     neutral=(0.0,),
 )
 def _noise(frame: Frame, sigma: float) -> Operation:
@@ -309,10 +289,7 @@ def _check_crop(x: float, y: float, width: float, height: float) -> str | None:
 @_built_in(
     "crop",
     "crop (left, top, width, height in percent) and resize back",
-    Parameter.percentage("X"),
-    Parameter.percentage("Y"),
-    Parameter.percentage("W"),
-    Parameter.percentage("H"),
+    *(_bounded(name, 0.0, 100.0, "%") for name in "XYWH"),
     neutral=(0.0, 0.0, 100.0, 100.0),
     check=_check_crop,
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from secondlook.views.operations import (
+from secondlook.operations import (
     Blur,
     Copy,
     Filter,
@@ -24,7 +24,6 @@ from secondlook.views.operations import (
     Warp,
     rounds_at_most_once,
 )
-from secondlook.views.plan import compute_table, compute_tables, plan_operations, run_filter
 from secondlook.views.view import View
 
 _BORDERS = {"black": "zeros", "edge": "border", "mirror": "reflection"}
@@ -38,7 +37,7 @@ def apply_view_to_tensor(images: Tensor, view: View) -> Tensor:
     The result of a view that changes nothing is the input itself.
     """
     _, height, width, channels = images.shape
-    operations = plan_operations(view, Frame(height, width, channels))
+    operations = view.plan(Frame(height, width, channels))
     if images.dtype == torch.uint8 and not rounds_at_most_once(operations):
         # As in the CPU engine, pixels are rounded only once, at the end.
         return _to_pixels(_run_all(images.float() * (1 / 255), view, operations) * 255)
@@ -87,7 +86,7 @@ def _run(images: Tensor, view: View, operation: Operation) -> Tensor:
             return _run_blur(images, operation)
         case Filter():
             # A user's function takes arrays, so only these images visit the host.
-            result = run_filter(images.cpu().numpy(), view, operation)
+            result = operation.run(images.cpu().numpy(), view)
             return torch.from_numpy(result).to(images.device)
 
 
@@ -132,7 +131,7 @@ def _run_tone_table(images: Tensor, tone: Tone) -> Tensor:
         first_of_image = 256 * torch.arange(len(block), device=images.device)[:, None]
         places = block.reshape(len(block), -1) + first_of_image
         histograms = torch.bincount(places.view(-1), minlength=256 * len(block)).view(-1, 256)
-        tables = torch.from_numpy(compute_tables(histograms.double().cpu().numpy(), tone)).to(images.device)
+        tables = torch.from_numpy(tone.compute_tables(histograms.double().cpu().numpy())).to(images.device)
         result[start : start + block_size] = tables.view(-1).index_select(0, places.view(-1)).view(block.shape)
     return result
 
@@ -140,7 +139,7 @@ def _run_tone_table(images: Tensor, tone: Tone) -> Tensor:
 @lru_cache(maxsize=256)
 def make_table(tone: Tone, device: torch.device) -> Tensor:
     """Return the table of a tone that does not depend on the image, on a device. uint8 [256]"""
-    return torch.tensor(compute_table(tone), device=device)
+    return torch.tensor(tone.table, device=device)
 
 
 def _run_warp(images: Tensor, warp: Warp) -> Tensor:
@@ -159,7 +158,7 @@ def _run_warp(images: Tensor, warp: Warp) -> Tensor:
 def _make_grid(warp: Warp, height: int, width: int, device: torch.device) -> Tensor:
     """Return where each output pixel is sampled, x and y from -1 at one edge to 1 at the other. float32 [1, H, W, 2]"""
     y, x = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
-    positions = np.stack([x, y, np.ones_like(x)], axis=-1) @ warp.inverse_map.T
+    positions = np.stack([x, y, np.ones_like(x)], axis=-1) @ np.array(warp.matrix).T
     grid = (2 * positions + 1) / (width, height) - 1
     return torch.from_numpy(grid[None].astype(np.float32)).to(device)
 

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from secondlook.views.operations import Axis, Copy, Frame, Tone, Warp, rounds_at_most_once
-from secondlook.views.plan import compute_table, plan_operations
+from secondlook.operations import Axis, Copy, Frame, Tone, Warp, rounds_at_most_once
 from secondlook.views.torch_engine import make_table
 from secondlook.views.view import View
 
@@ -26,7 +25,7 @@ def write_view(images: Tensor, view: View, factor: Tensor, offset: Tensor, targe
     and offset are float32 [C] each.
     """
     _, height, width, channels = images.shape
-    operations = plan_operations(view, Frame(height, width, channels))
+    operations = view.plan(Frame(height, width, channels))
     moves = [operation for operation in operations if isinstance(operation, Copy | Warp)]
     tones = [operation for operation in operations if isinstance(operation, Tone) and not operation.uses_mean]
     is_simple = max(len(moves), len(tones)) <= 1 and len(moves) + len(tones) == len(operations)
@@ -50,7 +49,7 @@ def write_view(images: Tensor, view: View, factor: Tensor, offset: Tensor, targe
         else:
             tone = tones[0] if tones else None
             # What is outside the image is black, and a tone that follows changes it too.
-            fill = int(compute_table(tone)[0]) if tone is not None and operations[-1] is tone else 0
+            fill = int(tone.table[0]) if tone is not None and operations[-1] is tone else 0
             axes = (value for axis in (move.y, move.x) for value in (axis.sign, axis.offset, axis.start, axis.stop))
             table = images if tone is None else make_table(tone, images.device)  # without a tone it is not read
             _write_copied[grid](*arguments, *axes, table, fill, has_table=tone is not None, **sizes)

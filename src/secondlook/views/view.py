@@ -1,9 +1,10 @@
 """A view: a sequence of steps, as an immutable value with one canonical text; the notation of the paper is read too."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from secondlook.errors import ViewError
-from secondlook.views.operations import Frame, Operation
+from secondlook.operations import Frame, Operation, fuse_operations
 from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, format_argument, format_number, shorten
 
 MAX_STEPS = 32
@@ -23,10 +24,6 @@ class BoundStep:
     def step(self) -> Step:
         """The registered step."""
         return STEPS[self.name]
-
-    def to_operation(self, frame: Frame) -> Operation:
-        """Return the operation of the engine for images of one size."""
-        return self.step.operation(frame, *self.arguments)
 
     def __str__(self) -> str:
         if not self.arguments:
@@ -62,6 +59,10 @@ class View:
         """Whether the view is the image itself."""
         return not self.steps and self.name is None
 
+    def plan(self, frame: Frame) -> tuple[Operation, ...]:
+        """Return the operations of the view for images of one size, fused as far as possible."""
+        return _plan_operations(self, frame)
+
     def __str__(self) -> str:
         if self.name is not None:
             return self.name
@@ -72,6 +73,16 @@ class View:
         if self.name is not None:
             return self.name
         return "+".join(write_paper_notation(step.name, step.arguments) or str(step) for step in self.steps) or "x"
+
+
+@lru_cache(maxsize=4096)
+def _plan_operations(view: View, frame: Frame) -> tuple[Operation, ...]:
+    if view.name is not None:
+        raise ViewError(
+            f"view {view.name!r} is only the name of a view that was computed elsewhere, so it cannot be applied to"
+            " images; write it as steps, such as 'hflip+shift:2,0'."
+        )
+    return fuse_operations((one.step.operation(frame, *one.arguments) for one in view.steps), frame)
 
 
 def _parse_step(piece: str, text: str) -> BoundStep:
@@ -104,92 +115,63 @@ def _parse_argument(step: Step, place: int, word: str, where: str) -> Argument:
         raise ViewError(f"{parameter.name} of step {step.form!r} {where} {error}.") from None
 
 
-_SIGNS = "⇔⇕←→↑↓↻↺×γ"
-_DIRECTIONS = {"←": (-1, 0), "→": (1, 0), "↑": (0, -1), "↓": (0, 1)}
+# ---- The notation of the paper
+
+_SIGNS = {"⇔": "hflip", "⇕": "vflip", "↻": "rotate:", "↺": "rotate:-", "×": "zoom:", "γ": "gamma:"}
+_ARROWS = {"←": ("x", "-"), "→": ("x", ""), "↑": ("y", "-"), "↓": ("y", "")}
 
 
 def is_paper_notation(piece: str) -> bool:
     """Return whether a step is in the notation of the paper."""
-    return piece == "x" or piece[:1] in tuple(_SIGNS) or _is_channel_order(piece)
+    return piece == "x" or piece[:1] in _SIGNS or piece[:1] in _ARROWS or sorted(piece) == ["B", "G", "R"]
 
 
 def rewrite_paper_notation(pieces: list[str]) -> list[str]:
     """Return the text of the same steps; adjacent '←2' and '↓1' are one shift, as in the paper."""
     rewritten: list[str] = []
-    pending: tuple[str, str] | None = None  # an arrow that the next one may complete
+    pending: dict[str, str] = {}  # sides of a shift that the next arrow may complete
     for piece in pieces:
-        arrow, distance = piece[:1], piece[1:]
-        if arrow in _DIRECTIONS and pending and _is_horizontal(arrow) != _is_horizontal(pending[0]):
-            rewritten[-1] = _format_shift(dict([pending, (arrow, distance)]))
-            pending = None
-        elif arrow in _DIRECTIONS:
-            rewritten.append(_format_shift({arrow: distance}))
-            pending = (arrow, distance)
-        else:
+        sign, value = piece[:1], piece[1:]
+        if sign not in _ARROWS:
+            pending = {}
             rewritten.append(_rewrite_step(piece))
-            pending = None
+            continue
+        side, minus = _ARROWS[sign]
+        if pending and side not in pending:
+            rewritten.pop()
+        else:
+            pending = {}
+        pending[side] = _sign_number(minus, value)
+        rewritten.append(f"shift:{pending.get('x', '0')},{pending.get('y', '0')}")
+        if len(pending) == 2:
+            pending = {}
     return rewritten
 
 
-def write_paper_notation(name: str, arguments: tuple[Argument, ...]) -> str | None:
+def _rewrite_step(piece: str) -> str:
+    if piece == "x":
+        return "identity"
+    if piece[:1] not in _SIGNS:
+        return f"channels:{piece.lower()}" if is_paper_notation(piece) else piece
+    step, colon, minus = _SIGNS[piece[:1]].partition(":")
+    return f"{step}{colon}{_sign_number(minus, piece[1:])}"
+
+
+def _sign_number(minus: str, number: str) -> str:
+    return number[1:] if minus and number.startswith("-") else f"{minus}{number}"
+
+
+def write_paper_notation(name: str, arguments: Arguments) -> str | None:
     """Return a step in the notation of the paper, or None where it has no sign for it."""
     match name, arguments:
-        case "hflip", ():
-            return "⇔"
-        case "vflip", ():
-            return "⇕"
+        case ("hflip", ()) | ("vflip", ()):
+            return {"hflip": "⇔", "vflip": "⇕"}[name]
         case "shift", (Amount() as dx, Amount() as dy):
-            return "+".join(_format_arrow(*side) for side in ((dx, "←", "→"), (dy, "↑", "↓")) if side[0].value)
-        case "rotate", (float() as degrees,):
-            return ("↻" if degrees > 0 else "↺") + format_number(abs(degrees))
-        case (("zoom" | "gamma"), (float() as value,)):
-            return {"zoom": "×", "gamma": "γ"}[name] + format_number(value)
+            sides = ((dx, "←→"), (dy, "↑↓"))
+            return "+".join(signs[one.value > 0] + str(one).removeprefix("-") for one, signs in sides if one.value)
+        case (("rotate" | "zoom" | "gamma"), (float() as value,)):
+            sign = {"rotate": "↻" if value > 0 else "↺", "zoom": "×", "gamma": "γ"}[name]
+            return sign + format_number(value).removeprefix("-")
         case "channels", (str() as order,):
             return order.upper()
     return None
-
-
-def _is_channel_order(piece: str) -> bool:
-    return sorted(piece) == ["B", "G", "R"]
-
-
-def _is_horizontal(arrow: str) -> bool:
-    return arrow in "←→"
-
-
-def _format_shift(distances: dict[str, str]) -> str:
-    sides = {"x": "0", "y": "0"}
-    for arrow, distance in distances.items():
-        sign = sum(_DIRECTIONS[arrow])
-        sides["x" if _is_horizontal(arrow) else "y"] = _negate(distance) if sign < 0 else distance
-    return f"shift:{sides['x']},{sides['y']}"
-
-
-def _negate(distance: str) -> str:
-    return distance.removeprefix("-") if distance.startswith("-") else f"-{distance}"
-
-
-def _rewrite_step(piece: str) -> str:
-    sign, value = piece[:1], piece[1:]
-    match sign:
-        case "⇔":
-            return f"hflip{value}"
-        case "⇕":
-            return f"vflip{value}"
-        case "↻":
-            return f"rotate:{value}"
-        case "↺":
-            return f"rotate:{_negate(value)}"
-        case "×":
-            return f"zoom:{value}"
-        case "γ":
-            return f"gamma:{value}"
-    if piece == "x":
-        return "identity"
-    return f"channels:{piece.lower()}" if _is_channel_order(piece) else piece
-
-
-def _format_arrow(distance: Amount, negative: str, positive: str) -> str:
-    return (negative if distance.value < 0 else positive) + format_argument(
-        Amount(abs(distance.value), distance.percent)
-    )

@@ -157,33 +157,33 @@ def _parse_name(position: int, item: View | str, n_items: int) -> View:
 
 
 def _split_views(views: ViewsLike) -> list[View | str]:
+    if isinstance(views, str) and len(views.split()) == 1 and views.strip().endswith(".txt"):
+        views = Path(views.strip())
     if isinstance(views, Path):
-        return list(_read_view_file(views))
-    if not isinstance(views, str):
-        return _list_views(views)
-    words = views.split()
-    if len(words) == 1 and words[0].endswith(".txt"):
-        return list(_read_view_file(Path(words[0])))
-    return list(_strip_commas(words))
+        views = _read_view_file(views)
+    if isinstance(views, str):
+        return [word.removesuffix(",") for word in views.split() if word != ","]
+    return _list_views(views)
+
+
+def _read_view_file(path: Path) -> str:
+    """Return the views of a file; '#' starts a comment."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ViewError(f"view file {str(path)!r} cannot be read: {error}; expected a UTF-8 text file.") from None
+    return " ".join(line.partition("#")[0] for line in lines)
 
 
 def _list_views(views: Iterable[View | str]) -> list[View | str]:
     given: object = views  # whatever callers without a type checker, or the options of a policy, pass
     if not isinstance(given, Iterable):
-        raise ViewError(f"views={given!r}; expected a preset, text, a file or a list of views, such as 'natural'.")
+        raise ViewError(
+            "is invalid; expected a preset, text, a file or a list of views, such as 'natural'",
+            argument="views",
+            value=given,
+        )
     return list(views)
-
-
-def _read_view_file(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ViewError(f"view file {str(path)!r} cannot be read: {error}; expected a UTF-8 text file.") from None
-    return _strip_commas([word for line in lines for word in line.partition("#")[0].split()])
-
-
-def _strip_commas(words: list[str]) -> list[str]:
-    return [word.removesuffix(",") for word in words if word != ","]
 
 
 def _parse_views(items: Sequence[View | str]) -> list[View]:

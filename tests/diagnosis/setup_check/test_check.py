@@ -12,7 +12,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.diagnosis import SetupCheck
 from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.sources import ArraySource, spread_images
+from secondlook.sources import ArraySource
 from tests.classifiers.loopback_server import METADATA, Chunks, as_json, http, serve
 from tests.diagnosis.setup_check.conftest import N_CLASSES, LinearModel, Photos
 
@@ -258,13 +258,13 @@ def test_sigmoid_outputs_are_told_apart_from_logits(photos: Photos) -> None:
 def test_images_are_spread_over_the_source_whatever_its_order() -> None:
     images = np.zeros((2560, 1, 1, 1), dtype=np.uint8)
     for labels in (np.arange(2560) // 256, np.arange(2560) % 10):
-        chosen = spread_images(ArraySource(images, labels=labels), 256)
+        chosen = ArraySource(images, labels=labels).spread(256)
         assert len(chosen) == 256
         assert chosen.labels is not None
         assert np.bincount(chosen.labels).min() >= 10
-        again = spread_images(ArraySource(images, labels=labels), 256)
+        again = ArraySource(images, labels=labels).spread(256)
         assert list(again.ids) == list(chosen.ids)
-    assert sorted(spread_images(ArraySource(images), 5000).ids) == sorted(ArraySource(images).ids)
+    assert sorted(ArraySource(images).spread(5000).ids) == sorted(ArraySource(images).ids)
 
 
 def test_cost_is_bounded_and_small_where_nothing_is_suspicious(photos: Photos) -> None:

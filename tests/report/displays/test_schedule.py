@@ -18,13 +18,13 @@ from tests.policy_maker import attach
 @pytest.fixture(scope="module")
 def schedule(preds: Predictions) -> Schedule:
     usable = preds.select(views=["identity", "hflip", "shift:1,0"])
-    return fit_schedule(usable, sl.Policy(0.8, "mean"), tolerance=0.02)
+    return fit_schedule(usable, sl.Policy(threshold=0.8, method="mean"), tolerance=0.02)
 
 
 def make_policy(schedule: Schedule | None) -> sl.Policy:
     classifier = load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name="constant")
     views = ("identity", "hflip") if schedule is None else schedule.views
-    return attach(sl.Policy(0.8, "mean", schedule=schedule), classifier=classifier, views=views)
+    return attach(sl.Policy(threshold=0.8, method="mean", schedule=schedule), classifier=classifier, views=views)
 
 
 def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.diagnosis import auto
+from secondlook.diagnosis import choice
 from secondlook.errors import PredictionsError
 from secondlook.predictions import DamagedChunkWarning, batching
 from secondlook.sources import UnreadableImageError
@@ -100,7 +100,7 @@ def test_evaluation_equals_that_of_this_process(
 def test_views_that_are_set_aside_on_more_images_are_stored_but_not_evaluated(
     archive: str, tmp_path: Path, pickled_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "MAX_STRAIN_AGAIN", -0.1)
+    monkeypatch.setattr(choice, "MAX_STRAIN_AGAIN", -0.1)
     here, there = create_both(tmp_path, pickled_engine, archive, views="auto")
     assert here.record.view_choice is not None
     assert here.record.view_choice.set_aside, "the data show what is tested"

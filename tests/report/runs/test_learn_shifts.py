@@ -22,7 +22,7 @@ def test_policy_learns_and_keeps_its_guarantee(run: sl.Run, classifier: sl.Class
     assert learned.model_copy(update={"shifts": None}) == policy
     assert len(learned.shifts.model_dump_json()) < 3000
     learned.save(tmp_path / "policy.json")
-    assert sl.load_policy(tmp_path / "policy.json") == learned
+    assert sl.load_policy(tmp_path / "policy.json").decides_like(learned)
     assert not sl.load_policy(tmp_path / "policy.json").was_changed
     assert (run.path / "shifts").is_dir()
     assert run.learn_shifts(policy, classifier, n_images=100, execution=QUIET) == learned

@@ -501,5 +501,5 @@ def test_everything_is_classified_on_the_device(cuda_1_only: sl.Classifier, arch
 
 def test_device_is_checked_before_the_classifier_is_loaded(run: sl.Run, archive: str, tmp_path: Path) -> None:
     assert "device" not in run.record.settings
-    with pytest.raises(ClassifierError, match="unknown device='gpu'"):
+    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
         sl.create_run("onnx:absent.onnx", archive, out=tmp_path / "new", execution=sl.Execution(device="gpu"))

@@ -1,4 +1,4 @@
-"""The restricted unpickler."""
+"""The restricted unpickler, and damaged, large and irregular files of archives."""
 
 import os
 import pickle
@@ -9,10 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
+from reproduction.archive_files import read_pickle
+from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources.unpickling import parse_names, read_pickled_arrays
+from secondlook.sources import open_source
+from tests.sources.test_mutated_files import check_only_source_errors, save
+from tests.sources.test_regular_files import every_kind
 
+ROWS = np.zeros((2, 3072), dtype=np.uint8)
 ARRAY = np.arange(6, dtype=np.uint8).reshape(2, 3)
 
 
@@ -29,7 +35,7 @@ def test_arrays_and_containers_are_read(tmp_path: Path, protocol: int) -> None:
         b"float": np.asfortranarray(ARRAY.astype(">f8")),
     }
     (tmp_path / "a").write_bytes(pickle.dumps(value, protocol=protocol))
-    content = read_pickled_arrays(tmp_path / "a")
+    content = read_pickle(tmp_path / "a")
     np.testing.assert_array_equal(content["data"], ARRAY)
     np.testing.assert_array_equal(content["float"], ARRAY.astype(float))
     assert content["more"] == [1, 2.5, None, True, (b"x", "y")]
@@ -56,7 +62,7 @@ def test_anything_else_is_rejected_by_name(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_bytes(pickle.dumps(value, protocol=2))
     with pytest.raises(SourceError, match=rf"/a' .* {requested}"):
-        read_pickled_arrays(tmp_path / "a")
+        read_pickle(tmp_path / "a")
     assert not (tmp_path / "attacked").exists()
 
 
@@ -70,7 +76,7 @@ def test_anything_else_is_rejected_by_name(
 def test_allowed_names_with_other_arguments_are_rejected(tmp_path: Path, call: bytes) -> None:
     (tmp_path / "a").write_bytes(b"\x80\x02" + call)
     with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a")))):
-        read_pickled_arrays(tmp_path / "a")
+        read_pickle(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_allowed_names_with_other_arguments_are_rejected(tmp_path: Path, call: b
 def test_damaged_pickle_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a")))):
-        read_pickled_arrays(tmp_path / "a")
+        read_pickle(tmp_path / "a")
 
 
 def test_forged_array_is_rejected(tmp_path: Path) -> None:
@@ -87,13 +93,67 @@ def test_forged_array_is_rejected(tmp_path: Path) -> None:
     assert content.count(b"K\x02K\x03\x86") == 1
     (tmp_path / "a").write_bytes(content.replace(b"K\x02K\x03\x86", b"K\x09K\x03\x86"))
     with pytest.raises(SourceError, match="cannot reshape array of size 6"):
-        read_pickled_arrays(tmp_path / "a")
+        read_pickle(tmp_path / "a")
 
 
 def test_other_content_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(SourceError, match="list"):
-        read_pickled_arrays(tmp_path / "a")
-    assert parse_names([b"cat", "dog"], "the names") == ("cat", "dog")
-    with pytest.raises(SourceError, match="the names"):
-        parse_names([1], "the names")
+        read_pickle(tmp_path / "a")
+
+
+def test_pickle_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_cifar10: Callable[[Path, Array, list[int]], None]
+) -> None:
+    write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), dtype=np.uint8), [0, 1])
+    monkeypatch.setattr("reproduction.archive_files.MAX_FILE_BYTES", 1000)
+    with pytest.raises(SourceError, match=r"test_batch'.*above the limit of 1000"):
+        open_source(f"cifar10:{tmp_path}")
+
+
+@pytest.mark.posix
+@every_kind
+@pytest.mark.parametrize(
+    ("scheme", "file"),
+    [
+        ("cifar10", "batches.meta"),
+        ("cifar10", "test_batch"),
+        ("cifar100", "test"),
+        ("svhn", "test_32x32.mat"),
+        ("stl10", "test_X.bin"),
+        ("stl10", "test_y.bin"),
+        ("stl10", "class_names.txt"),
+        ("imagenet", "ILSVRC2012_devkit_t12/data/meta.mat"),
+        ("imagenet", "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"),
+    ],
+)
+def test_file_of_an_archive_must_be_regular(
+    tmp_path: Path, samples: Callable[[str], str], place: Callable[[Path], None], scheme: str, file: str
+) -> None:
+    spec = samples(scheme)
+    place(tmp_path / file)
+    with pytest.raises(SourceError, match=file.partition("/")[0]):
+        open_source(spec)
+
+
+def test_mutated_pickles(tmp_path: Path, dump: Callable[[Path, object], None]) -> None:
+    dump(tmp_path / "batches.meta", {"label_names": ["a", "b"]})
+    samples = [pickle.dumps({b"data": ROWS, b"labels": [0, 1]}, protocol=number) for number in (0, 2, 3)]
+    check_only_source_errors(samples, 500, (tmp_path / "test_batch").write_bytes, f"cifar10:{tmp_path}")
+
+
+def test_mutated_mat_files(tmp_path: Path) -> None:
+    content = {"X": np.zeros((32, 32, 3, 2), dtype=np.uint8), "y": np.array([[10], [1]], dtype=np.uint8)}
+    samples = [save(savemat, content), save(savemat, content, do_compression=True)]
+    check_only_source_errors(samples, 4, (tmp_path / "test_32x32.mat").write_bytes, f"svhn:{tmp_path}")
+
+
+@pytest.mark.parametrize(("position", "value"), [(144, 5), (185, 255)])
+def test_mat_file_that_crashes_scipy_is_rejected(tmp_path: Path, position: int, value: int) -> None:
+    # Byte 144 makes X a sparse array, byte 185 changes the type of its values; scipy then reads beyond its buffers.
+    pixels = np.random.default_rng(13).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8).transpose(1, 2, 3, 0)
+    mat = bytearray(save(savemat, {"X": pixels, "y": np.array([[10], [1], [2]], dtype=np.uint8)}))
+    mat[position] = value
+    (tmp_path / "test_32x32.mat").write_bytes(mat)
+    with pytest.raises(SourceError, match=r"test_32x32\.mat'"):
+        open_source(f"svhn:{tmp_path}")

@@ -1,13 +1,18 @@
-"""Operations of the engine on a batch of images, and how adjacent operations are fused into one."""
+"""Operations on a batch of images that every engine runs: on arrays, on tensors, and as a graph of ONNX.
+
+A view is planned as a few of them; adjacent operations are fused into one.
+"""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, Float64Array
+from secondlook.errors import ViewError
 
 ToneCurve = Callable[[Any, Any], Any]
 """Values in [0, 1] and the mean of the image, broadcastable -> values, which the engine clips to [0, 1].
@@ -88,18 +93,29 @@ class Tone:
     curves: tuple[ToneCurve, ...]
     uses_mean: bool = False
 
+    @cached_property
+    def table(self) -> Array:
+        """The new value of each pixel value, for curves that do not depend on the image. uint8 [256]"""
+        table: Array = self.compute_tables(np.ones((1, 256)))[0]
+        table.setflags(write=False)
+        return table
+
+    def compute_tables(self, histograms: Float64Array) -> Array:
+        """Return the new value of each pixel value, for images with these histograms. [n, 256] -> uint8 [n, 256]"""
+        values: Float64Array = np.broadcast_to(np.arange(256) / 255.0, histograms.shape)
+        n_pixels = histograms.sum(axis=1, keepdims=True)
+        for curve in self.curves:
+            mean = (values * histograms).sum(axis=1, keepdims=True) / n_pixels
+            values = np.clip(curve(values, mean), 0.0, 1.0)
+        return np.rint(values * 255).astype(np.uint8)
+
 
 @dataclass(frozen=True)
 class Warp:
     """Bilinear sampling: output pixel (x, y) is the input at `matrix @ (x, y, 1)`; pixel centers are integers."""
 
-    matrix: tuple[tuple[float, float, float], tuple[float, float, float]]
+    matrix: tuple[tuple[float, ...], tuple[float, ...]]
     border: Border
-
-    @property
-    def inverse_map(self) -> Float64Array:
-        """The matrix as an array. [2, 3]"""
-        return np.array(self.matrix)
 
 
 @dataclass(frozen=True)
@@ -129,18 +145,26 @@ class Filter:
     onnx_form: Callable[[Any, Any], Any] | None = None
     """The same as operators of ONNX: (graph, images as a tensor of it) -> tensor; None if it has no such form."""
 
+    def run(self, images: Float32Array, view: object) -> Float32Array:
+        """Run the function on a batch, and check what it returns. float32 [N, H, W, C] -> the same shape"""
+        result = np.asarray(self.function(images.copy()))  # a user's function may modify its input
+        if result.shape != images.shape:
+            raise ViewError(
+                f"a step of view {str(view)!r} returned shape {list(result.shape)}; expected {list(images.shape)}, the"
+                " shape of its input."
+            )
+        if not np.isfinite(result).all():
+            raise ViewError(f"a step of view {str(view)!r} returned NaN or infinite pixels; check its function.")
+        clipped: Float32Array = np.clip(result, 0.0, 1.0).astype(np.float32)
+        return clipped
+
 
 Operation = Copy | Reorder | Tone | Warp | Luminance | Blur | Filter
 
 
-def computes_pixels(operation: Operation) -> bool:
-    """Return whether an operation computes new pixel values, which need rounding."""
-    return not isinstance(operation, Copy | Reorder)
-
-
 def rounds_at_most_once(operations: Iterable[Operation]) -> bool:
     """Return whether uint8 images may stay uint8 in between, because pixels are computed in one operation at most."""
-    computing = [operation for operation in operations if computes_pixels(operation)]
+    computing = [operation for operation in operations if not isinstance(operation, Copy | Reorder)]
     return len(computing) <= 1 and all(isinstance(operation, Tone | Warp) for operation in computing)
 
 
@@ -163,9 +187,9 @@ def _fuse(first: Operation, second: Operation, frame: Frame) -> Operation | None
         case Tone(), Tone():
             return Tone(first.curves + second.curves, first.uses_mean or second.uses_mean)
         case Copy(), Warp() if _covers_frame(first, frame):
-            return _compose_warp(_to_matrix(first), second.inverse_map, second.border)
+            return _compose_warp(_to_matrix(first), np.array(second.matrix), second.border)
         case Warp(), Copy() if _covers_frame(second, frame):
-            return _compose_warp(first.inverse_map, _to_matrix(second), first.border)
+            return _compose_warp(np.array(first.matrix), _to_matrix(second), first.border)
     return None
 
 
@@ -180,5 +204,5 @@ def _to_matrix(copy: Copy) -> Float64Array:
 def _compose_warp(outer: Float64Array, inner: Float64Array, border: Border) -> Warp:
     """Return the warp that samples at `outer @ inner`; flips leave every kind of border as it is."""
     matrix = outer @ np.vstack([inner, [0.0, 0.0, 1.0]])
-    across, along = (tuple(float(value) for value in row) for row in matrix)
-    return Warp(((across[0], across[1], across[2]), (along[0], along[1], along[2])), border)
+    across, along = (tuple(row) for row in matrix.tolist())
+    return Warp((across, along), border)
