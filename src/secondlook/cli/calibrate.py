@@ -193,6 +193,7 @@ def calibrate(
             changes = ["", str(calibrated.shifts)]
     try:
         calibrated.save(out, overwrite=overwrite)
+        calibrated = Policy.model_validate_json(out.read_bytes())  # with the time when it was made
     except OSError as error:
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."

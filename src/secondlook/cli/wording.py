@@ -44,7 +44,7 @@ def make_name_argument(flags: Mapping[str, str]) -> NameArgument:
     def name_argument(name: str, value: object) -> str:
         if name == "groups" and "per_class" in flags:
             return "--per-class"
-        if name == "risk" and isinstance(value, Mapping):
+        if name == "risk" and "class_risk" in flags and (value is ANY or isinstance(value, Mapping)):
             return "--class-risk"
         # What the command line calls a model is a classifier in the library, where `model=` is an option of a model.
         flag = flags.get(PARAMETER_OF_ARGUMENT.get(name, name)) if name != "model" else None
