@@ -151,5 +151,7 @@ def _describe_range_fault(images: Array) -> str | None:
         return None
     repair = "divide by 255, or pass uint8"
     if low < 0.0:
-        repair = "they seem to be normalized: pass them before normalization, and mean= and std= to load_classifier"
+        repair = (
+            "they seem to be normalized: pass them before normalization, and give the classifier their mean and std"
+        )
     return f"are float32 and run from {low:g} to {high:g}, expected [0, 1]; {repair}"

@@ -82,7 +82,7 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
     reject_credentials(given.get("endpoint", ""), error)
     anonymous = given.get("anonymous", "false").lower()
     if anonymous not in ("true", "false"):
-        raise error(f"anonymous={given['anonymous']!r} of {url!r}; expected 'true' or 'false'.")
+        raise error(f"?anonymous={given['anonymous']} of {url!r}; expected 'true' or 'false'.")
     opened = Location(url, error, given.get("endpoint"), given.get("region"), anonymous == "true")
     allowed = {"s3": tuple(LOCATION_OPTIONS), "gs": ("endpoint", "anonymous")}.get(opened.scheme, ())
     for name in given:
@@ -90,7 +90,7 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
             suggestion = did_you_mean(name, LOCATION_OPTIONS)
             raise error(f"unknown option {name!r} of {url!r}; known: {', '.join(LOCATION_OPTIONS)}.{suggestion}")
         if name not in allowed and getattr(opened, name):
-            raise error(f"option {name}= does not apply to {url!r}; omit it.")
+            raise error(f"option {name!r} does not apply to {url!r}; omit it.")
     if opened.scheme not in ("s3", "gs"):
         with opened.translate_errors():
             return replace(opened, path=_open_uri(url)[1])
@@ -154,7 +154,7 @@ class Location:
         bucket = self.path.partition("/")[0]
         if not files and bucket and not replace(self, path=bucket).exists():
             raise self.error(
-                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its endpoint=."
+                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its ?endpoint=."
             )
         start = len(self.path.rstrip("/")) + 1
         entries = (FileEntry(info.path[start:], info.size, info.mtime_ns or 0) for info in files)
@@ -317,16 +317,16 @@ def _explain(problem: Exception, location: Location) -> str:
     elif re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
         reason = (
             "permission denied; set credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for"
-            " s3://) or use a role that may, or pass anonymous=true for a public bucket"
+            " s3://) or use a role that may, or add ?anonymous=true for a public bucket"
         )
     elif re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
-        reason = "no credentials were found; set them in the environment, or pass anonymous=true"
+        reason = "no credentials were found; set them in the environment, or add ?anonymous=true"
     elif re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
-        reason = "its bucket is in another region; pass region="
+        reason = "its bucket is in another region; add ?region=NAME"
     elif re.search(r"NETWORK_CONNECTION|CURL error|UNAVAILABLE|timed? ?out", text, re.I):
         reached = location.endpoint or os.environ.get("AWS_ENDPOINT_URL") if location.scheme == "s3" else None
         server = f"its server ({reached})" if reached else "its server"
-        reason = f"{server} cannot be reached ({_shorten(text)}); check the network and endpoint="
+        reason = f"{server} cannot be reached ({_shorten(text)}); check the network and ?endpoint="
     elif isinstance(problem, OSError) and problem.strerror:
         reason = f"{problem.strerror}; check the URL and what it names"
     else:

@@ -118,9 +118,9 @@ def test_settings_file_takes_the_options(here: Here, run: Path) -> None:
         ("--risk 0.1 --tolerance 0.05", "--tolerance has no effect without --adaptive"),
         ("--coverage 0.8 --max-looks 3", "--max-looks has no effect without --adaptive"),
         ("--coverage 0.8 --tolerance 0", "--tolerance has no effect without --adaptive"),
-        ("--risk 0.1 --adaptive --tolerance 0", "--tolerance 0.0;"),
-        ("--coverage 0.8 --adaptive --tolerance 1.5", "--tolerance 1.5;"),
-        ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1;"),
+        ("--risk 0.1 --adaptive --tolerance 0", "--tolerance 0.0 "),
+        ("--coverage 0.8 --adaptive --tolerance 1.5", "--tolerance 1.5 "),
+        ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1 "),
         ("--risk 0.1 --adaptive --method msr", "'msr' is not a mean over views"),
         ("--coverage 0.8 --adaptive --method bootstrap-lower", "'mean', 'blend', 'learned'"),
     ],
@@ -138,7 +138,7 @@ def test_invalid_option_is_one_sentence(here: Here, run: Path, line: str, told: 
     ("data", "views", "told"),
     [
         ("folder:val/?limit=200", VIEWS, ("at least 100 images", "50")),
-        ("folder:val/", "identity", ("two views", "--views")),
+        ("folder:val/", "identity", ("two views", "more views")),
     ],
     ids=["too few images", "one view"],
 )

@@ -102,7 +102,7 @@ def test_repeated_calibration_may_be_written_again(here: Here) -> None:
     assert here(*calibrate, "mean").code == 0
     assert here(*calibrate, "msr", "--out", "other.json").code == 0
     assert here(*calibrate, "mean").code == 0
-    assert sl.load_policy("policy.json").rule.calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
+    assert sl.load_policy("policy.json").calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
 
 
 def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here) -> None:

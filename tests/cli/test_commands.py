@@ -102,7 +102,7 @@ def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) ->
 
 def test_calibrate_by_coverage_has_no_guarantee(here: Here, run: Path) -> None:
     done = here("calibrate", "--run", "run", "--coverage", "0.8", "--json")
-    assert done.json["guarantee"]["certified"] is False
+    assert done.json["guarantee"] is None
     assert done.json["calibration"]["accepted"] >= 320
 
 

@@ -1,6 +1,7 @@
 """`secondlook calibrate --per-class`: a threshold for each predicted class; what is printed, stored and rejected."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,21 +29,20 @@ def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None
     policy = sl.load_policy("policy.json")
     assert json.loads(policy.model_dump_json()) == done.json
     assert policy.groups == rule.groups
-    assert policy.class_thresholds is not None
-    assert policy.class_thresholds[8] is None
+    assert policy.groups[8].threshold == math.inf
     assert policy.certified
-    assert done.json["classes"]["risks"] == [0.2, 0.2, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 0.001, 0.2]
+    assert [group["risk"] for group in done.json["groups"]] == [0.2, 0.2, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 0.001, 0.2]
 
 
 def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
     told = calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001").out
-    rule = sl.load_policy("policy.json").rule
+    policy = sl.load_policy("policy.json")
     assert "jointly with 90 % confidence" in told
-    assert str(rule.make_group_table()) in told
+    assert str(policy.make_group_table()) in told
     eight = next(line for line in told.splitlines() if line.startswith("8 "))
-    assert f"needs {rule.groups[8].additional_images:,} more" in eight
+    assert f"needs {policy.groups[8].additional_images:,} more" in eight
     told = here("info", "policy.json")
-    assert str(rule.make_group_table()) in told.out
+    assert str(policy.make_group_table()) in told.out
     facts = here("info", "policy.json", "--json").json
     assert [row["class"] for row in facts["classes"]] == [str(digit) for digit in range(10)]
     assert facts["classes"][8]["threshold"] == "none"
@@ -51,11 +51,11 @@ def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
 
 def test_compared_methods_are_printed(here: Here, run: Path) -> None:
     told = calibrate(here, "--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
-    rule = sl.load_policy("policy.json").rule
-    assert len(rule.compared) == 2
-    assert str(rule.make_method_table()) in told
+    policy = sl.load_policy("policy.json")
+    assert len(policy.compared) == 2
+    assert str(policy.make_method_table()) in told
     assert "best of 2" in told
-    assert str(rule.make_method_table()) in here("info", "policy.json").out
+    assert str(policy.make_method_table()) in here("info", "policy.json").out
 
 
 def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
@@ -63,11 +63,9 @@ def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
     done = here("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
-    thresholds = sl.load_policy("policy.json").class_thresholds
-    assert thresholds is not None
+    groups = sl.load_policy("policy.json").groups
     for row in rows:
-        threshold = thresholds[row["label"]]
-        assert row["accept"] == (threshold is not None and row["confidence"] >= threshold)
+        assert row["accept"] == (row["confidence"] >= groups[row["label"]].threshold)
     assert not any(row["accept"] for row in rows if row["label"] == 8)
 
 
@@ -85,9 +83,7 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
     )
     done = here("calibrate", "--config", "settings.toml")
     assert done.code == 0, done.err
-    policy = sl.load_policy("policy.json")
-    assert policy.classes is not None
-    assert policy.classes.risks[3] == 0.4
+    assert sl.load_policy("policy.json").groups[3].risk == 0.4
 
 
 @pytest.mark.parametrize(
@@ -101,7 +97,7 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
         ("--risk 0.2 --per-class --class-risk 3=0", "--class-risk '3=0'"),
         ("--risk 0.2 --per-class --class-risk 3=0.1 --class-risk 3=0.2", "'3' a risk twice"),
         ("--risk 0.2 --per-class --class-risk 33=0.1", "--class-risk names '33'"),
-        ("--risk 2 --per-class", "--risk 2.0;"),
+        ("--risk 2 --per-class", "--risk 2.0 "),
         ("--risk 0.001 --per-class", "more labeled images of it"),
     ],
 )

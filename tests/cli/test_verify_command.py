@@ -1,5 +1,6 @@
 """`secondlook verify`: exit codes, tables and JSON of the comparison of an exported file with the library."""
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 import secondlook as sl
-from secondlook.onnx_export import DEFAULT_DIFFERENCE
+from secondlook.onnx_export import verify_export
 from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
@@ -48,7 +49,14 @@ def test_the_file_passes(exported: Here) -> None:
     assert "passed" in done.out
     told = exported(*VERIFY, "--limit", "50", "--tolerance", "1e-5", "--json").json
     assert (told["images"], told["passed"], told["differing"]) == (50, True, [])
-    expected = sl.verify_decider("decide.onnx", "policy.json", "folder:val", limit=50, tolerance=1e-5, progress=False)
+    expected = verify_export(
+        "decide.onnx",
+        "policy.json",
+        "folder:val",
+        limit=50,
+        tolerance=1e-5,
+        execution=sl.Execution(progress=False),
+    )
     assert told == json.loads(json.dumps(expected.to_dict()))
     assert exported(*VERIFY, "--quiet").out == ""
 
@@ -69,7 +77,8 @@ def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
 
 
 def test_help_tells_the_default_tolerance(here: Here) -> None:
-    assert f"[default: ({DEFAULT_DIFFERENCE:g})]" in " ".join(here("verify", "--help").out.replace("│", " ").split())
+    default = inspect.signature(verify_export).parameters["tolerance"].default
+    assert f"[default: {default:g}]" in " ".join(here("verify", "--help").out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

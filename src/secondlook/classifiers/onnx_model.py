@@ -267,7 +267,7 @@ def _make_workers(runs: Sequence[SessionRun], gpus: Sequence[str]) -> "DeviceWor
 @model_scheme(
     "onnx",
     form="onnx:FILE",
-    summary="ONNX file, run by ONNX Runtime; output= is required unless the model's output is named after its kind",
+    summary="ONNX file, run by ONNX Runtime; ?output= is required unless the model's output is named after its kind",
     is_data_only=True,
 )
 def open_onnx(

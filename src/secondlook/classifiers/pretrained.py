@@ -37,7 +37,7 @@ INPUT_TRANSFORMING_MODELS = ("googlenet", "inception_v3")
 @model_scheme(
     "timm",
     form="timm:NAME",
-    summary="timm model with pretrained weights and their preprocessing, or with weights=FILE",
+    summary="timm model with pretrained weights and their preprocessing, or with ?weights=FILE",
     extra="torch",
     describes_itself=True,
 )
@@ -118,7 +118,7 @@ def _compute_resize(config: Mapping[str, Any], size: Size, spec: str) -> int | S
 @model_scheme(
     "torchvision",
     form="torchvision:NAME",
-    summary="torchvision model with pretrained weights and their preprocessing, or with weights=FILE",
+    summary="torchvision model with pretrained weights and their preprocessing, or with ?weights=FILE",
     extra="torch",
     describes_itself=True,
 )

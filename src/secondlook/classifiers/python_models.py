@@ -102,7 +102,7 @@ def _is_estimator(target: object) -> bool:
 @model_scheme(
     "sklearn",
     form="sklearn:FILE",
-    summary="scikit-learn estimator with predict_proba; a pickled FILE requires trust_pickle=True",
+    summary="scikit-learn estimator with predict_proba; a pickled FILE requires ?trust_pickle=true",
     recognizes=_is_estimator,
 )
 def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = False) -> Classifier:

@@ -361,7 +361,7 @@ for _scheme in ("http", "https"):
     model_scheme(
         _scheme,
         form=f"{_scheme}://HOST:PORT/v2/models/NAME",
-        summary="model on a KServe V2 server (Triton, KServe, MLServer); output= is required",
+        summary="model on a KServe V2 server (Triton, KServe, MLServer); ?output= is required",
     )(open_remote)
 
 

@@ -217,7 +217,7 @@ def _is_torch_module(target: object) -> bool:
 @model_scheme(
     "torch",
     form="torch:FILE.pt2 or torch:package.module:factory",
-    summary="PyTorch module, factory with weights=, torch.export file or TorchScript file; output= is required",
+    summary="PyTorch module, factory with ?weights=FILE, torch.export file or TorchScript file; ?output= is required",
     extra="torch",
     recognizes=_is_torch_module,
 )

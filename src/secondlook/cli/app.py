@@ -102,12 +102,10 @@ def load_command(name: str) -> Any:
 
 
 def find_flags(words: Sequence[str]) -> dict[str, str]:
-    """Return the long options of the command that a command line begins with, by the names of their parameters."""
-    from secondlook.cli.wording import list_flags
-
+    """Return the long options of the command that a command line begins with, such as {"on_error": "--on-error"}."""
     command = load_command(words[0]) if words and words[0] in COMMANDS else typer.main.get_command(app)
     command = getattr(command, "commands", {}).get("".join(words[1:2]), command)
-    return list_flags(command)
+    return {one.name: flag for one in command.params for flag in one.opts if flag.startswith("--")}
 
 
 def main() -> None:

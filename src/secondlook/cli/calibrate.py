@@ -21,12 +21,13 @@ from secondlook.policies import (
     MIN_SHIFT_IMAGES,
     OTHER_GROUPS,
     Policy,
+    read_policy,
 )
+from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
 
 if TYPE_CHECKING:
     from secondlook.monitoring import Recertification
-    from secondlook.predictions import Execution
     from secondlook.report import Run
 
 DATABASES = ("postgresql:", "postgresql+", "postgres:")
@@ -185,13 +186,14 @@ def calibrate(
         opened = open_run(run)
         calibrated = _calibrate_run(opened, settings, printing)
         if shifts:
-            how = {"batch_size": batch_size or "auto", "device": device, "progress": printing.progress}
+            execution = Execution(device, batch_size or "auto", progress=printing.progress)
             calibrated = _learn_shifts(
-                opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, how, quiet=printing.quiet
+                opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, execution, quiet=printing.quiet
             )
             changes = ["", str(calibrated.shifts)]
     try:
         calibrated.save(out, overwrite=overwrite)
+        calibrated = Policy.model_validate_json(out.read_bytes())  # with the time when it was made
     except OSError as error:
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
@@ -236,10 +238,17 @@ def _calibrate_again(
     reviewed: str, policy: Path, scores: list[str], risk: float | None, delta: float | None, *, progress: bool
 ) -> "Recertification":
     """Return a fresh policy from a file of reviewed images."""
-    from secondlook.monitoring import read_labels, read_score_tables, recertify
+    from secondlook.monitoring import recertify
 
-    tables = read_score_tables(scores, progress=progress)
-    return recertify(Policy.load(policy), tables, read_labels(reviewed), risk=risk, delta=delta, data=" ".join(scores))
+    return recertify(
+        read_policy(policy),
+        scores,
+        reviewed,
+        risk=risk,
+        delta=delta,
+        data=" ".join(scores),
+        execution=Execution(progress=progress),
+    )
 
 
 def _calibrate_from_service(location: str, risk: float | None, delta: float | None) -> tuple["Recertification", str]:
@@ -252,8 +261,8 @@ def _calibrate_from_service(location: str, risk: float | None, delta: float | No
     from secondlook.serving import ServiceOptions
 
     is_url = "://" in location
-    options = ServiceOptions(Path(), database=location) if is_url else ServiceOptions(Path(location))
-    found = options.read_reviews()
+    service = ServiceOptions(Path(), database=location) if is_url else ServiceOptions(Path(location))
+    found = service.read_reviews()
     images = sum(map(len, found.tables))
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
@@ -277,7 +286,7 @@ def _calibrate_run(run: "Run", settings: dict[str, Any], printing: PrintingLong)
 
 
 def _learn_shifts(
-    run: "Run", policy: Policy, model: list[str] | None, images: int, execution: "Execution", *, quiet: bool
+    run: "Run", policy: Policy, model: list[str] | None, images: int, execution: Execution, *, quiet: bool
 ) -> Policy:
     """Return a policy that has also learned from corrupted images; say before what it takes."""
     from secondlook.monitoring import count_looks
@@ -329,7 +338,7 @@ def _describe_next_step(policy: Policy, path: Path) -> str:
     from secondlook.classifiers import MODELS
     from secondlook.decisions import can_load_classifier
 
-    specs = [] if can_load_classifier(policy) else policy.classifier.name.split(MEMBER_SEPARATOR)
+    specs = [] if can_load_classifier(policy) else policy.known_classifier.name.split(MEMBER_SEPARATOR)
     if any(spec.partition(":")[0] not in MODELS for spec in specs):
         return f"Next, in Python: secondlook.score({str(path)!r}, 'folder:new/', 'scores.parquet', classifier=...)"
     models = "".join(f" --model {quote(spec)}" for spec in specs)

@@ -73,12 +73,12 @@ def _keep_earlier(policy: Path, earlier: bytes | None) -> None:
     from pydantic import ValidationError
 
     from secondlook.files import write_bytes_atomically
-    from secondlook.policies import Policy
+    from secondlook.policies import Policy, read_policy
 
     if earlier is None:
         return
     try:
-        is_same = Policy.load(policy).decides_like(Policy.model_validate_json(earlier))
+        is_same = read_policy(policy).decides_like(Policy.model_validate_json(earlier))
     except ValidationError:
         return
     if is_same:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from secondlook.cli import options
 from secondlook.cli.options import ClusterExecution, LocalExecution, ModelOptions, PrintingLong
-from secondlook.cli.wording import word_for
+from secondlook.cli.wording import make_name_argument
 from secondlook.errors import MetricError
 from secondlook.metrics import METRICS
 from secondlook.policies import DEFAULT_DELTA
@@ -23,7 +23,6 @@ OBJECTIVES = ", ".join(metric.form for metric in METRICS.values() if metric.name
 
 def check(
     *,
-    context: typer.Context,
     model: ModelOptions,
     data: options.Data,
     images: Annotated[
@@ -38,17 +37,21 @@ def check(
 
     Example: secondlook check --model onnx:m.onnx --data folder:val/
     """
+    from secondlook.cli.app import find_flags
     from secondlook.diagnosis import check_setup
 
-    result = check_setup(model.load(), data, images=images, **execution.settings(progress=printing.progress))
-    printing.print({**result.to_dict(), "verdict": word_for(context, result.verdict)}, word_for(context, str(result)))
+    result = check_setup(model.load(), data, n_images=images, execution=execution.make(printing.progress))
+    name_argument = make_name_argument(find_flags(["check"]))
+    # The options of an ensemble apply to all its members, which may need different ones.
+    settings = result.better.settings if result.better and not result.members else {}
+    to_add = " ".join(name_argument(name, value) for name, value in settings.items())
+    printing.print({**result.to_dict(), "options": to_add}, f"{result}\nOptions to add: {to_add}" if to_add else result)
     if not result.looks_right:
         raise typer.Exit(1)
 
 
 def evaluate(
     *,
-    context: typer.Context,
     model: ModelOptions,
     data: options.Data,
     out: Annotated[
@@ -66,13 +69,6 @@ def evaluate(
     level: options.Level = 0.95,
     resamples: options.Resamples = 500,
     seed: options.Seed = 0,
-    no_predictions: Annotated[
-        bool,
-        Option(
-            "--no-predictions",
-            help="With --engine ray, keep what the evaluation needs of each image, and not its predictions.",
-        ),
-    ] = False,
     no_check: Annotated[
         bool, Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images.")
     ] = False,
@@ -84,12 +80,11 @@ def evaluate(
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --out run/
     """
     from secondlook.diagnosis import SetupWarning
-    from secondlook.report import EVALUATION, REPORT, create_run
+    from secondlook.report import Run, create_run
 
-    classifier = model.load()
-    options.require_partner({"--no-predictions": no_predictions}, "--engine ray", execution.engine == "ray")
-    had_report = (out / REPORT).is_file()
-    with warnings.catch_warnings(), execution.open(progress=printing.progress) as settings:
+    classifier, report_file = model.load(), out / Run.REPORT
+    had_report = report_file.is_file()
+    with warnings.catch_warnings(), execution.open(printing.progress) as settings:
         if printing.quiet:
             warnings.simplefilter("ignore", ViewWarning)
             warnings.simplefilter("ignore", SetupWarning)
@@ -101,13 +96,7 @@ def evaluate(
             ood=ood,
             per_class=per_class,
             check_setup=not no_check,
-            execution=Execution(
-                device=device,
-                batch_size=batch_size or "auto",
-                engine=opened,
-                on_error=on_error,
-                progress=not (quiet or no_progress),
-            ),
+            execution=settings,
             methods=method,
             metrics=metric,
             predict_from=predict_from,
@@ -115,27 +104,20 @@ def evaluate(
             level=level,
             resamples=resamples,
             seed=seed,
-            keep_predictions=not no_predictions,
-            check_setup=not no_check,
-            **settings,
         )
     if printing.as_json:
-        typer.echo(json.dumps(json.loads((run.path / EVALUATION).read_bytes()), ensure_ascii=False))
+        typer.echo(json.dumps(run.evaluation_content, ensure_ascii=False))
     elif not printing.quiet:
         if run.record.view_choice is not None:
             typer.echo(f"{run.record.view_choice}\n")
-        typer.echo(word_for(context, str(run.evaluation)))
-        if had_report and not (out / REPORT).exists():
-            typer.echo(f"\nRemoved {out / REPORT}, which showed the evaluation before this one.")
-        _print_next_step(run.path, len(run.skipped), has_predictions=not no_predictions)
-
-
-def _print_next_step(path: Path, skipped: int, *, has_predictions: bool) -> None:
-    folder = quote(str(path))
-    if skipped:
-        typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
-    following = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-    typer.echo(f"\nSaved in {path}." + (f" Next: {following}" if has_predictions else ""))
+        typer.echo(str(run.evaluation))
+        if had_report and not report_file.exists():
+            typer.echo(f"\nRemoved {report_file}, which showed the evaluation before this one.")
+        folder, skipped = quote(str(run.path)), len(run.skipped)
+        if skipped:
+            typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
+        following = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
+        typer.echo(f"\nSaved in {run.path}. Next: {following}")
 
 
 def report(
@@ -192,6 +174,7 @@ def compare(
     Example: secondlook compare run-a/ run-b/ --metric auroc
     """
     from secondlook.evaluation import compare as compare_predictions
+    from secondlook.predictions import Execution
     from secondlook.report import open_run
 
     places = [path.resolve() for path in runs]
@@ -209,7 +192,7 @@ def compare(
         level=level,
         resamples=resamples,
         seed=seed,
-        progress=not no_progress,
+        execution=Execution(progress=not no_progress),
     )
     typer.echo(json.dumps(result.to_dict(), ensure_ascii=False) if as_json else str(result))
 
@@ -242,11 +225,18 @@ def search(
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """
     from secondlook.diagnosis import search_views
+    from secondlook.predictions import Execution
     from secondlook.report import open_run
 
     opened = open_run(run)
     result = search_views(
-        opened.predictions, budget, objective, preset=preset, top_k=opened.top_k, seed=seed, progress=printing.progress
+        opened.predictions,
+        budget,
+        objective,
+        preset=preset,
+        top_k=opened.top_k,
+        seed=seed,
+        execution=Execution(progress=printing.progress),
     )
     if printing.is_text:
         typer.echo(str(result))

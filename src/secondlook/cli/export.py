@@ -67,9 +67,8 @@ def verify(
     data: options.Data,
     model: options.PolicyModel = None,
     tolerance: Annotated[
-        float | None,
-        Option(min=0, help="Largest difference of a confidence that is taken for rounding.", show_default="0.001"),
-    ] = None,
+        float, Option(min=0, help="Largest difference of a confidence that is taken for rounding.")
+    ] = 0.001,
     limit: Annotated[
         int | None,
         Option(min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"),
@@ -83,16 +82,16 @@ def verify(
 
     Example: secondlook verify decide.onnx --policy policy.json --data folder:val/
     """
-    from secondlook.onnx_export import DEFAULT_DIFFERENCE, verify_decider
+    from secondlook.onnx_export import verify_export
 
-    result = verify_decider(
+    result = verify_export(
         file,
         policy,
         data,
         classifier=model or None,
-        tolerance=DEFAULT_DIFFERENCE if tolerance is None else tolerance,
+        tolerance=tolerance,
         limit=limit,
-        **execution.settings(progress=printing.progress),
+        execution=execution.make(printing.progress),
     )
     printing.print(result.to_dict(), result)
     if not result.passed:

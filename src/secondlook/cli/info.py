@@ -11,17 +11,17 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument
 
-from secondlook.classifiers import MODELS, Preprocessing, load_classifier
+from secondlook.classifiers import MODELS, OnnxFile, Preprocessing, load_classifier
 from secondlook.cli import options
-from secondlook.cli.wording import word
-from secondlook.decisions import EXPORTS, INPUT_NAME, SCORE_FORMATS, list_outputs, load_decider
+from secondlook.decisions import EXPORTS, INPUT_NAME, SCORE_FORMATS, compile_policy, list_outputs, load_policy
 from secondlook.errors import SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
-from secondlook.policies import POLICY_METADATA, Policy
+from secondlook.policies import POLICY_METADATA, Policy, read_policy
+from secondlook.predictions import Execution
 from secondlook.registry import Registry
 from secondlook.sources import SOURCES
-from secondlook.tables import TextTable
+from secondlook.tables import TextTable, describe_prediction
 from secondlook.views import PRESETS, STEPS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def info(
     what: Annotated[
         str,
         Argument(
-            metavar="RUN|POLICY|DECIDER|MODEL",
+            metavar="RUN|POLICY|EXPORT|MODEL",
             help="Run folder, policy file, file that export wrote, or model such as onnx:FILE.",
         ),
     ],
@@ -76,9 +76,10 @@ def describe(what: str) -> Facts:
     if path.is_dir():
         return _describe_run(path)
     if path.is_file() and path.suffix == ".json":
-        return _describe_policy(Policy.load(path), path)
+        return _describe_policy(read_policy(path))
     if path.is_file() and path.suffix == ".onnx":
-        return _describe_onnx_file(path)
+        is_exported = POLICY_METADATA in OnnxFile(path, str(path)).read_metadata()
+        return _describe_exported_file(path) if is_exported else _describe_model(f"onnx:{path}")
     if ":" in what:
         return _describe_model(what)
     raise SecondLookError(
@@ -117,25 +118,21 @@ def _describe_predictions(run: "Run") -> Facts:
     return {"predictions": described, "accuracy from image": image, "accuracy from views": views}
 
 
-def _describe_policy(policy: Policy, path: Path) -> Facts:
-    from secondlook.evaluation import describe_prediction
-
-    calibration = policy.rule.calibration
-    images = policy.calibration.data if policy.calibration else ""
+def _describe_policy(policy: Policy) -> Facts:
+    calibration = policy.calibration
     return {
         "what": "policy",
-        "file": "as it was written" if policy.is_intact(path) else "changed after it was written",
-        "rule": policy.rule.describe_threshold(),
-        **_describe_tables(policy),
+        "file": "changed after it was written" if policy.was_changed else "as it was written",
+        "rule": policy.describe_threshold(),
+        **({"classes": policy.make_group_table()} if policy.groups else {}),
+        **({"methods": policy.make_method_table()} if len(policy.compared) > 1 else {}),
         "options": [f"{name} = {value}" for name, value in policy.options.items()],
         "guarantee": policy.guarantee_text,
         "prediction": describe_prediction(policy.predict_from, policy.top_k),
-        "classifier": policy.classifier.name,
-        "classifier digest": policy.classifier.digest,
-        "preprocessing": str(Preprocessing.from_dict(policy.classifier.preprocessing)),
+        **_describe_classifier(policy),
         "views": list(policy.views),
         **_describe_looks(policy),
-        "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {images}",
+        "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
         "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.describe_errors()}",
         "tuning images": calibration.tuning if calibration else 0,
         "joint delta": calibration.joint_delta if calibration and calibration.joint_delta else "only this calibration",
@@ -145,23 +142,27 @@ def _describe_policy(policy: Policy, path: Path) -> Facts:
     }
 
 
-def _describe_onnx_file(path: Path) -> Facts:
+def _describe_classifier(policy: Policy) -> Facts:
+    classifier = policy.classifier
+    if classifier is None:
+        return {"classifier": "unknown, since the policy was made from arrays"}
+    return {
+        "classifier": classifier.name,
+        "classifier digest": classifier.digest,
+        "preprocessing": str(Preprocessing.from_dict(classifier.preprocessing)),
+    }
 
-    if POLICY_METADATA not in OnnxFile(path, str(path)).read_metadata():
-        return _describe_model(f"onnx:{path}")
-    return _describe_decider(path)
 
-
-def _describe_decider(path: Path) -> Facts:
+def _describe_exported_file(path: Path) -> Facts:
     """Return all facts about the policy of an exported file, and how the file is used."""
-    decider = load_decider(path, device="cpu")
-    record = decider.record
+    exported = compile_policy(load_policy(path, execution=Execution("cpu")))
+    record = exported.record
     looks = "one look after another, until the decision is clear" if record.adaptive else "all views of every image"
     facts = {
-        **_describe_policy(decider.policy, path),
-        "what": "decider: a classifier, its views and the decision in one ONNX file",
+        **_describe_policy(exported.policy),
+        "what": "exported file: a classifier, its views and the decision in one ONNX file",
         "input": f"{INPUT_NAME}: {record.describe_input()}",
-        "outputs": ", ".join(list_outputs(decider.policy)),
+        "outputs": ", ".join(list_outputs(exported.policy)),
         "pixels": "0 to 255" if record.pixels == "uint8" else "0 to 1",
         "classes of the output": record.classes,
         "computes": looks,
@@ -170,16 +171,6 @@ def _describe_decider(path: Path) -> Facts:
         "exported by": f"secondlook {record.secondlook}",
     }
     return facts if record.mismatch is None else {**facts, "guarantee": f"none, since {record.mismatch}"}
-
-
-def _describe_tables(policy: Policy) -> Facts:
-    """Return the thresholds of classes, and the methods that were compared, where there are several."""
-    rule = policy.rule
-    tables = {
-        "classes": rule.make_group_table() if rule.groups else None,
-        "methods": rule.make_method_table() if len(rule.compared) > 1 else None,
-    }
-    return {name: table for name, table in tables.items() if table is not None}
 
 
 def _describe_monitoring(policy: Policy) -> str:
@@ -251,13 +242,11 @@ def list_kind(
         rows = {title: registry.to_rows() for title, registry in registries.items()}
         typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
         return
-    from secondlook.cli.app import find_flags
-
-    console, flags = Console(), find_flags(["evaluate"])
+    console = Console()
     for title, registry in registries.items():
         table = Table(title, "summary", box=None, pad_edge=False)
         for record in registry.values():
-            table.add_row(escape(record.form), escape(word(record.summary, flags)))
+            table.add_row(escape(record.form), escape(record.summary))
             if warning := getattr(record, "warning", None):
                 table.add_row("", f"[yellow]{escape(warning)}[/]")
         console.print(table)

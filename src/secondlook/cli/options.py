@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -18,7 +18,7 @@ from secondlook.classifiers import MODELS, check_device, load_classifier, split_
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
-from secondlook.predictions import PredictFrom
+from secondlook.predictions import Execution, PredictFrom
 from secondlook.progress import hide_hugging_face_bars
 from secondlook.registry import did_you_mean
 from secondlook.sources import SOURCES, OnError
@@ -36,6 +36,9 @@ ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
 SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
 
 PolicyFile = Annotated[Path, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")]
+PolicyOrExport = Annotated[
+    Path, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote, or ONNX file that export wrote.")
+]
 PolicyModel = Annotated[
     list[str] | None,
     Option(
@@ -278,10 +281,9 @@ class LocalExecution:
     device: Device = "auto"
     on_error: Annotated[OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail")] = None
 
-    def settings(self, *, progress: bool) -> dict[str, Any]:
-        """Return the arguments of the library."""
-        batch_size = self.batch_size or "auto"
-        return {"batch_size": batch_size, "device": self.device, "on_error": self.on_error, "progress": progress}
+    def make(self, progress: bool) -> Execution:
+        """Return the settings of the library."""
+        return Execution(self.device, self.batch_size or "auto", on_error=self.on_error, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -315,9 +317,9 @@ class ClusterExecution(LocalExecution):
     ] = None
 
     @contextmanager
-    def open(self, *, progress: bool, part_size: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the arguments of the library, with a connected engine. Options of a cluster need one."""
-        settings = self.settings(progress=progress)
+    def open(self, progress: bool, part_size: int | None = None) -> Iterator[Execution]:
+        """Yield the settings of the library, with a connected engine. Options of a cluster need one."""
+        settings = replace(self.make(progress), part_size=part_size)
         names = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.engine == "local":
@@ -326,10 +328,8 @@ class ClusterExecution(LocalExecution):
             return
         from secondlook.cluster import RayEngine
 
-        if part_size is not None:
-            given["part_size"] = part_size
         with RayEngine(**given) as engine:
-            yield {**settings, "engine": engine}
+            yield replace(settings, engine=engine)
 
 
 def require_partner(given: Mapping[str, object], partner: str, partner_value: object) -> None:

@@ -10,10 +10,8 @@ from typer import Option
 
 from secondlook.cli import options
 from secondlook.cli.options import ClusterExecution, PrintingLong
-from secondlook.errors import DecisionError
 
 if TYPE_CHECKING:
-    from secondlook.monitoring import MonitoredScores
     from secondlook.predictions import Predictions
 
 ALARM = 3
@@ -23,6 +21,7 @@ PAGE = "monitor.html"
 
 def score(
     *,
+    policy: options.PolicyOrExport,
     data: options.Data,
     out: Annotated[
         str,
@@ -33,10 +32,6 @@ def score(
             "parts.",
         ),
     ],
-    policy: Annotated[Path | None, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")] = None,
-    decider: Annotated[
-        Path | None, Option("--decider", metavar="FILE.onnx", help="ONNX file that export wrote, instead of a policy.")
-    ] = None,
     model: options.PolicyModel = None,
     header_from_env: options.HeaderFromEnv = None,
     per_view: Annotated[
@@ -75,40 +70,27 @@ def score(
 
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
-    from secondlook.decisions import load_decider
+    from secondlook.decisions import Review, load_policy
     from secondlook.decisions import score as score_images
 
-    if (policy is None) == (decider is None):
-        given = "neither --policy nor --decider is" if policy is None else "both --policy and --decider are"
-        raise DecisionError(f"{given} given; pass one of them.")
-    if decider is not None and execution.engine != "local":
-        raise DecisionError("--engine ray does not go with --decider; score with --policy, or omit --engine.")
     options.require_partner({"--header-from-env": header_from_env}, "--model", model)
     options.require_partner({"--link": link}, "--rejected", rejected)
     options.require_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
-    specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()]
-    with execution.open(progress=printing.progress, part_size=part_size) as settings:
-        if decider is not None:
-            settings["device"] = "auto"
+    specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()] or None
+    with execution.open(printing.progress, part_size) as settings:
         summary = score_images(
-            load_decider(decider, device=execution.device) if decider is not None else policy or "",
+            load_policy(policy, classifier=specs, allow_mismatch=True) if allow_mismatch else policy,
             data,
             out,
-            classifier=specs or None,
+            classifier=None if allow_mismatch else specs,
             per_view=per_view,
             audit=audit,
             level=level,
             seed=seed,
-            rejected=rejected,
-            link=link,
-            exports=export or [],
-            export_all=export_all,
-            image_prefix=image_prefix,
-            allow_mismatch=allow_mismatch,
+            review=Review(rejected, link, export or (), export_all, image_prefix),
             overwrite=overwrite,
-            part_size=part_size,
+            execution=settings,
             on_first_predictions=None if printing.quiet else _warn_of_harmful_views,
-            **settings,
         )
     printing.print(summary.to_dict(), summary)
 
@@ -124,7 +106,7 @@ def _warn_of_harmful_views(preds: "Predictions") -> None:
 
 def monitor(
     *,
-    policy: options.PolicyFile,
+    policy: options.PolicyOrExport,
     scores: Annotated[
         list[str],
         Option(
@@ -176,6 +158,7 @@ def monitor(
     Example: secondlook monitor --policy policy.json --scores 'scores/*.parquet' --out monitor/
     """
     from secondlook.monitoring import monitor_scores
+    from secondlook.predictions import Execution
     from secondlook.report import write_monitor_page
     from secondlook.sources import open_source
 
@@ -190,7 +173,7 @@ def monitor(
         burn_in=burn_in,
         seed=seed,
         shuffle=shuffle,
-        progress=printing.progress,
+        execution=Execution(progress=printing.progress),
     )
     labels = "labels.csv" if reviewed is None else str(reviewed)
     patterns = "".join(f" --scores {quote(pattern)}" for pattern in scores)
@@ -199,19 +182,6 @@ def monitor(
     )
     page = write_monitor_page(result.monitor, out / PAGE, source=source, command=command)
     following = [f"Next: {command}"] if result.status.alarm else []
-    printing.print(
-        result.to_dict(), "\n".join([str(result.status), "", *_list_news(result), f"Page: {page}", *following])
-    )
+    printing.print(result.to_dict(), "\n".join([str(result), f"Page: {page}", *following]))
     if result.status.alarm:
         raise typer.Exit(ALARM)
-
-
-def _list_news(result: "MonitoredScores") -> list[str]:
-    """Return what was read now, in a line each."""
-    lines = [f"New score files: {result.new_files:,}"]
-    if result.new_labels or result.ignored_labels:
-        ignored = f" ({result.ignored_labels:,} of images that were not audited are not used)"
-        lines.append(f"New labels: {result.new_labels:,}{ignored if result.ignored_labels else ''}")
-    if result.queue is not None:
-        lines.append(f"To review: {result.queue}")
-    return lines

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -14,9 +14,6 @@ from secondlook.cli import options
 from secondlook.errors import ServingError
 from secondlook.imports import import_extra
 from secondlook.tables import format_table
-
-if TYPE_CHECKING:
-    from secondlook.serving import TokenFile
 
 DATABASE_VARIABLE = "SECONDLOOK_DATABASE"
 PACKAGES = ("fastapi", "uvicorn", "httptools", "sqlalchemy", "prometheus_client", "argon2", "python_multipart")
@@ -207,8 +204,8 @@ def remove_token(name: Name, data_dir: DataDir) -> None:
     typer.echo(f"Removed the token of {name}: it is refused from now on, also by a service that is running.")
 
 
-def _open_tokens(data_dir: Path) -> "TokenFile":
+def _open_tokens(data_dir: Path) -> Any:
     import_extra("argon2", feature="the service", extra="serve")
-    from secondlook.serving import open_tokens
+    from secondlook.serving import ServiceOptions
 
-    return open_tokens(data_dir)
+    return ServiceOptions(data_dir).open_tokens()

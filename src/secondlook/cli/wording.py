@@ -4,30 +4,23 @@ import inspect
 from collections.abc import Mapping
 from functools import cache
 from shlex import quote
-from typing import Any
-
-import typer
 
 from secondlook.classifiers import MODELS
-from secondlook.cli.phrases import rewrite
-from secondlook.errors import ANY, Message, NameArgument, Repair, name_in_python
+from secondlook.errors import ANY, Message, NameArgument, name_in_python
 from secondlook.sources import SOURCES, open_source
 
 PARAMETER_OF_ARGUMENT = {
     "classifier": "model",
-    "exports": "export",
     "methods": "method",
     "metrics": "metric",
+    "n": "number",
     "n_images": "images",
     "store": "out",
 }
 """Arguments of the library that have another name among the parameters of commands."""
 
 WITHOUT_OPTION = {
-    "embeddings": "embeddings, which are available in Python only",
     "labels": "labeled images",
-    "members": "several --model",
-    "passes": "dropout passes, which are available in Python only",
     "tuning": "tuning images",
 }
 """Arguments that no command has, and what takes their place."""
@@ -38,20 +31,7 @@ def word(message: object, flags: Mapping[str, str]) -> str:
 
     `flags` are the options of the command by the names of its parameters, as `find_flags` returns them.
     """
-    name_argument = make_name_argument(flags)
-    if isinstance(message, Message) and (message.argument is not None or isinstance(message.repair, Repair)):
-        return message.word(name_argument)
-    return rewrite(str(message), name_argument)
-
-
-def list_flags(command: Any) -> dict[str, str]:
-    """Return the long options of a command by the names of its parameters, such as {"on_error": "--on-error"}."""
-    return {one.name: flag for one in command.params for flag in one.opts if flag.startswith("--")}
-
-
-def word_for(context: typer.Context, message: object) -> str:
-    """Return a message for the command that is running."""
-    return word(message, list_flags(context.command))
+    return message.word(make_name_argument(flags)) if isinstance(message, Message) else str(message)
 
 
 def make_name_argument(flags: Mapping[str, str]) -> NameArgument:
@@ -64,7 +44,7 @@ def make_name_argument(flags: Mapping[str, str]) -> NameArgument:
     def name_argument(name: str, value: object) -> str:
         if name == "groups" and "per_class" in flags:
             return "--per-class"
-        if name == "risk" and isinstance(value, Mapping):
+        if name == "risk" and "class_risk" in flags and (value is ANY or isinstance(value, Mapping)):
             return "--class-risk"
         # What the command line calls a model is a classifier in the library, where `model=` is an option of a model.
         flag = flags.get(PARAMETER_OF_ARGUMENT.get(name, name)) if name != "model" else None

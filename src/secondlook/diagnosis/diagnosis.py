@@ -241,8 +241,8 @@ def describe_harmful_views(preds: Predictions, *, top_k: int = 1) -> str | None:
     count = f"{count_views(len(harmful))} {_be(len(harmful))}"
     which = "" if len(harmful) == 1 else f"{worst.view!r}: "
     return (
-        f"{count} likely to make the confidence worse: {views} ({which}{worst.reason}); pass views='auto' to leave "
-        "out harmful views."
+        f"{count} likely to make the confidence worse: {views} ({which}{worst.reason}); the views 'auto' leave out "
+        "harmful ones."
     )
 
 

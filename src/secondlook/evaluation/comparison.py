@@ -229,11 +229,11 @@ class PredictFromComparison:
         if self.recommended is None:
             return f"Predicting from the views makes no clear difference: {numbers}."
         if self.recommended == predict_from:
-            advice, repair = f"Keep predicting from the {predict_from}", ""
+            advice = f"Keep predicting from the {predict_from}"
         else:
-            advice, repair = f"Predict from the {self.recommended}", f"; pass predict_from={self.recommended!r}"
+            advice = f"Predict from the {self.recommended}"
         link = "" if self.recommended == "views" else "from the views, "
-        return f"{advice}: {link}{numbers}{repair}."
+        return f"{advice}: {link}{numbers}."
 
     def to_dict(self) -> dict[str, object]:
         """Return the comparison as plain values for JSON."""

@@ -98,9 +98,7 @@ def create_run(
     if source.labels is None:
         raise SourceError(
             f"{source.spec!r} has no labels, which an evaluation needs",
-            repair=Repair(
-                "pass a folder per class, a table with a label column, or {labels} with an array", labels=ANY
-            ),
+            repair=Repair("pass a folder per class, a table with a label column, or {labels}", labels=ANY),
         )
     # Whatever classes those images have, they are none of the classifier's.
     outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
