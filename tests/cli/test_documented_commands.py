@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.cli.app import app
+from secondlook.cli.app import COMMANDS, load_command
 from secondlook.serving import ServiceOptions, server
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.review_store import NewLabel

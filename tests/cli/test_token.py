@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from secondlook.cli import app, token
+from secondlook.cli import app, serve
 from secondlook.serving import ServiceOptions
 from secondlook.serving.tokens import PERMISSIONS
 
