@@ -101,7 +101,7 @@ EXPORTED = [
     "score",
     "search_views",
     "threshold_for",
-    "verify_decider",
+    "verify_export",
     "view_step",
     "write_report",
 ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from secondlook.estimators import confidence, confidence_interval, fit_method, fit_temperature
     from secondlook.evaluation import Evaluation, compare, evaluate
     from secondlook.monitoring import Monitor
-    from secondlook.onnx_export import export_onnx, verify_decider
+    from secondlook.onnx_export import export_onnx, verify_export
     from secondlook.policies import (
         Policy,
         Rule,
@@ -105,7 +105,7 @@ _ROOMS = {
     "score": "decisions",
     "search_views": "diagnosis",
     "threshold_for": "policies",
-    "verify_decider": "onnx_export",
+    "verify_export": "onnx_export",
     "view_step": "views",
     "write_report": "report",
 }
@@ -166,7 +166,7 @@ __all__ = [
     "score",
     "search_views",
     "threshold_for",
-    "verify_decider",
+    "verify_export",
     "view_step",
     "write_report",
 ]

@@ -226,9 +226,15 @@ def bind_policy(
     allow_mismatch: bool = False,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Policy:
-    """Return the policy with the classifier that it decides with, which is loaded at first use."""
+    """Return the policy with the classifier that it decides with, which is loaded at first use.
+
+    Without a classifier or a path, those that it was bound to before stay.
+    """
+    earlier = policy._binding[0] if policy._binding else Binding()
+    if classifier is None:
+        classifier, allow_mismatch = earlier.classifier, allow_mismatch or earlier.allow_mismatch
     bound = policy.model_copy()
-    bound._binding = (Binding(classifier, path, allow_mismatch, execution), None, None)
+    bound._binding = (Binding(classifier, path or earlier.path, allow_mismatch, execution), None, None)
     return bound
 
 

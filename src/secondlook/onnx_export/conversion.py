@@ -6,19 +6,22 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from secondlook.arrays import Array
-from secondlook.classifiers import (
+from secondlook.extension import (
+    Array,
     Classifier,
+    ExportError,
     FunctionClassifier,
     OnnxClassifier,
     RemoteClassifier,
+    Repair,
+    SecondLookError,
     SklearnClassifier,
     TorchClassifier,
+    import_extra,
+    shorten_reason,
 )
-from secondlook.errors import ExportError, SecondLookError, shorten_reason
-from secondlook.imports import import_extra
 from secondlook.onnx_export.graph import LOWEST_OPSET
 
 if TYPE_CHECKING:
@@ -36,14 +39,9 @@ KINDS: dict[type[Classifier], str] = {FunctionClassifier: "a Python function", R
 
 
 def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
-    """Return a classifier as an ONNX model whose last output is the one in use.
+    """Return a classifier, not an ensemble, as an ONNX model whose last output is the one in use.
 
-    Parameters
-    ----------
-    classifier
-        A classifier, not an ensemble.
-    images
-        Any images at input size, uint8|float32 [n, H, W, C].
+    `images` are any at input size, uint8|float32 [n, H, W, C].
     """
     if isinstance(classifier, OnnxClassifier):
         return _load_file(classifier)
@@ -61,9 +59,14 @@ def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
 def check_sizes(members: Sequence[Classifier]) -> None:
     """Raise if the members are too large for one file, each or together, before any of them is converted."""
     sizes = [_compute_size(member) for member in members]
-    for size, member in zip(sizes, members, strict=True):
-        _check_size(size, f"classifier {member.name!r} has")
-    _check_size(sum(sizes), f"the {len(members)} members of the ensemble have together")
+    owners = [f"classifier {member.name!r} has" for member in members]
+    owners.append(f"the {len(members)} members of the ensemble have together")
+    for size, owner in zip([*sizes, sum(sizes)], owners, strict=True):
+        if size > MAX_BYTES:
+            raise ExportError(
+                f"{owner} {size / 1e9:.1f} GB of weights, but an ONNX file has at most {MAX_BYTES / 1e9:.1f} GB; use a "
+                "smaller classifier."
+            )
 
 
 def _compute_size(classifier: Classifier) -> int:
@@ -133,18 +136,12 @@ def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
 
 def _iterate_tensors(model: "onnx.ModelProto") -> "Iterator[onnx.TensorProto]":
     """Yield the tensors that can be external data: weights, and constants of nodes."""
-    for graph in iterate_graphs(model.graph):
+    graphs = list(iterate_graphs(model.graph))
+    for graph in graphs:
         yield from graph.initializer
-        for node in graph.node:
-            yield from _iterate_constants(node)
-    for function in model.functions:
-        for node in function.node:
-            yield from _iterate_constants(node)
-
-
-def _iterate_constants(node: "onnx.NodeProto") -> "Iterator[onnx.TensorProto]":
-    for attribute in node.attribute:
-        yield from [attribute.t] if attribute.HasField("t") else attribute.tensors
+    for node in (node for part in (*graphs, *model.functions) for node in part.node):
+        for attribute in node.attribute:
+            yield from [attribute.t] if attribute.HasField("t") else attribute.tensors
 
 
 def _load_external_data(tensor: "onnx.TensorProto", files: Sequence[Path]) -> None:
@@ -168,14 +165,6 @@ def _check_batch_size(batch_size: int | None, name: str) -> None:
         )
 
 
-def _check_size(size: int, what: str) -> None:
-    if size > MAX_BYTES:
-        raise ExportError(
-            f"{what} {size / 1e9:.1f} GB of weights, but an ONNX file has at most {MAX_BYTES / 1e9:.1f} GB; use a "
-            "smaller classifier."
-        )
-
-
 # --- Torch ---
 
 
@@ -188,44 +177,26 @@ def _convert_module(classifier: TorchClassifier, inputs: Array) -> "onnx.ModelPr
     _check_weights(module, classifier.name)
     example = torch.from_numpy(inputs.copy())  # raw pixels may be read-only
     example = example.float() if example.is_floating_point() else example
-    is_script = isinstance(module, torch.jit.ScriptModule)
     problem = f"torch cannot export classifier {classifier.name!r} to ONNX"
     repair = "change the module, or export it yourself and calibrate a policy for 'onnx:FILE'."
     with describe_failures(problem, repair), _silence_torch():
-        return _convert_torchscript(module, example) if is_script else _convert_traced(module, example)
+        return _export_module(module, example)
 
 
-def _convert_traced(module: "torch.nn.Module", example: "torch.Tensor") -> "onnx.ModelProto":
-    import torch
-
-    program = torch.onnx.export(
-        module,
-        (example,),
-        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
-        opset_version=LOWEST_OPSET,
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None, "a program is returned if no file is given"
-    return program.model_proto
-
-
-def _convert_torchscript(module: "torch.nn.Module", example: "torch.Tensor") -> "onnx.ModelProto":
+def _export_module(module: "torch.nn.Module", example: "torch.Tensor") -> "onnx.ModelProto":
     import onnx
     import torch
 
-    written = io.BytesIO()
-    torch.onnx.export(
-        module,
-        (example,),
-        written,  # type: ignore[arg-type]
-        input_names=["inputs"],
-        dynamic_axes={"inputs": {0: "batch"}},
-        opset_version=LOWEST_OPSET,
-        dynamo=False,
-        verbose=False,
-    )
-    return onnx.load_model_from_string(written.getvalue())
+    options: dict[str, Any] = {"opset_version": LOWEST_OPSET, "verbose": False}
+    if isinstance(module, torch.jit.ScriptModule):
+        written = io.BytesIO()
+        options |= {"input_names": ["inputs"], "dynamic_axes": {"inputs": {0: "batch"}}, "dynamo": False}
+        torch.onnx.export(module, (example,), written, **options)  # type: ignore[arg-type]
+        return onnx.load_model_from_string(written.getvalue())
+    options |= {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "dynamo": True}
+    program = torch.onnx.export(module, (example,), **options)
+    assert program is not None, "a program is returned if no file is given"
+    return program.model_proto
 
 
 def _list_weights(module: "torch.nn.Module") -> "list[torch.Tensor]":
@@ -240,8 +211,8 @@ def _check_weights(module: "torch.nn.Module", name: str) -> None:
     for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise ExportError(
-                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32; load "
-                "it with dtype='float32', and calibrate a policy for that."
+                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32",
+                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
             )
 
 

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Output
-from secondlook.classifiers import Classifier, OnnxClassifier, SklearnClassifier
-from secondlook.decisions import INPUT_NAME, OUTPUT_NAMES, TOP_K_OUTPUT
-from secondlook.errors import ExportError
-from secondlook.imports import import_extra
+from secondlook.extension import (
+    INPUT_NAME,
+    Array,
+    Classifier,
+    ExportError,
+    FileOutputs,
+    OnnxClassifier,
+    Output,
+    SklearnClassifier,
+    import_extra,
+)
 from secondlook.onnx_export.conversion import (
     check_sizes,
     compute_file_size,
@@ -24,7 +30,7 @@ from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor
 if TYPE_CHECKING:
     import onnx
 
-RESERVED_NAMES = (INPUT_NAME, *OUTPUT_NAMES, TOP_K_OUTPUT)
+RESERVED_NAMES = (INPUT_NAME, "label", *FileOutputs._fields)
 """Input and outputs of an exported file, which tensors of a network must not be called."""
 
 BATCH_NAME = "looks"
@@ -44,52 +50,29 @@ TOLERANCES: dict[Output, float] = {"logits": 1e-3, "probabilities": 1e-5}
 
 @dataclass(frozen=True)
 class Network:
-    """A classifier as an ONNX model, ready to be embedded.
-
-    Attributes
-    ----------
-    model
-        Has one input, one output and a dynamic batch axis, contains its weights, and uses no functions of its own.
-    takes_features
-        Whether the input is [n, H * W * C], flattened from NHWC, instead of images.
-    n_classes
-        Number of classes; the output is [n, n_classes].
-    size
-        Bytes of the classifier as a file of its own.
-    """
+    """A classifier as an ONNX model, ready to be embedded."""
 
     model: "onnx.ModelProto"
+    """Has one input, one output and a dynamic batch axis, contains its weights, and uses no functions of its own."""
     takes_features: bool
+    """Whether the input is [n, H * W * C], flattened from NHWC, instead of images."""
     n_classes: int
+    """Number of classes; the output is [n, n_classes]."""
     size: int
-
-    @property
-    def input_name(self) -> str:
-        """Name of the input."""
-        return str(self.model.graph.input[0].name)
-
-    @property
-    def output_name(self) -> str:
-        """Name of the output."""
-        return str(self.model.graph.output[0].name)
+    """Bytes of the classifier as a file of its own."""
 
 
 def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, int]) -> list[Network]:
-    """Convert classifiers to ONNX models, all with the same opset.
+    """Convert the members of an ensemble, or a single classifier, to ONNX models, all with the same opset.
 
-    Parameters
-    ----------
-    members
-        The members of an ensemble, or a single classifier.
-    image_shape
-        Height, width and channels at input size.
+    `image_shape` is height, width and channels at input size.
     """
     import_extra("onnx", feature="export to ONNX", extra="export")
     check_sizes(members)
     # Not pixels: thresholds of trees are pixels as well, and a rounding error would decide on which side these are.
     images = np.random.default_rng(0).random((CHECKED_IMAGES, *image_shape), dtype=np.float32)
     models = [_simplify(load_or_convert(member, images), member.name) for member in members]
-    opset = max(LOWEST_OPSET, *(_get_versions(model)[""] for model in models))
+    opset = max(LOWEST_OPSET, *(get_versions(model)[""] for model in models))
     models = [_convert_opset(model, opset, member.name) for model, member in zip(models, members, strict=True)]
     _check_versions(models, members)
     return [_make_network(model, member, images) for model, member in zip(models, members, strict=True)]
@@ -98,17 +81,8 @@ def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, in
 def embed_network(graph: Graph, network: Network, inputs: Tensor, prefix: str = "") -> Tensor:
     """Add the nodes and weights of a network to a graph, and return its output, float32 [n, n_classes].
 
-    Parameters
-    ----------
-    graph
-        The graph, which can be a branch or the body of a loop.
-    network
-        The network.
-    inputs
-        Its input: normalized images in the layout of the classifier, or features.
-    prefix
-        Put before the names of its tensors to tell the members of an ensemble apart; by default they keep their names,
-        so that the file stays small.
+    `inputs` are normalized images in the layout of the classifier, or features. `prefix` is put before the names of its
+    tensors to tell the members of an ensemble apart; by default they keep their names, so that the file stays small.
     """
     embedded = _add_prefix(network.model.graph, prefix) if prefix else network.model.graph
     (network_input,), (output,) = embedded.input, embedded.output
@@ -242,12 +216,12 @@ def _set_versions(model: "onnx.ModelProto") -> None:
     from onnx import helper
 
     used = {"", *(node.domain for graph in iterate_graphs(model.graph) for node in graph.node)}
-    versions = {domain: version for domain, version in _get_versions(model).items() if domain in used}
+    versions = {domain: version for domain, version in get_versions(model).items() if domain in used}
     model.ClearField("opset_import")
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
 
 
-def _get_versions(model: "onnx.ModelProto") -> dict[str, int]:
+def get_versions(model: "onnx.ModelProto") -> dict[str, int]:
     """Return the version of each set of operators; '' are those of ONNX itself."""
     stated = {"" if each.domain == "ai.onnx" else each.domain: each.version for each in model.opset_import}
     return {"": LOWEST_OPSET, **stated}
@@ -256,7 +230,7 @@ def _get_versions(model: "onnx.ModelProto") -> dict[str, int]:
 def _convert_opset(model: "onnx.ModelProto", opset: int, name: str) -> "onnx.ModelProto":
     from onnx import checker, version_converter
 
-    own = _get_versions(model)[""]
+    own = get_versions(model)[""]
     problem = f"cannot convert classifier {name!r} from opset {own} to {opset}"
     with describe_failures(problem, f"export it again with opset {opset}."):
         converted = model if own == opset else version_converter.convert_version(model, opset)
@@ -270,7 +244,7 @@ def _convert_opset(model: "onnx.ModelProto", opset: int, name: str) -> "onnx.Mod
 
 def _check_versions(models: "Sequence[onnx.ModelProto]", members: Sequence[Classifier]) -> None:
     """Raise if members use different versions of operators outside of ONNX itself, which cannot be converted."""
-    versions = [_get_versions(model) for model in models]
+    versions = [get_versions(model) for model in models]
     for found, member in zip(versions, members, strict=True):
         for domain, version in found.items():
             highest = max(each.get(domain, 0) for each in versions)
@@ -311,5 +285,5 @@ def _run(network: Network, inputs: Array) -> Array:
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     features = inputs.reshape(len(inputs), -1) if network.takes_features else inputs
     features = features.astype(_get_dtype(network.model.graph.input[0]))
-    outputs: Array = session.run([network.output_name], {network.input_name: features})[0]
+    outputs: Array = session.run(None, {session.get_inputs()[0].name: features})[0]
     return outputs
