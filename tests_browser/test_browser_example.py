@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, expe
 import secondlook as sl
 from secondlook.arrays import Array
 from tests.cli.conftest import write_color_model
+from tests.policy_maker import attach
 from tests.serving.running import VIEWS, Digits, make_digits, make_png
 from tests_browser.test_page import CONTRAST
 
@@ -182,8 +183,9 @@ def make_policy(folder: Path, classifier: sl.Classifier, images: Array, views: s
     """Write a policy that accepts half of the given images, and return its path."""
     preds = sl.collect(classifier, images, views, execution=sl.Execution(progress=False))
     names = options.pop("class_names", tuple(f"kind {number}" for number in range(preds.n_classes)))
-    rule = sl.Rule(threshold=float(np.median(sl.confidence(preds, "mean"))), **options)
-    policy = sl.Policy.from_rule(rule, classifier=classifier, views=preds.views.texts, class_names=names)
+    threshold = float(np.median(sl.confidence(preds, "mean")))
+    policy = sl.Policy(threshold=threshold, method="mean", **options)
+    policy = attach(policy, classifier=classifier, views=preds.views.texts, class_names=names)
     policy.save(folder / "policy.json")
     return folder / "policy.json"
 
@@ -363,7 +365,7 @@ def test_keyboard_and_screen_reader(browser: Browser, digits: Digits, digits_pag
 def test_the_guarantee_is_stated(
     browser: Browser, site: Site, digits: Digits, digits_page: str, resizing_policy: Path
 ) -> None:
-    text = sl.Policy.load(digits.policy).guarantee.text
+    text = sl.load_policy(digits.policy).guarantee_text
     with open_example(browser, digits_page) as page:
         expect(page.locator("#guarantee")).to_contain_text(text)
     with open_example(browser, site.export(resizing_policy, "plain.onnx")) as page:

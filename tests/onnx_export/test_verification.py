@@ -232,9 +232,13 @@ def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "new" / "03.png").write_bytes(b"broken")
     monkeypatch.setattr(verification, "BLOCK_IMAGES", 4)
     data = f"folder:{tmp_path / 'new'}"
-    result = verify_export(tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip", batch_size=3))
+    result = verify_export(
+        tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip", batch_size=3)
+    )
     assert (result.images, result.skipped, result.passed) == (29, 1, True)
-    some = verify_export(tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip"), limit=7)
+    some = verify_export(
+        tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip"), limit=7
+    )
     assert some.images + some.skipped == 7
 
 
@@ -272,5 +276,9 @@ def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) 
     (tmp_path / "new" / "1.png").write_bytes(b"broken")
     with pytest.raises(PredictionsError, match=r"1\.png"):
         verify_export(
-            tmp_path / "d.onnx", policy, f"folder:{tmp_path / 'new'}", classifier=classifier, execution=Execution(on_error="skip")
+            tmp_path / "d.onnx",
+            policy,
+            f"folder:{tmp_path / 'new'}",
+            classifier=classifier,
+            execution=Execution(on_error="skip"),
         )
