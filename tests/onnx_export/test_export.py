@@ -15,8 +15,7 @@ from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import ExportedFile, compile_policy, load_policy
 from secondlook.errors import DecisionError, ExportError
 from secondlook.onnx_export import export, export_onnx
-from secondlook.onnx_export.conversion import iterate_graphs
-from secondlook.onnx_export.networks import BATCH_NAME, make_networks
+from secondlook.onnx_export.networks import BATCH_NAME, iterate_graphs, make_networks
 from secondlook.policies import Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet

@@ -27,25 +27,16 @@ VIEWS, CLASSES = 1, 2
 
 @dataclass(frozen=True)
 class LookOutputs:
-    """What looks at n images gave, and the policy that is applied to it.
-
-    Attributes
-    ----------
-    graph, policy
-        The graph that everything is added to, and the policy.
-    logits, probabilities
-        Outputs of each member, float64 [n, views, classes]; no logits where a member has none.
-    views
-        The views, in the order of looks.
-    n_classes
-        Number of classes.
-    """
+    """What looks at n images gave, and the policy that is applied to it."""
 
     graph: Graph
+    """The graph that everything is added to."""
     policy: Policy
     logits: tuple[Tensor | None, ...]
+    """Of each member, float64 [n, views, classes]; None where a member has none."""
     probabilities: tuple[Tensor, ...]
     views: ViewSet
+    """In the order of looks."""
     n_classes: int
 
     @classmethod
@@ -95,11 +86,6 @@ class LookOutputs:
         # An operator instead of a constant, which would take 8 bytes for each class.
         numbers = self.graph.op("Range", *(self.graph.constant(one, np.int64) for one in (0, self.n_classes, 1)))
         return self.graph.op("Equal", columns, numbers).cast(np.float64).reduce("Max", 1)
-
-    @cached_property
-    def mask_of_views(self) -> Tensor:
-        """The mask, for the outputs of all views. float64 [n, 1, classes]"""
-        return self.graph.op("Unsqueeze", self.mask, [VIEWS])
 
     @property
     def floors(self) -> list[float]:
@@ -190,17 +176,9 @@ def _replace_zero(values: Tensor) -> Tensor:
 # --- Methods on mean outputs ---
 
 
-def _add_msr(outputs: LookOutputs, *, temperature: float | None = None) -> Tensor:
-    return _sum_top(outputs, 0, temperature)
-
-
-def _add_view(outputs: LookOutputs, text: str, *, temperature: float | None = None) -> Tensor:
-    return _sum_top(outputs, outputs.views.index(text), temperature)
-
-
-def _sum_top(outputs: LookOutputs, position: int, temperature: float | None) -> Tensor:
+def _add_view(outputs: LookOutputs, text: str = "identity", *, temperature: float | None = None) -> Tensor:
     """Sum the k largest probabilities of one view. -> [n]"""
-    scaled = _scale(outputs.take_view(outputs.averaged, position), temperature)
+    scaled = _scale(outputs.take_view(outputs.averaged, outputs.views.index(text)), temperature)
     return _add_top(scaled, outputs.policy.top_k)[0].reduce("Sum", 1)
 
 
@@ -271,22 +249,21 @@ def _list_statistics(outputs: LookOutputs) -> tuple[tuple[Tensor, ...], ...]:
 
     float64 [n, views] of each member
     """
-    found = []
+    found, mask = [], outputs.graph.op("Unsqueeze", outputs.mask, [VIEWS])
     for values, floor in zip(outputs.probabilities, outputs.floors, strict=True):
-        own, others = values * outputs.mask_of_views, values * (1.0 - outputs.mask_of_views)
-        pairs = (("Sum", own), ("Sum", others), ("Max", others))
-        reduced = [one.reduce(kind, CLASSES) for kind, one in pairs]
+        own, others = values * mask, values * (1.0 - mask)
+        reduced = [own.reduce("Sum", CLASSES), others.reduce("Sum", CLASSES), others.reduce("Max", CLASSES)]
         found.append([outputs.graph.op("Max", one, floor) for one in reduced])
     return tuple(zip(*found, strict=True))
 
 
 def _normalize_logs(outputs: LookOutputs, values: Tensor, floor: float) -> Tensor:
     """Return the centered log of the predicted classes over the 2-norm of all. [n, views, classes] -> [n, views]"""
-    graph = outputs.graph
+    graph, mask = outputs.graph, outputs.graph.op("Unsqueeze", outputs.mask, [VIEWS])
     logs = graph.op("Log", graph.op("Max", values, floor))
     centered = logs - logs.reduce("Mean", CLASSES, keepdims=1)
     norm = graph.op("Sqrt", (centered * centered).reduce("Sum", CLASSES))
-    own = (centered * outputs.mask_of_views).reduce("Sum", CLASSES)
+    own = (centered * mask).reduce("Sum", CLASSES)
     return own / _replace_zero(norm)
 
 
@@ -327,10 +304,10 @@ def _add_learned(outputs: LookOutputs, **weights: float) -> Tensor:
 
 
 CONFIDENCES: Mapping[str, Callable[..., Tensor]] = {
-    "msr": _add_msr,
+    "msr": _add_view,
     "mean": _add_mean,
     "view": _add_view,
-    "nn-ensemble": _add_msr,
+    "nn-ensemble": _add_view,
     "entropy": _add_entropy,
     "margin": _add_margin,
     "doctor": _add_doctor,

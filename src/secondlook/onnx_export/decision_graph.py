@@ -95,17 +95,12 @@ def _add_all_looks(graph: Graph, images: Tensor, parts: Parts) -> Looked:
     view_outputs = graph.op("Transpose", per_view, perm=[1, 0, 2])
     seen = parts.read_outputs(graph, view_outputs)
     confidence = add_confidence(seen)
-    looks = graph.op("Expand", graph.constant([len(views)], np.int64), _count(graph, images))
+    looks = graph.op("Expand", graph.constant([len(views)], np.int64), graph.op("Shape", images, start=0, end=1))
     return seen.classes, confidence, seen.mean, looks, view_outputs
 
 
-def _count(graph: Graph, images: Tensor) -> Tensor:
-    """Return the number of images. int64 [1]"""
-    return graph.op("Shape", images, start=0, end=1)
-
-
 def _add_loop(graph: Graph, images: Tensor, parts: Parts, schedule: Schedule) -> Looked:
-    count = _count(graph, images)
+    count = graph.op("Shape", images, start=0, end=1)
     shape = graph.op("Concat", count, [schedule.max_looks, parts.n_outputs], axis=0)
     numbers = graph.op("Range", graph.constant(0, np.int64), graph.op("Squeeze", count), graph.constant(1, np.int64))
     untaken = graph.op("Expand", graph.constant(np.nan, np.float32), shape)

@@ -35,9 +35,8 @@ from secondlook.extension import (
     write_bytes_atomically,
 )
 from secondlook.onnx_export.confidence_graph import check_method
-from secondlook.onnx_export.conversion import describe_failures
 from secondlook.onnx_export.decision_graph import Parts, add_decision
-from secondlook.onnx_export.graph import Graph, describe_value
+from secondlook.onnx_export.graph import Graph, describe_failures, describe_value
 from secondlook.onnx_export.image_graph import ImageShape, add_fit, find_image_shape
 from secondlook.onnx_export.networks import make_networks
 
@@ -124,7 +123,7 @@ def export_onnx(
     loaded, folder = read_if_path(policy)
     loaded.check_storable()
     check_method(loaded)
-    plan = open_plan(loaded, folder, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
+    plan = compile_with_classifier(loaded, folder, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
     members = plan.classifier.members
     _check_inputs_are_kept(path, policy, members)
     shape = find_image_shape(plan.classifier.preprocessing, image_shape)
@@ -167,7 +166,7 @@ def read_if_path(policy: Policy | str | Path) -> tuple[Policy, Path | None]:
     return read_policy(path), path.parent
 
 
-def open_plan(
+def compile_with_classifier(
     policy: Policy, folder: Path | None, classifier: object, execution: Execution, *, allow_mismatch: bool
 ) -> Plan:
     """Return the plan of a policy, never an exported file: one that was read from such a file names its classifier."""

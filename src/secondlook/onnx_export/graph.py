@@ -1,17 +1,16 @@
 """`Graph`: an ONNX graph under construction, and `Tensor`, a value in it that computes with Python's operators."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from secondlook.extension import import_extra
+from secondlook.extension import ExportError, SecondLookError, import_extra, shorten_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import onnx
 
 PREFIX = "sl:"
@@ -69,16 +68,10 @@ class Tensor:
 
 
 class Graph:
-    """Nodes and constants of a graph; names are unique, also in the graphs inside of it.
+    """Nodes and constants of a graph of an opset; names are unique, also in the graphs inside of it.
 
-    Constants of inner graphs belong to the outermost one, where all of them see it, so that each is stored once.
-
-    Attributes
-    ----------
-    opset
-        Version of ONNX's operators.
-    outer
-        The graph that this one is a branch or the body of a loop in; None for the whole.
+    `outer` is the graph that this one is a branch or the body of a loop in. Constants of inner graphs belong to the
+    outermost one, where all of them see it, so that each is stored once.
     """
 
     def __init__(self, opset: int, outer: "Graph | None" = None) -> None:
@@ -121,25 +114,17 @@ class Graph:
         return self._constants[key]
 
     def op(self, kind: str, *inputs: Any, dtype: DTypeLike | None = None, **attributes: Any) -> Tensor:
-        """Add an operator, and return its result.
+        """Add an operator of ONNX, such as 'Floor', with its attributes, and return its result.
 
-        Parameters
-        ----------
-        kind
-            Name of the operator in ONNX, such as 'Floor'.
-        inputs
-            Tensors; numbers and arrays become constants, of the type of the first tensor if they are real numbers, and
-            int64 if they are integers in a list or an array; None for an optional input that is not used.
-        dtype
-            Type of the result; by default that of the first tensor, or boolean or int64 where the operator implies it.
-        attributes
-            Attributes of the operator.
+        Inputs are tensors; numbers and arrays become constants, of the type of the first tensor if they are real
+        numbers, and int64 if they are integers in a list or an array; None stands for an optional input that is not
+        used. The result is of the type of the first tensor, or boolean or int64 where the operator implies it.
         """
         (result,) = self.op_with_outputs(kind, *inputs, dtypes=[dtype], **attributes)
         return result
 
-    def op_with_outputs(self, kind: str, *inputs: Any, dtypes: Sequence[DTypeLike | None], **attributes: Any) -> list[Tensor]:
-        """Add an operator with several results, one for each type; None as in `op`."""
+    def op_with_outputs(self, kind: str, *inputs: Any, dtypes: Sequence[Any], **attributes: Any) -> list[Tensor]:
+        """Add an operator with several results, one for each type; None for the type that `op` chooses."""
         from onnx import helper
 
         first = next((one for one in inputs if isinstance(one, Tensor)), None)
@@ -150,7 +135,7 @@ class Graph:
         if key is not None and key in self._known:
             return self._known[key]
         implied = _RESULT_TYPES.get(kind, first.dtype if first is not None else np.float32)
-        results = [self.tensor(self.make_name(), implied if dtype is None else dtype) for dtype in dtypes]
+        results = [Tensor(self, self.make_name(), implied if dtype is None else dtype) for dtype in dtypes]
         node.output.extend(result.name for result in results)
         self.nodes.append(node)
         if key is not None:
@@ -202,3 +187,17 @@ def _to_onnx_type(dtype: "np.dtype[Any]") -> int:
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(dtype))
+
+
+@contextmanager
+def describe_failures(problem: str, repair: str) -> Iterator[None]:
+    """Raise whatever a library raises as an `ExportError`: problem, the first cause, repair."""
+    try:
+        yield
+    except SecondLookError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ExportError(f"{problem}: {shorten_reason(cause)}; {repair}") from error

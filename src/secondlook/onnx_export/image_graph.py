@@ -33,8 +33,7 @@ from secondlook.extension import (
     plan_operations,
     rounds_at_most_once,
 )
-from secondlook.onnx_export.conversion import describe_failures
-from secondlook.onnx_export.graph import Graph, Tensor, describe_value
+from secondlook.onnx_export.graph import Graph, Tensor, describe_failures, describe_value
 
 _MODES: dict[str, dict[str, Any]] = {
     "bilinear": {"mode": "linear"},

@@ -1,9 +1,10 @@
 """`verify_export`: compare an exported file with the library, image by image; the result as text and JSON."""
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -42,7 +43,7 @@ from secondlook.extension import (
     read_ahead,
     spread_images,
 )
-from secondlook.onnx_export.export import open_plan, read_if_path
+from secondlook.onnx_export.export import compile_with_classifier, read_if_path
 
 DEFAULT_TOLERANCE = 1e-3
 """Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
@@ -236,11 +237,11 @@ def verify_export(
             f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one "
             f"({loaded.identity}); pass the policy that was exported, or export this one."
         )
-    plan = open_plan(loaded, folder, classifier, execution, allow_mismatch=file.mismatch is not None)
+    plan = compile_with_classifier(loaded, folder, classifier, execution, allow_mismatch=file.mismatch is not None)
     source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else spread_images(source, limit)
-    comparison = _Comparison(plan.policy, tolerance)
     block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
+    found = _Differences(plan.policy, tolerance)
     with (
         progress_bar("comparing", len(source), "images", enabled=execution.progress) as advance,
         closing(read_ahead(lambda: source.batches(block_size), 1)) as batches,
@@ -248,9 +249,25 @@ def verify_export(
         for batch in batches:
             decided = file.decide_list(batch.images, batch_size=execution.batch_size)
             for positions, preds in _look(plan, batch.images, batch.ids):
-                comparison.add(preds, decided.select(positions))
+                found.add(preds, decided.select(positions))
                 advance(len(positions))
-    return comparison.summarize(file.path, len(source) - comparison.images, _interpolates(plan))
+    labels, decisions, looks = np.concatenate(found.differs, axis=1)
+    confidences = np.concatenate(found.confidences)
+    return Verification(
+        path=file.path,
+        images=len(looks),
+        skipped=len(source) - len(looks),
+        tolerance=tolerance,
+        differing_labels=int(labels.sum()),
+        differing_decisions=int(decisions.sum()),
+        differing_looks=int(looks.sum()),
+        largest_difference=float(confidences.max(initial=0.0)),
+        mean_difference=float(confidences.sum()) / max(1, len(confidences)),
+        unexplained=found.unexplained,
+        differing=tuple(found.images),
+        largest_probability_difference=found.largest_probability,
+        interpolates=_interpolates(plan),
+    )
 
 
 def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None:
@@ -287,41 +304,37 @@ def _look(plan: Plan, images: Sequence[Array], ids: Sequence[str]) -> Iterator[t
             yield group[positions], preds
 
 
-@dataclass
-class _Comparison:
-    """Counts and differing images so far."""
+class _Differences:
+    """What differs between the library and a file, so far."""
 
-    policy: Policy
-    tolerance: float
-    images: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("labels", "decisions", "looks"), 0))
-    compared: int = 0
-    total: float = 0.0
-    largest: float = 0.0
-    largest_probability: float = 0.0
-    unexplained: int = 0
-    differing: list[DifferingImage] = field(default_factory=list)
+    def __init__(self, policy: Policy, tolerance: float) -> None:
+        self.policy, self.tolerance = policy, tolerance
+        self.differs: list[Array] = []
+        """Which images differ in class, decision and number of looks. bool [3, n] each"""
+        self.confidences: list[Array] = []
+        """Differences of the confidence of images with the same class and number of looks."""
+        self.largest_probability = 0.0
+        self.unexplained = 0
+        self.images: list[DifferingImage] = []
 
     def add(self, preds: Predictions, decided: FileOutputs) -> None:
         """Add images that the library looked at in all views of `preds`, and what the file decided about them."""
         library = make_decisions(self.policy, preds)
         pairs = zip(_list_compared(library), _list_compared(decided), strict=True)
         labels, _, decisions, looks = ((one != other).reshape(len(preds), -1).any(axis=1) for one, other in pairs)
-        differences = np.abs(library.confidence - decided.confidence)[~labels & ~looks]
-        self.images += len(preds)
-        self.compared += len(differences)
-        self.total += float(differences.sum())
-        self.largest = max(self.largest, float(differences.max(initial=0.0)))
-        differences = np.abs(_compute_mean(preds) - decided.probabilities)[~looks]
-        self.largest_probability = max(self.largest_probability, float(differences.max(initial=0.0)))
-        for name, differs in {"labels": labels, "decisions": decisions, "looks": looks}.items():
-            self.counts[name] += int(differs.sum())
+        self.differs.append(np.array([labels, decisions, looks]))
+        self.confidences.append(np.abs(library.confidence - decided.confidence)[~labels & ~looks])
+        probabilities = np.abs(_compute_mean(preds) - decided.probabilities)[~looks]
+        self.largest_probability = max(self.largest_probability, float(probabilities.max(initial=0.0)))
+        differing = []
         for position in np.flatnonzero(labels | looks | decisions).tolist():
             mine, theirs = (ComparedDecision.select(each, position) for each in (library, decided))
-            self._add_differing(preds.select(images=[position]), mine, theirs)
+            differing.append(self._explain(preds.select(images=[position]), mine, theirs))
+        self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
+        self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
 
-    def _add_differing(self, preds: Predictions, mine: ComparedDecision, theirs: ComparedDecision) -> None:
-        """Add an image whose decisions differ, and measure how far the library was from the other one."""
+    def _explain(self, preds: Predictions, mine: ComparedDecision, theirs: ComparedDecision) -> DifferingImage:
+        """Return an image whose decisions differ, and how far the library was from the other one."""
         first = np.ravel(mine.label)[:1]
         threshold = self.policy.find_thresholds((1,), first if self.policy.grouped_by == "class" else None)
         to_threshold = float(np.abs(mine.confidence - np.asarray(threshold)).min())
@@ -331,10 +344,7 @@ class _Comparison:
             cause, distance = "looks", self._measure_limit(preds, min(mine.looks, theirs.looks))
         elif mine.label != theirs.label:
             cause, distance = "class", self._measure_tie(preds, mine.label, theirs.label)
-        self.unexplained += not distance <= self.tolerance
-        self.differing.append(DifferingImage(preds.ids[0], mine, theirs, to_threshold, cause, distance))
-        if len(self.differing) > 2 * MAX_KEPT:
-            self.differing = self._list_differing()
+        return DifferingImage(preds.ids[0], mine, theirs, to_threshold, cause, distance)
 
     def _measure_limit(self, preds: Predictions, looks: int) -> float:
         """Return how far the estimate of an image was from the next limit after some looks, in the library."""
@@ -348,27 +358,6 @@ class _Comparison:
         """Return how much the probabilities differ of classes that were predicted by one and not by the other."""
         means = _compute_mean(preds, slice(0, 1) if self.policy.predict_from == "image" else slice(None))[0]
         return float(np.abs(means[np.ravel(classes)] - means[np.ravel(others)]).max())
-
-    def _list_differing(self) -> list[DifferingImage]:
-        return sorted(self.differing, key=lambda image: -image.distance)[:MAX_KEPT]
-
-    def summarize(self, path: Path, skipped: int, interpolates: bool) -> Verification:
-        """Return the result."""
-        return Verification(
-            path=path,
-            images=self.images,
-            skipped=skipped,
-            tolerance=self.tolerance,
-            differing_labels=self.counts["labels"],
-            differing_decisions=self.counts["decisions"],
-            differing_looks=self.counts["looks"],
-            largest_difference=self.largest,
-            mean_difference=self.total / max(1, self.compared),
-            largest_probability_difference=self.largest_probability,
-            unexplained=self.unexplained,
-            interpolates=interpolates,
-            differing=tuple(self._list_differing()),
-        )
 
 
 def _compute_mean(preds: Predictions, views: slice = slice(None)) -> Array:
