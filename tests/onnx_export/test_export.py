@@ -418,6 +418,28 @@ def test_method_without_an_onnx_form_is_refused(classifier: Classifier, tmp_path
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
 
 
+def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, tmp_path: Path) -> None:
+    _, preds = make_policy(classifier, make_images(600), Policy(threshold=0.5, method="mean"))
+    labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
+    of_arrays = Policy(threshold=0.5, method="mean", views=preds.views.texts)
+    uncertified = certify(labeled.select(images=np.arange(5)), "mean", risk=0.01, delta=0.001)
+    groups = np.array(["a", "b"]).repeat(300)
+    by_label = certify(labeled, "mean", risk=0.2, delta=0.1, groups=groups)
+    for policy, told in ((of_arrays, "arrays"), (uncertified, "inf"), (by_label, "groups")):
+        with pytest.raises(DecisionError, match=told):
+            export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+    assert not (tmp_path / "decide.onnx").exists()
+
+
+def test_policy_bound_to_a_classifier_needs_no_other(classifier: Classifier, tmp_path: Path) -> None:
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
+    other = load_classifier(f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25")
+    with pytest.raises(DecisionError, match=r"other\.onnx"):
+        export_onnx(policy.bind(other), tmp_path / "decide.onnx")
+    summary = export_onnx(policy.bind(other, allow_mismatch=True), tmp_path / "decide.onnx")
+    assert "none, since" in summary.guarantee_text
+
+
 def test_function_is_refused(tmp_path: Path) -> None:
     def predict(images: Array) -> Array:
         return np.eye(N_CLASSES)[np.zeros(len(images), dtype=int)]
