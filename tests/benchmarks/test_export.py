@@ -88,7 +88,7 @@ def test_resized_pixels_and_views_of_photographs_differ_by_a_gray_level_at_most(
         classifier=classifier,
         views=ViewSet("identity gamma:0.8 rotate:4 zoom:1.1"),
         images=cut_photographs(4, seed=1),
-        rules={},
+        policies={},
         batches=(),
         max_difference=1e-3,
     )
