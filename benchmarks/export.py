@@ -43,12 +43,10 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.onnx_export import ExportSummary, Verification, export_onnx, verify_export
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
+from secondlook.onnx_export.image_graph import add_fit, add_view, find_image_shape
 from secondlook.onnx_export.networks import make_networks
-from secondlook.onnx_export.preprocessing_graph import add_fit, find_image_shape
-from secondlook.onnx_export.view_graph import add_view
-from secondlook.operations import Frame
 from secondlook.policies import Policy, certify, threshold_for
-from secondlook.predictions import Execution, Predictions, collect
+from secondlook.predictions import ClassifierRecord, Execution, Predictions, collect
 from secondlook.sources import open_source
 from secondlook.views import ViewSet, apply_views
 
@@ -110,7 +108,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A classifier with images, and rules that are to be exported."""
+    """A classifier with images, and policies that are to be exported."""
 
     name: str
     model: Path
@@ -118,7 +116,7 @@ class Case:
     views: ViewSet
     images: Sequence[Array]
     """uint8 [H, W, 3] each"""
-    rules: dict[str, Policy]
+    policies: dict[str, Policy]
     batches: tuple[int, ...]
     """Batch sizes whose run time is measured."""
     max_difference: float
@@ -126,42 +124,42 @@ class Case:
 
 
 def make_cifar10_case(model: Path, n_images: int) -> Case:
-    """Return a classifier of CIFAR-10 with rules that are certified on every second image."""
+    """Return a classifier of CIFAR-10 with policies that are certified on every second image."""
     source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=n_images)
     images = [source.read(index) for index in range(len(source))]
     assert source.labels is not None, "the images have labels"
     classifier, views = load_cifar10_classifier(model), ViewSet("cifar10")
     preds = collect(classifier, images[::2], views, labels=source.labels[::2], execution=Execution(progress=False))
-    return Case(model.stem, model, classifier, views, images, choose_rules(preds), (1, 8, 32), max_difference=1e-5)
+    return Case(model.stem, model, classifier, views, images, choose_policies(preds), (1, 8, 32), max_difference=1e-5)
 
 
-def choose_rules(preds: Predictions) -> dict[str, Policy]:
-    """Return a rule for all looks, and an adaptive one."""
-    return {ALL_LOOKS: choose_rule(preds, adaptive=False), ADAPTIVE: choose_rule(preds, adaptive=True)}
+def choose_policies(preds: Predictions) -> dict[str, Policy]:
+    """Return a policy for all looks, and an adaptive one."""
+    return {ALL_LOOKS: choose_policy(preds, adaptive=False), ADAPTIVE: choose_policy(preds, adaptive=True)}
 
 
-def choose_rule(preds: Predictions, *, adaptive: bool) -> Policy:
-    """Certify a rule; without labels, or if they are too few, choose one that accepts half of the images."""
+def choose_policy(preds: Predictions, *, adaptive: bool) -> Policy:
+    """Certify a policy; without labels, or if they are too few, choose one that accepts half of the images."""
     looking: dict[str, Any] = {"adaptive": adaptive}
     if adaptive:
         looking["tuning"] = np.arange(max(MIN_TUNING, preds.n_images // 4))
     if preds.has_labels:
-        rule = certify(preds, METHOD, risk=RISK, delta=DELTA, **looking)
-        if rule.certified:
-            return rule
+        policy = certify(preds, METHOD, risk=RISK, delta=DELTA, **looking)
+        if policy.certified:
+            return policy
     return threshold_for(preds, METHOD, coverage=COVERAGE, **looking)
 
 
 def make_photographs_case(n_images: int, folder: Path) -> Case:
-    """Return a classifier of photographs at 224 pixels with rules that accept half of them."""
+    """Return a classifier of photographs at 224 pixels with policies that accept half of them."""
     model = folder / f"pooled_{PHOTOGRAPHS_MODEL}"
     write_pooled_model(CIFAR10 / PHOTOGRAPHS_MODEL, model)
     classifier = load_classifier(
         f"onnx:{model}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD, resize=256, crop=224
     )
     images, views = cut_photographs(n_images, seed=0), ViewSet("imagenet")
-    rules = choose_rules(collect(classifier, images, views, execution=Execution(progress=False)))
-    return Case("photographs", model, classifier, views, images, rules, (1, 4), max_difference=1e-3)
+    policies = choose_policies(collect(classifier, images, views, execution=Execution(progress=False)))
+    return Case("photographs", model, classifier, views, images, policies, (1, 4), max_difference=1e-3)
 
 
 def fit_case(case: Case) -> Case:
@@ -169,9 +167,9 @@ def fit_case(case: Case) -> Case:
     preprocessing = replace(case.classifier.preprocessing, resize=None, crop=None)
     classifier = load_classifier(f"onnx:{case.model}", output="logits", preprocessing=preprocessing)
     images = [case.classifier.preprocessing.fit(image[None])[0] for image in case.images]
-    rules = choose_rules(collect(classifier, images, case.views, execution=Execution(progress=False)))
+    policies = choose_policies(collect(classifier, images, case.views, execution=Execution(progress=False)))
     name = f"{case.name} of {images[0].shape[0]} pixels"
-    return replace(case, name=name, classifier=classifier, images=images, rules=rules, batches=())
+    return replace(case, name=name, classifier=classifier, images=images, policies=policies, batches=())
 
 
 def write_pooled_model(source: Path, target: Path) -> None:
@@ -212,27 +210,21 @@ def cut_photographs(n_images: int, seed: int) -> list[Array]:
 
 def measure(case: Case, folder: Path, rounds: int, parts: Sequence[str] = PARTS) -> Iterator[Row]:
     """Export the policies of a classifier, and yield all rows about them."""
-    policies = {
-        name: rule.replace(
-            classifier=case.classifier, views=(rule.schedule.views if rule.schedule else case.views.texts)
-        )
-        for name, rule in case.rules.items()
-    }
     exported = {
         name: export_onnx(policy, folder / f"{case.name} {name}.onnx", classifier=case.classifier)
-        for name, policy in policies.items()
+        for name, policy in case.policies.items()
     }
     if "equality" in parts:
-        yield from name_part("equality", compare(case, policies, exported))
+        yield from name_part("equality", compare(case, exported))
     if "cost" in parts:
         yield from name_part("cost", measure_cost(case, exported, rounds))
 
 
-def compare(case: Case, policies: dict[str, Policy], exported: dict[str, ExportSummary]) -> Iterator[Row]:
+def compare(case: Case, exported: dict[str, ExportSummary]) -> Iterator[Row]:
     """Yield how far files compute and decide as the library does."""
     yield from compare_fit(case)
     yield from compare_views(case)
-    for name, policy in policies.items():
+    for name, policy in case.policies.items():
         verified = verify_export(
             exported[name].path,
             policy,
@@ -402,7 +394,8 @@ def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
     preprocessing, shape = photographs.classifier.preprocessing, photographs.images[0].shape
     module = ResNetForImageClassification(ResNetConfig())  # type: ignore[no-untyped-call]
     classifier = load_classifier(module, output="logits", preprocessing=preprocessing)
-    policy = Policy(threshold=0.5, method="mean", classifier=classifier, views=photographs.views.texts)
+    record, views = ClassifierRecord.describe(classifier), photographs.views.texts
+    policy = Policy(threshold=0.5, method=METHOD, classifier=record, views=views)
     file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier, image_shape=shape).path
     (network,) = make_networks([classifier], shape)
     onnx.save(network.model, str(folder / "network.onnx"))

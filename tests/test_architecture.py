@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import secondlook as sl
-from secondlook import errors
+from secondlook import errors, extension
 
 PACKAGE = Path(sl.__file__).parent
 ROOMS = (
@@ -32,6 +32,8 @@ ROOMS = (
     "serving",
     "cli",
 )
+CLIENTS = ("onnx_export",)
+"""Rooms around the core, which know nothing of the inside of it."""
 HEAVY = (
     "torch",
     "numba",
@@ -118,7 +120,7 @@ def imported_rooms(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_rooms_import_only_rooms_to_their_left(path: Path) -> None:
-    if path == PACKAGE / "__init__.py":
+    if path in (PACKAGE / "__init__.py", PACKAGE / "extension.py"):
         return
     room = room_of(path)
     assert room or not imported_rooms(path), "a module outside the rooms must not import a room"
@@ -135,6 +137,26 @@ def test_rooms_are_imported_through_their_init(path: Path) -> None:
         assert len(parts) == 2, f"import {module} through secondlook.{parts[1]}"
         facade = __import__(module, fromlist=["__all__"])
         assert set(names) <= set(facade.__all__), f"{module} does not export all of {names}"
+
+
+@pytest.mark.parametrize("room", CLIENTS)
+def test_clients_import_only_the_top_level_and_the_extension_module(room: str) -> None:
+    for path in (PACKAGE / room).rglob("*.py"):
+        for module, names in imports_of(path):
+            if module == "secondlook":
+                assert set(names) <= set(sl.__all__), f"{path}: {names}"
+            elif module == "secondlook.extension":
+                assert set(names) <= set(extension.__all__), f"{path}: {names}"
+            elif module.startswith("secondlook."):
+                assert module.split(".")[1] == room, f"{path} imports {module}"
+
+
+def test_extension_module_has_what_clients_use_and_nothing_more() -> None:
+    paths = [path for room in CLIENTS for path in (PACKAGE / room).rglob("*.py")]
+    used = {
+        name for path in paths for module, names in imports_of(path) for name in names if module.endswith("extension")
+    }
+    assert sorted(extension.__all__) == sorted(used)
 
 
 def test_every_folder_is_a_known_room() -> None:
@@ -161,7 +183,7 @@ def test_public_class_and_function_names_are_defined_once() -> None:
     assert {name: places for name, places in defined.items() if len(set(places)) > 1} == {}
 
 
-@pytest.mark.parametrize("module", ["secondlook", *(f"secondlook.{room}" for room in ROOMS)])
+@pytest.mark.parametrize("module", ["secondlook", "secondlook.extension", *(f"secondlook.{room}" for room in ROOMS)])
 def test_importing_a_room_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

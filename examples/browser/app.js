@@ -119,13 +119,13 @@ function describeGuarantee({ risk, delta, grouped_by, smallest_risk }) {
 
 function showDecider() {
   const { policy, record, file } = decider;
-  const { guarantee, calibration } = policy;
-  const isKept = guarantee !== null && !record.mismatch;
-  const [title, text] = isKept
-    ? ["Guarantee: ", describeGuarantee(guarantee)]
+  const { calibration } = policy;
+  const guarantee = decider.describeGuarantee();
+  const [title, text] = guarantee
+    ? ["Guarantee: ", guarantee]
     : ["Nothing is guaranteed", record.mismatch ? `: ${record.mismatch}` : " about accepted pictures"];
   find("guarantee").replaceChildren(element("strong", title), `${text}.`);
-  find("guarantee").classList.toggle("warning", !isKept);
+  find("guarantee").classList.toggle("warning", !guarantee);
   find("guarantee").hidden = false;
   const [height, width, channels] = record.image_shape;
   const facts = {

@@ -81,6 +81,16 @@ export class Decider {
     return this.policy.groups.length ? this.policy.groups[label].threshold : this.policy.threshold;
   }
 
+  /** Returns the guarantee in words, as the library states it; null where nothing is guaranteed. */
+  describeGuarantee() {
+    const { guarantee } = this.policy;
+    if (!guarantee || this.record.mismatch) return null;
+    const { risk, smallest_risk: smallest, delta } = guarantee;
+    const errors = smallest === null ? `${formatShare(risk)} errors` : `its risk (${formatShare(smallest)} to ${formatShare(risk)}) of errors`;
+    const where = guarantee.grouped_by === null ? "" : " in every predicted class, jointly";
+    return `at most ${errors} among accepted images${where} with ${formatShare(1 - delta)} confidence, for images from the same distribution as the labeled ones`;
+  }
+
   /** Returns the prediction of every look as { text, label, probability }, with null for looks that were not taken. */
   readViews({ data, dims }) {
     const [, nViews, nOutputs] = dims;
@@ -106,6 +116,9 @@ export class Decider {
     return mean;
   }
 }
+
+/** Returns a share of one in per cent, with at most six digits. */
+const formatShare = (share) => `${Number((100 * share).toPrecision(6))} %`;
 
 function softmax(logits) {
   const largest = Math.max(...logits);

@@ -27,8 +27,8 @@ from export import (
 from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, Row
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.onnx_export import DifferingImage, Verification
-from secondlook.onnx_export.verification_result import ComparedDecision
+from secondlook.onnx_export import Verification
+from secondlook.onnx_export.verification import ComparedDecision, DifferingImage
 from secondlook.views import ViewSet
 
 needs_cifar10 = pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs ../shared/cifar10")
@@ -88,7 +88,7 @@ def test_resized_pixels_and_views_of_photographs_differ_by_a_gray_level_at_most(
         classifier=classifier,
         views=ViewSet("identity gamma:0.8 rotate:4 zoom:1.1"),
         images=cut_photographs(4, seed=1),
-        rules={},
+        policies={},
         batches=(),
         max_difference=1e-3,
     )

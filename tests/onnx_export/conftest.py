@@ -51,10 +51,15 @@ def make_images(count: int = 40, side: int = 16, channels: int = 3, seed: int = 
     return (255 * np.clip(noisy, 0, 1)).astype(np.uint8)
 
 
+def order_views(rule: Policy, views: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the views in the order of looks."""
+    return views if rule.schedule is None else tuple(rule.schedule.views)
+
+
 def make_policy(classifier: Classifier, images: Any, rule: Policy, views: str = VIEWS) -> tuple[Policy, Predictions]:
     """Return the policy of a rule, and the predictions for images."""
     preds = collect(classifier, images, views, execution=Execution(progress=False))
-    policy = attach(rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else preds.views.texts))
+    policy = attach(rule, classifier=classifier, views=order_views(rule, preds.views.texts))
     return policy, preds
 
 

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import ExportedFile, load_decider, load_policy
+from secondlook.decisions import ExportedFile, compile_policy, load_policy
 from secondlook.errors import DecisionError, ExportError
 from secondlook.onnx_export import export, export_onnx
-from secondlook.onnx_export.conversion import iterate_graphs
-from secondlook.onnx_export.networks import BATCH_NAME, make_networks
+from secondlook.onnx_export.networks import BATCH_NAME, iterate_graphs, make_networks
 from secondlook.policies import Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
-from tests.onnx_export.conftest import N_CLASSES, make_images, make_policy, write_network
+from tests.onnx_export.conftest import N_CLASSES, make_images, make_policy, order_views, write_network
 from tests.policy_maker import attach
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -50,9 +48,9 @@ def check_equal(found: dict[str, Array], rule: Policy, preds: Predictions, *, at
     if rule.top_k > 1:
         np.testing.assert_array_equal(found["labels"], first)
     np.testing.assert_allclose(found["confidence"], looked.confidence, atol=atol)
-    np.testing.assert_array_equal(found["accept"], rule.accept_images(preds, looked.confidence))
+    np.testing.assert_array_equal(found["accept"], rule.accept(preds))
     np.testing.assert_array_equal(found["looks"], looked.looks)
-    taken = np.arange(len(rule.schedule.views if rule.schedule else preds.views.texts)) < looked.looks[:, None]
+    taken = np.arange(len(order_views(rule, preds.views.texts))) < looked.looks[:, None]
     np.testing.assert_array_equal(np.isnan(found["view_outputs"]).any(axis=2), ~taken)
 
 
@@ -60,8 +58,8 @@ def fit_adaptive_rule(preds: Predictions, method: str, **settings: Any) -> Polic
     """Return a rule with a schedule that looks at some images once and at others often."""
     plain = Policy(threshold=0.5, method=method, options=METHODS[method], **settings)
     threshold = float(np.median(plain.confidence(preds)))
-    plain = replace(plain, threshold=threshold)
-    return replace(plain, schedule=fit_schedule(preds, plain, tolerance=0.02))
+    plain = plain.model_copy(update={"threshold": threshold})
+    return plain.model_copy(update={"schedule": fit_schedule(preds, plain, tolerance=0.02)})
 
 
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2}], ids=str)
@@ -130,7 +128,7 @@ def test_threshold_of_each_class_is_used(classifier: Classifier, tmp_path: Path)
     found = run_file(path, images)
     looked = rule.look(preds)
     clear = np.abs(looked.confidence - np.array([group.threshold for group in rule.groups])[looked.predicted]) > 1e-3
-    np.testing.assert_array_equal(found["accept"][clear], rule.accept_images(preds, looked.confidence)[clear])
+    np.testing.assert_array_equal(found["accept"][clear], rule.accept(preds)[clear])
 
 
 def test_ensemble_with_different_normalization_is_exported(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_ensemble_with_different_normalization_is_exported(tmp_path: Path) -> No
             looked = chosen.look(preds)
             found = run_file(summary.path, images)
             clear = np.abs(looked.confidence - chosen.threshold) > 1e-3
-            np.testing.assert_array_equal(found["accept"][clear], chosen.accept(looked.confidence)[clear])
+            np.testing.assert_array_equal(found["accept"][clear], chosen.accept(preds)[clear])
             np.testing.assert_array_equal(found["label"], looked.predicted)
 
 
@@ -259,13 +257,14 @@ def test_policy_file_is_exported_and_loaded(
     policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.6, method="mean"))
     policy.save("policy.json")
     path = export_onnx("policy.json", "decide.onnx").path
-    decider, loaded = load_decider(path), load_policy("policy.json")
+    decider, loaded = load_policy(path), load_policy("policy.json")
     for image in make_images()[:5]:
-        one, other = decider.decide(image), loaded.decide(image)
+        one, other = decider.decide(image, interval=True), loaded.decide(image, interval=True)
         assert (one.label, one.accept, one.looks) == (other.label, other.accept, other.looks)
         assert one.confidence == pytest.approx(other.confidence, abs=2e-3)
         assert one.interval == pytest.approx(other.interval, abs=5e-3)
-    assert decider.policy == policy
+    assert decider == loaded
+    assert decider.decides_like(policy)
 
 
 def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_path: Path) -> None:
@@ -275,7 +274,7 @@ def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_pat
         export_onnx(policy, tmp_path / "decide.onnx", classifier=other)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=other, allow_mismatch=True)
     assert "none, since" in summary.guarantee_text
-    assert load_decider(summary.path).record.mismatch
+    assert compile_policy(load_policy(summary.path)).record.mismatch
 
 
 def test_file_with_another_classifier_names_it_and_states_no_guarantee(classifier: Classifier, tmp_path: Path) -> None:
@@ -306,9 +305,7 @@ def test_file_for_1000_classes_grows_little_beside_their_names(tmp_path: Path, i
     rule = fit_adaptive_rule(Predictions(logits=logits, views=views), "mean")
     rule = rule if is_adaptive else rule.model_copy(update={"schedule": None})
     names = tuple(f"class {number} of an ordinary data set" for number in range(n_classes))
-    policy = attach(
-        rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else views.texts), class_names=names
-    )
+    policy = attach(rule, classifier=classifier, views=order_views(rule, views.texts), class_names=names)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     without_names = summary.added - len(json.dumps(names))
     assert 0 < without_names < (40_000 if is_adaptive else 25_000)
@@ -419,6 +416,28 @@ def test_method_without_an_onnx_form_is_refused(classifier: Classifier, tmp_path
     policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="bootstrap-lower"))
     with pytest.raises(ExportError, match="bootstrap-lower"):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+
+
+def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, tmp_path: Path) -> None:
+    _, preds = make_policy(classifier, make_images(600), Policy(threshold=0.5, method="mean"))
+    labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
+    of_arrays = Policy(threshold=0.5, method="mean", views=preds.views.texts)
+    uncertified = certify(labeled.select(images=np.arange(5)), "mean", risk=0.01, delta=0.001)
+    groups = np.array(["a", "b"]).repeat(300)
+    by_label = certify(labeled, "mean", risk=0.2, delta=0.1, groups=groups)
+    for policy, told in ((of_arrays, "arrays"), (uncertified, "inf"), (by_label, "groups")):
+        with pytest.raises(DecisionError, match=told):
+            export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+    assert not (tmp_path / "decide.onnx").exists()
+
+
+def test_policy_bound_to_a_classifier_needs_no_other(classifier: Classifier, tmp_path: Path) -> None:
+    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
+    other = load_classifier(f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25")
+    with pytest.raises(DecisionError, match=r"other\.onnx"):
+        export_onnx(policy.bind(other), tmp_path / "decide.onnx")
+    summary = export_onnx(policy.bind(other, allow_mismatch=True), tmp_path / "decide.onnx")
+    assert "none, since" in summary.guarantee_text
 
 
 def test_function_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from secondlook.classifiers import Classifier, OnnxClassifier, Preprocessing, RemoteClassifier, load_classifier
 from secondlook.errors import ClassifierError, ExportError, MissingExtraError
-from secondlook.onnx_export import conversion, networks
+from secondlook.onnx_export import networks
 from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor, describe_value
 from secondlook.onnx_export.networks import RESERVED_NAMES, Network, embed_network, make_networks
 
@@ -219,10 +219,10 @@ def test_only_the_selected_output_is_computed(tmp_path: Path) -> None:
     text = text.replace("(softer", "<transB=1> (softer")
     file = write_model(tmp_path / "m.onnx", text)
     network = check_equal(load_onnx(file, output_name="logits"))
-    assert network.output_name == "logits"
+    assert network.model.graph.output[0].name == "logits"
     assert not {"softer", "other"} & {name for node in network.model.graph.node for name in node.output}
     network = check_equal(load_onnx(file, output_name="other"))
-    assert network.output_name == "other"
+    assert network.model.graph.output[0].name == "other"
 
 
 def test_operators_of_other_domains_are_kept(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_sparse_weights_are_rejected(tmp_path: Path) -> None:
 
 def test_too_large_a_classifier_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
-    monkeypatch.setattr(conversion, "MAX_BYTES", 500)
+    monkeypatch.setattr(networks, "MAX_BYTES", 500)
     with pytest.raises(ExportError, match=r"m\.onnx"):
         make_network(classifier)
 
@@ -414,9 +414,9 @@ def test_members_that_are_too_large_together_are_rejected_before_any_is_read(
 ) -> None:
     members = [load_onnx(write_model(tmp_path / f"{number}.onnx", PLAIN)) for number in range(3)]
     size = (tmp_path / "0.onnx").stat().st_size
-    monkeypatch.setattr(conversion, "MAX_BYTES", 2 * size)
+    monkeypatch.setattr(networks, "MAX_BYTES", 2 * size)
     assert len(make_networks(members[:2], SHAPE)) == 2
-    monkeypatch.setattr(conversion, "_load_file", lambda _: pytest.fail("a file is read"))
+    monkeypatch.setattr(networks, "_load_file", lambda _: pytest.fail("a file is read"))
     with pytest.raises(ExportError, match="3 members"):
         make_networks(members, SHAPE)
 
@@ -477,7 +477,7 @@ def test_a_module_has_the_outputs_of_its_classifier(capfd: pytest.CaptureFixture
 
 def test_too_large_a_module_is_rejected_before_it_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = load_classifier(make_module(), output="logits", name="mine")
-    monkeypatch.setattr(conversion, "MAX_BYTES", 1000)
+    monkeypatch.setattr(networks, "MAX_BYTES", 1000)
     monkeypatch.setattr(type(classifier), "copy_for_export", lambda _: pytest.fail("the module is copied"))
     with pytest.raises(ExportError, match="'mine'"):
         make_network(classifier)

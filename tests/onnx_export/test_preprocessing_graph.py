@@ -16,7 +16,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import ExportError, SecondLookError
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
-from secondlook.onnx_export.preprocessing_graph import ImageShape, add_fit, add_normalization, find_image_shape
+from secondlook.onnx_export.image_graph import ImageShape, add_fit, add_normalization, find_image_shape
 
 SIDES = st.integers(1, 300)
 CROPS = st.integers(1, 120) | st.tuples(st.integers(1, 120), st.integers(1, 120))

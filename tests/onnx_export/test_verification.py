@@ -1,4 +1,4 @@
-"""`verify_decider`: what differs between a file and the library is found, explained where it can be, and told."""
+"""`verify_export`: what differs between a file and the library is found, explained where it can be, and told."""
 
 import json
 from dataclasses import replace
@@ -14,9 +14,9 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, OnnxFile, load_classifier
-from secondlook.decisions import load_decider, load_policy, score
+from secondlook.decisions import load_policy, score
 from secondlook.errors import DecisionError, PredictionsError
-from secondlook.onnx_export import export_onnx, verification, verify_decider
+from secondlook.onnx_export import export_onnx, verification, verify_export
 from secondlook.policies import Policy, fit_schedule
 from secondlook.predictions import Execution
 from tests.onnx_export.conftest import make_images, make_policy, write_network
@@ -56,7 +56,7 @@ def read_decisions(given: Any, images: Array, out: Path, **options: Any) -> list
 def test_the_same_classifier_passes(classifier: Classifier, tmp_path: Path, kind: str) -> None:
     policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
-    result = verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=1e-5)
+    result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=1e-5)
     assert result.passed
     assert (result.images, result.skipped) == (150, 0)
     assert (result.differing_labels, result.differing_decisions, result.differing_looks) == (0, 0, 0)
@@ -75,7 +75,7 @@ def test_differences_are_those_of_the_scores(
     export_onnx(policy, tmp_path / "d.onnx", classifier=changed, allow_mismatch=True)
     mine = read_decisions(policy, IMAGES, tmp_path / "mine.parquet", classifier=classifier)
     theirs = read_decisions(tmp_path / "d.onnx", IMAGES, tmp_path / "theirs.parquet")
-    result = verify_decider(load_decider(tmp_path / "d.onnx"), policy, IMAGES, classifier=classifier)
+    result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
     pairs = list(zip(mine, theirs, strict=True))
     classes = "labels" if kind == "top-2" else "label"
     assert result.differing_labels == sum(one[classes] != other[classes] for one, other in pairs)
@@ -112,7 +112,7 @@ def test_ties_are_explained_within_the_tolerance(
     export_onnx(policy, tmp_path / "d.onnx", classifier=changed, allow_mismatch=True)
 
     def verify(tolerance: float) -> Any:
-        return verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=tolerance)
+        return verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=tolerance)
 
     strict = verify(1e-9)
     distances = [image.distance for image in strict.differing]
@@ -135,7 +135,7 @@ def test_the_distance_of_looks_is_that_from_the_next_limit(
         classifier=write_changed(network_file, tmp_path / "changed.onnx", 0.05),
         allow_mismatch=True,
     )
-    result = verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
+    result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
     assert rule.schedule is not None
     lower, upper = rule.schedule.limits(rule.threshold)
     running = rule.compute_running(preds.select(views=list(policy.views)))
@@ -153,16 +153,16 @@ def test_the_distance_of_looks_is_that_from_the_next_limit(
 def test_probabilities_that_differ_fail(classifier: Classifier, tmp_path: Path, kind: str) -> None:
     policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
     file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
-    same = verify_decider(file, policy, IMAGES, classifier=classifier, tolerance=1e-5)
+    same = verify_export(file, policy, IMAGES, classifier=classifier, tolerance=1e-5)
     assert same.passed
     assert same.largest_probability_difference < 1e-5
     change_probabilities(file, 1.01)
-    result = verify_decider(file, policy, IMAGES, classifier=classifier)
+    result = verify_export(file, policy, IMAGES, classifier=classifier)
     assert result.largest_difference < 1e-5
     assert 0.005 < result.largest_probability_difference < 0.0101
     assert not result.passed
     assert "probability" in result.verdict
-    assert verify_decider(file, policy, IMAGES, classifier=classifier, tolerance=0.0101).passed
+    assert verify_export(file, policy, IMAGES, classifier=classifier, tolerance=0.0101).passed
 
 
 def change_probabilities(file: Path, factor: float) -> None:
@@ -191,7 +191,7 @@ def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
     classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25{settings}")
     policy, _ = make_policy(classifier, IMAGES, Policy(threshold=0.7, method="mean"), views)
     file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
-    result = verify_decider(file, policy, IMAGES[:20], classifier=classifier, tolerance=0)
+    result = verify_export(file, policy, IMAGES[:20], classifier=classifier, tolerance=0)
     assert not result.passed
     assert ("rounding" in result.verdict) == interpolates
     assert "rounding" not in replace(result, largest_difference=0.1).verdict, "which is too much for rounding"
@@ -205,7 +205,7 @@ def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_
     ]
     export_onnx(policies[0], tmp_path / "d.onnx", classifier=classifier)
     with pytest.raises(DecisionError, match=r"0\.61.*0\.62") as error:
-        verify_decider(tmp_path / "d.onnx", policies[1], IMAGES, classifier=classifier)
+        verify_export(tmp_path / "d.onnx", policies[1], IMAGES, classifier=classifier)
     assert all(policy.checksum[:8] in str(error.value) for policy in policies)
 
 
@@ -216,10 +216,24 @@ def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
     policy.save(tmp_path / "policy.json")
     export_onnx(tmp_path / "policy.json", tmp_path / "d.onnx")
     for given in (tmp_path / "policy.json", load_policy(tmp_path / "policy.json"), tmp_path / "d.onnx"):
-        assert verify_decider(tmp_path / "d.onnx", given, IMAGES[:20]).passed
+        assert verify_export(tmp_path / "d.onnx", given, IMAGES[:20]).passed
     network_file.unlink()
     with pytest.raises(DecisionError, match="classifier="):
-        verify_decider(tmp_path / "d.onnx", policy, IMAGES)
+        verify_export(tmp_path / "d.onnx", policy, IMAGES)
+
+
+def test_when_a_policy_was_saved_does_not_matter(classifier: Classifier, tmp_path: Path) -> None:
+    policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
+    export_onnx(policy, tmp_path / "d.onnx")
+    policy.save(tmp_path / "policy.json")
+    assert verify_export(tmp_path / "d.onnx", tmp_path / "policy.json", IMAGES[:20]).passed
+
+
+def test_a_policy_is_not_an_exported_file(classifier: Classifier, tmp_path: Path) -> None:
+    policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
+    policy.save(tmp_path / "policy.json")
+    with pytest.raises(DecisionError, match=r"policy\.json"):
+        verify_export(tmp_path / "policy.json", policy, IMAGES)
 
 
 def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network_file: Path) -> None:
@@ -232,9 +246,13 @@ def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "new" / "03.png").write_bytes(b"broken")
     monkeypatch.setattr(verification, "BLOCK_IMAGES", 4)
     data = f"folder:{tmp_path / 'new'}"
-    result = verify_decider(tmp_path / "d.onnx", policy, data, classifier=classifier, on_error="skip", batch_size=3)
+    result = verify_export(
+        tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip", batch_size=3)
+    )
     assert (result.images, result.skipped, result.passed) == (29, 1, True)
-    some = verify_decider(tmp_path / "d.onnx", policy, data, classifier=classifier, on_error="skip", limit=7)
+    some = verify_export(
+        tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip"), limit=7
+    )
     assert some.images + some.skipped == 7
 
 
@@ -245,7 +263,7 @@ def test_only_some_differing_images_are_kept_and_listed(
     other = f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25"
     export_onnx(policy, tmp_path / "d.onnx", classifier=other, allow_mismatch=True)
     monkeypatch.setattr(verification, "MAX_KEPT", 30)
-    result = verify_decider(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
+    result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
     assert len(result.differing) == 30
     assert result.unexplained > 60
     assert sum("reject" in line or "accept" in line for line in str(result).splitlines()) == 20
@@ -262,7 +280,7 @@ def test_only_some_differing_images_are_kept_and_listed(
 )
 def test_invalid_arguments(tmp_path: Path, options: dict[str, Any], told: str) -> None:
     with pytest.raises(DecisionError, match=told):
-        verify_decider(tmp_path / "d.onnx", tmp_path / "p.json", IMAGES, **options)
+        verify_export(tmp_path / "d.onnx", tmp_path / "p.json", IMAGES, **options)
 
 
 def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) -> None:
@@ -271,6 +289,10 @@ def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) 
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "1.png").write_bytes(b"broken")
     with pytest.raises(PredictionsError, match=r"1\.png"):
-        verify_decider(
-            tmp_path / "d.onnx", policy, f"folder:{tmp_path / 'new'}", classifier=classifier, on_error="skip"
+        verify_export(
+            tmp_path / "d.onnx",
+            policy,
+            f"folder:{tmp_path / 'new'}",
+            classifier=classifier,
+            execution=Execution(on_error="skip"),
         )

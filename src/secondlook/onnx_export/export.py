@@ -9,34 +9,39 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from secondlook import __version__
-from secondlook.classifiers import Classifier, OnnxClassifier, OnnxFile
-from secondlook.decisions import (
+from secondlook.extension import (
     EXPORT_METADATA,
     INPUT_NAME,
+    POLICY_METADATA,
+    Classifier,
+    DecisionError,
+    Execution,
+    ExportError,
     ExportRecord,
+    Frame,
+    OnnxClassifier,
+    OnnxFile,
     PixelType,
-    ResolvedClassifier,
+    Plan,
+    Policy,
+    Repair,
+    compile_policy,
+    import_extra,
     list_outputs,
-    load_decider,
-    open_policy_classifier,
+    load_policy,
+    read_policy,
+    resolve_classifier,
+    short_name,
+    write_bytes_atomically,
 )
-from secondlook.errors import DecisionError, ExportError, Repair
-from secondlook.files import write_bytes_atomically
-from secondlook.imports import import_extra
 from secondlook.onnx_export.confidence_graph import check_method
-from secondlook.onnx_export.conversion import describe_failures
-from secondlook.onnx_export.decision_graph import DecisionOutputs, DecisionPlan, add_decision
-from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, describe_value
-from secondlook.onnx_export.networks import Network, make_networks
-from secondlook.onnx_export.preprocessing_graph import ImageShape, add_fit, find_image_shape
-from secondlook.operations import Frame
-from secondlook.policies import POLICY_METADATA, Policy, check_threshold_transfers
-from secondlook.specs import short_name
-from secondlook.views import ViewSet
+from secondlook.onnx_export.decision_graph import Parts, add_decision
+from secondlook.onnx_export.graph import Graph, describe_failures, describe_value
+from secondlook.onnx_export.image_graph import ImageShape, add_fit, find_image_shape
+from secondlook.onnx_export.networks import make_networks
 
 if TYPE_CHECKING:
     import onnx
-
 
 CHECKED_IMAGES = 2
 """Random images that a file decides about before it is written: more than one, since a batch can be fixed to that."""
@@ -92,7 +97,7 @@ def export_onnx(
     """Write a policy with its classifier as one ONNX file: pixels in, decisions out.
 
     Resizing, cropping and normalization, all views, the classifier, the confidence and the threshold are operators of
-    ONNX in it, so that it runs wherever ONNX runs. `load_decider` reads it, `verify_decider` compares it with the
+    ONNX in it, so that it runs wherever ONNX runs. `load_policy` opens it, `verify_export` compares it with the
     library.
 
     Parameters
@@ -115,27 +120,63 @@ def export_onnx(
     import_extra("onnx", feature="export to ONNX", extra="export")
     path = Path(out)
     _check_arguments(path, pixels, overwrite=overwrite)
-    loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
-    check_threshold_transfers(loaded.method, loaded.options)
-    check_method(loaded.rule)
-    resolved = open_policy_classifier(policy, loaded, classifier, allow_mismatch=allow_mismatch).on_device("cpu")
-    members = resolved.classifier.members or (resolved.classifier,)
+    loaded, folder = read_if_path(policy)
+    loaded.check_storable()
+    check_method(loaded)
+    plan = compile_with_classifier(loaded, folder, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
+    members = plan.classifier.members
     _check_inputs_are_kept(path, policy, members)
-    shape = find_image_shape(resolved.classifier.preprocessing, image_shape)
+    shape = find_image_shape(plan.classifier.preprocessing, image_shape)
     networks = make_networks(members, shape.fitted)
-    views = ViewSet(list(loaded.views))
-    plan = DecisionPlan(loaded.rule, views, Frame(*shape.fitted), tuple(members), tuple(networks))
-    record = _make_record(plan, shape, pixels, resolved)
+    parts = Parts(loaded, plan.views, Frame(*shape.fitted), tuple(members), tuple(networks))
+    record = ExportRecord(
+        secondlook=__version__,
+        pixels=pixels,
+        image_shape=shape.given,  # type: ignore[arg-type] # 1 or 3 channels
+        members=len(members),
+        outputs=tuple(member.output for member in members),
+        classes=parts.n_classes,
+        adaptive=loaded.schedule is not None,
+        mismatch=plan.mismatch,
+    )
+    guarantee = loaded.guarantee_text if plan.mismatch is None else f"none, since {plan.mismatch}"
     with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
-        model = _make_model(loaded, plan, shape, record, resolved.classifier.name)
+        model = _make_model(parts, shape, record, _describe(plan, guarantee))
         content = OnnxFile.seal(model.SerializeToString())
     _check_content(content, shape, path)
     write_bytes_atomically(path, content)
-    added = len(content) - sum(network.size for network in networks)
-    guarantee = _describe_guarantee(loaded, record)
     return ExportSummary(
-        path, len(content), added, _find_opset(networks), shape.given, pixels, record.adaptive, len(views), guarantee
+        path=path,
+        size=len(content),
+        added=len(content) - sum(network.size for network in networks),
+        opset=parts.opset,
+        image_shape=shape.given,
+        pixels=pixels,
+        adaptive=record.adaptive,
+        views=len(plan.views),
+        guarantee_text=guarantee,
     )
+
+
+def read_if_path(policy: Policy | str | Path) -> tuple[Policy, Path | None]:
+    """Return a policy, and the folder of its file if it was given by its path."""
+    if isinstance(policy, Policy):
+        return policy, None
+    path = Path(policy).expanduser()
+    return read_policy(path), path.parent
+
+
+def compile_with_classifier(
+    policy: Policy, folder: Path | None, classifier: object, execution: Execution, *, allow_mismatch: bool
+) -> Plan:
+    """Return the plan of a policy, never an exported file: one that was read from such a file names its classifier."""
+    if folder is None:
+        plan = compile_policy(policy.bind(classifier, allow_mismatch=allow_mismatch, execution=execution))
+        if isinstance(plan, Plan):
+            return plan
+        folder = plan.path.parent
+    resolved = resolve_classifier(policy, classifier, allow_mismatch=allow_mismatch, folder=folder)
+    return Plan(policy, resolved.on_device(execution.device), execution)
 
 
 def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
@@ -146,8 +187,10 @@ def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
     if path.exists() and not overwrite:
-        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
-        raise ExportError(f"the file {str(path)!r} exists", repair=repair)
+        raise ExportError(
+            f"the file {str(path)!r} exists",
+            repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
+        )
 
 
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
@@ -160,94 +203,54 @@ def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classif
             raise ExportError(f"the file {str(path)!r} would replace {what} that it is made from; choose another name.")
 
 
-def _make_record(
-    plan: DecisionPlan, shape: ImageShape, pixels: PixelType, resolved: ResolvedClassifier
-) -> ExportRecord:
-    return ExportRecord(
-        secondlook=__version__,
-        pixels=pixels,
-        image_shape=shape.given,  # type: ignore[arg-type] # 1 or 3 channels
-        members=len(plan.members),
-        outputs=tuple(member.output for member in plan.members),
-        classes=plan.n_classes,
-        adaptive=plan.rule.schedule is not None,
-        mismatch=resolved.mismatch,
-    )
-
-
-def _find_opset(networks: Sequence[Network]) -> int:
-    """Return the version of ONNX's operators, which all networks share."""
-    (found,) = {one.version for one in networks[0].model.opset_import if one.domain in ("", "ai.onnx")}
-    return max(LOWEST_OPSET, int(found))
-
-
-def _make_model(
-    policy: Policy, plan: DecisionPlan, shape: ImageShape, record: ExportRecord, name: str
-) -> "onnx.ModelProto":
-    """Return the model, which is checked; `name` is that of its classifier."""
+def _make_model(parts: Parts, shape: ImageShape, record: ExportRecord, description: str) -> "onnx.ModelProto":
+    """Return the model, which is checked."""
     from onnx import checker, helper
 
-    graph = Graph(_find_opset(plan.networks))
-    images = graph.tensor(INPUT_NAME, np.dtype(record.pixels))
-    fitted = add_fit(graph, images, plan.members[0].preprocessing, shape)
-    decided = add_decision(graph, fitted, plan)
-    names = ("height", "width", "channels")
-    sizes = [name if size is None else size for name, size in zip(names, shape.given, strict=True)]
-    inputs = [describe_value(INPUT_NAME, images.dtype, ["batch", *sizes])]
-    built = graph.build("decide", inputs, _name_outputs(graph, decided, plan, policy))
-    domains = {one.domain: one.version for network in plan.networks for one in network.model.opset_import}
-    domains = {**{name: version for name, version in domains.items() if name}, "": graph.opset}
+    graph = Graph(parts.opset)
+    images = graph.tensor(INPUT_NAME, record.pixels)
+    fitted = add_fit(graph, images, parts.members[0].preprocessing, shape)
+    decided = add_decision(graph, fitted, parts)
+    sizes = {
+        "probabilities": [parts.n_classes],
+        "view_outputs": [len(parts.views), parts.n_outputs],
+        "labels": [parts.policy.top_k],
+    }
+    named = [graph.rename(decided[name], name) for name in list_outputs(parts.policy)]
+    outputs = [describe_value(one.name, one.dtype, ["batch", *sizes.get(one.name, [])]) for one in named]
+    free = ("height", "width", "channels")
+    given = [name if size is None else size for name, size in zip(free, shape.given, strict=True)]
+    inputs = [describe_value(INPUT_NAME, images.dtype, ["batch", *given])]
+    models = [network.model for network in parts.networks]
+    domains = {one.domain: one.version for model in models for one in model.opset_import if one.domain}
     model = helper.make_model(
-        built,
-        opset_imports=[helper.make_opsetid(name, version) for name, version in domains.items()],
-        ir_version=max(network.model.ir_version for network in plan.networks),
+        graph.build("decide", inputs, outputs),
+        opset_imports=[helper.make_opsetid(*one) for one in {**domains, "": graph.opset}.items()],
+        ir_version=max(model.ir_version for model in models),
         producer_name="secondlook",
         producer_version=__version__,
-        doc_string=_describe(policy, plan, record, name),
+        doc_string=description,
     )
-    helper.set_model_props(
-        model, {POLICY_METADATA: policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
-    )
+    metadata = {POLICY_METADATA: parts.policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
+    helper.set_model_props(model, metadata)
     checker.check_model(model, full_check=True)
     return model
 
 
-def _name_outputs(
-    graph: Graph, decided: DecisionOutputs, plan: DecisionPlan, policy: Policy
-) -> "list[onnx.ValueInfoProto]":
-    """Give the outputs their names, and return their descriptions."""
-    n_outputs = len(plan.members) * plan.n_classes
-    shapes: dict[str, list[int | str]] = {
-        "label": [],
-        "confidence": [],
-        "accept": [],
-        "probabilities": [plan.n_classes],
-        "looks": [],
-        "view_outputs": [len(plan.views), n_outputs],
-        "labels": [plan.rule.top_k],
-    }
-    named = {name: graph.rename(getattr(decided, name), name) for name in list_outputs(policy)}
-    return [describe_value(name, tensor.dtype, ["batch", *shapes[name]]) for name, tensor in named.items()]
-
-
-def _describe_guarantee(policy: Policy, record: ExportRecord) -> str:
-    return policy.guarantee_text if record.mismatch is None else f"none, since {record.mismatch}"
-
-
-def _describe(policy: Policy, plan: DecisionPlan, record: ExportRecord, name: str) -> str:
+def _describe(plan: Plan, guarantee: str) -> str:
     """Return what the file is, for those who look into it; without the folders of whoever exported it."""
-    guarantee = _describe_guarantee(policy, record)
-    for full in (policy.classifier.name, name):
+    policy, name, n_views = plan.given, plan.classifier.name, len(plan.views)
+    for full in (policy.known_classifier.name, name):
         guarantee = guarantee.replace(repr(full), repr(short_name(full)))
-    looks = f"All {len(plan.views)} views of every image are classified."
-    if plan.rule.schedule is not None:
+    looks = f"All {n_views} views of every image are classified."
+    if policy.schedule is not None:
         looks = (
-            f"Each image is looked at until its decision is clear, at most {len(plan.views)} times; images of a batch "
-            "that are decided are not looked at again."
+            f"Each image is looked at until its decision is clear, at most {n_views} times; images of a batch that are "
+            "decided are not looked at again."
         )
     return (
-        f"Decides whether to accept the prediction of {short_name(name)}. {looks} "
-        f"{policy.rule.describe_threshold()}. Guarantee: {guarantee}."
+        f"Decides whether to accept the prediction of {short_name(name)}. {looks} {policy.describe_threshold()}. "
+        f"Guarantee: {guarantee}."
     )
 
 
@@ -259,7 +262,8 @@ def _check_content(content: bytes, shape: ImageShape, path: Path) -> None:
         file = Path(folder) / "decide.onnx"
         file.write_bytes(content)
         try:
-            load_decider(file, device="cpu").decide_images(images, batch_size=CHECKED_IMAGES)
+            opened = compile_policy(load_policy(file, execution=Execution(device="cpu")))
+            opened.decide_images(images, batch_size=CHECKED_IMAGES)
         except DecisionError as error:
             reason = (str(error).rpartition("; ")[0] or str(error)).replace(repr(str(file)), repr(str(path)))
             raise ExportError(

@@ -1,17 +1,16 @@
 """`Graph`: an ONNX graph under construction, and `Tensor`, a value in it that computes with Python's operators."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from secondlook.arrays import Array
-from secondlook.imports import import_extra
+from secondlook.extension import ExportError, SecondLookError, import_extra, shorten_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import onnx
 
 PREFIX = "sl:"
@@ -21,21 +20,20 @@ LOWEST_OPSET = 18
 """The first version of ONNX's operators in which images are resized with antialiasing, and pads have axes."""
 
 _RESULT_TYPES: dict[str, type[np.generic]] = {
-    "And": np.bool_,
-    "ArgMax": np.int64,
-    "Equal": np.bool_,
-    "Greater": np.bool_,
-    "GreaterOrEqual": np.bool_,
-    "IsNaN": np.bool_,
-    "Less": np.bool_,
-    "LessOrEqual": np.bool_,
-    "NonZero": np.int64,
-    "Not": np.bool_,
-    "Or": np.bool_,
-    "Shape": np.int64,
-    "Size": np.int64,
+    **dict.fromkeys(
+        ["And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"], np.bool_
+    ),
+    **dict.fromkeys(["ArgMax", "NonZero", "Shape", "Size"], np.int64),
 }
 """Operators whose result has another type than their first input."""
+
+
+def _operator(kind: str) -> "Callable[[Tensor, Any], Tensor]":
+    return lambda self, other: self.graph.op(kind, self, other)
+
+
+def _reflected(kind: str) -> "Callable[[Tensor, Any], Tensor]":
+    return lambda self, other: self.graph.op(kind, other, self)
 
 
 class Tensor:
@@ -43,75 +41,37 @@ class Tensor:
 
     __array_ufunc__ = None  # so that `array * tensor` is left to this class
 
-    def __init__(self, graph: "Graph", name: str, dtype: "np.dtype[Any]") -> None:
+    def __init__(self, graph: "Graph", name: str, dtype: DTypeLike) -> None:
         self.graph = graph
         self.name = name
-        self.dtype = dtype
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
 
-    def cast(self, dtype: "np.dtype[Any] | type[np.generic]") -> "Tensor":
+    def cast(self, dtype: DTypeLike) -> "Tensor":
         """Return the values as numbers of another type."""
-        wanted = np.dtype(dtype)
-        if wanted == self.dtype:
-            return self
-        return self.graph.op("Cast", self, dtype=wanted, to=_to_onnx_type(wanted))
+        wanted: np.dtype[Any] = np.dtype(dtype)
+        return self if wanted == self.dtype else self.graph.op("Cast", self, dtype=wanted, to=_to_onnx_type(wanted))
 
-    def __add__(self, other: Any) -> "Tensor":
-        return self.graph.op("Add", self, other)
+    def reduce(self, kind: str, *axes: int, keepdims: int = 0) -> "Tensor":
+        """Return the 'Sum', 'Mean' or 'Max' over axes."""
+        return self.graph.op(f"Reduce{kind}", self, axes, keepdims=keepdims)
 
-    def __radd__(self, other: Any) -> "Tensor":
-        return self.graph.op("Add", self._constant(other), self)
-
-    def __sub__(self, other: Any) -> "Tensor":
-        return self.graph.op("Sub", self, other)
-
-    def __rsub__(self, other: Any) -> "Tensor":
-        return self.graph.op("Sub", self._constant(other), self)
-
-    def __mul__(self, other: Any) -> "Tensor":
-        return self.graph.op("Mul", self, other)
-
-    def __rmul__(self, other: Any) -> "Tensor":
-        return self.graph.op("Mul", self._constant(other), self)
-
-    def __truediv__(self, other: Any) -> "Tensor":
-        return self.graph.op("Div", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Tensor":
-        return self.graph.op("Div", self._constant(other), self)
-
-    def __pow__(self, other: Any) -> "Tensor":
-        return self.graph.op("Pow", self, other)
+    __add__, __radd__ = _operator("Add"), _reflected("Add")
+    __sub__, __rsub__ = _operator("Sub"), _reflected("Sub")
+    __mul__, __rmul__ = _operator("Mul"), _reflected("Mul")
+    __truediv__, __rtruediv__ = _operator("Div"), _reflected("Div")
+    __pow__ = _operator("Pow")
+    __lt__, __ge__ = _operator("Less"), _operator("GreaterOrEqual")
+    __and__ = _operator("And")
 
     def __neg__(self) -> "Tensor":
         return self.graph.op("Neg", self)
 
-    def __lt__(self, other: Any) -> "Tensor":
-        return self.graph.op("Less", self, other)
-
-    def __ge__(self, other: Any) -> "Tensor":
-        return self.graph.op("GreaterOrEqual", self, other)
-
-    def __and__(self, other: Any) -> "Tensor":
-        return self.graph.op("And", self, other)
-
-    def __invert__(self) -> "Tensor":
-        return self.graph.op("Not", self)
-
-    def _constant(self, value: Any) -> "Tensor":
-        return self.graph.constant(np.asarray(value, dtype=self.dtype))
-
 
 class Graph:
-    """Nodes and constants of a graph; names are unique, also in the graphs inside of it.
+    """Nodes and constants of a graph of an opset; names are unique, also in the graphs inside of it.
 
-    Constants of inner graphs belong to the outermost one, where all of them see it, so that each is stored once.
-
-    Attributes
-    ----------
-    opset
-        Version of ONNX's operators.
-    outer
-        The graph that this one is a branch or the body of a loop in; None for the whole.
+    `outer` is the graph that this one is a branch or the body of a loop in. Constants of inner graphs belong to the
+    outermost one, where all of them see it, so that each is stored once.
     """
 
     def __init__(self, opset: int, outer: "Graph | None" = None) -> None:
@@ -131,15 +91,15 @@ class Graph:
         """Return an empty graph inside of this one: a branch, or the body of a loop."""
         return Graph(self.opset, self)
 
-    def tensor(self, name: str, dtype: "np.dtype[Any] | type[np.generic]") -> Tensor:
+    def tensor(self, name: str, dtype: DTypeLike) -> Tensor:
         """Return a tensor that has a name already: an input, or one of an outer graph or of the classifier."""
-        return Tensor(self, name, np.dtype(dtype))
+        return Tensor(self, name, dtype)
 
     def use(self, outer: Tensor) -> Tensor:
         """Return a tensor of an outer graph for computations in this one."""
         return Tensor(self, outer.name, outer.dtype)
 
-    def constant(self, value: Any, dtype: "np.dtype[Any] | type[np.generic] | None" = None) -> Tensor:
+    def constant(self, value: Any, dtype: DTypeLike | None = None) -> Tensor:
         """Return a constant; equal ones are stored once."""
         from onnx import numpy_helper
 
@@ -153,40 +113,29 @@ class Graph:
             self._constants[key] = Tensor(self, name, array.dtype)
         return self._constants[key]
 
-    def op(
-        self, kind: str, *inputs: Any, dtype: "np.dtype[Any] | type[np.generic] | None" = None, **attributes: Any
-    ) -> Tensor:
-        """Add an operator, and return its result.
+    def op(self, kind: str, *inputs: Any, dtype: DTypeLike | None = None, **attributes: Any) -> Tensor:
+        """Add an operator of ONNX, such as 'Floor', with its attributes, and return its result.
 
-        Parameters
-        ----------
-        kind
-            Name of the operator in ONNX, such as 'Floor'.
-        inputs
-            Tensors; numbers and arrays become constants, of the type of the first tensor if they are real numbers, and
-            int64 if they are integers in a list or an array; None for an optional input that is not used.
-        dtype
-            Type of the result; by default that of the first tensor, or boolean or int64 where the operator implies it.
-        attributes
-            Attributes of the operator.
+        Inputs are tensors; numbers and arrays become constants, of the type of the first tensor if they are real
+        numbers, and int64 if they are integers in a list or an array; None stands for an optional input that is not
+        used. The result is of the type of the first tensor, or boolean or int64 where the operator implies it.
         """
         (result,) = self.op_with_outputs(kind, *inputs, dtypes=[dtype], **attributes)
         return result
 
-    def op_with_outputs(
-        self, kind: str, *inputs: Any, dtypes: "Sequence[np.dtype[Any] | type[np.generic] | None]", **attributes: Any
-    ) -> list[Tensor]:
-        """Add an operator with several results, one for each type; None as in `op`."""
+    def op_with_outputs(self, kind: str, *inputs: Any, dtypes: Sequence[Any], **attributes: Any) -> list[Tensor]:
+        """Add an operator with several results, one for each type; None for the type that `op` chooses."""
         from onnx import helper
 
         first = next((one for one in inputs if isinstance(one, Tensor)), None)
         node = helper.make_node(kind, [self._name_input(one, first) for one in inputs], [], **attributes)
         # The weights of a network can be in an inner graph, which is too large for a key.
-        key = None if _has_inner_graph(node) else (node.SerializeToString(deterministic=True), len(dtypes))
+        has_inner_graph = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        key = None if has_inner_graph else (node.SerializeToString(deterministic=True), len(dtypes))
         if key is not None and key in self._known:
             return self._known[key]
         implied = _RESULT_TYPES.get(kind, first.dtype if first is not None else np.float32)
-        results = [self.tensor(self.make_name(), implied if dtype is None else dtype) for dtype in dtypes]
+        results = [Tensor(self, self.make_name(), implied if dtype is None else dtype) for dtype in dtypes]
         node.output.extend(result.name for result in results)
         self.nodes.append(node)
         if key is not None:
@@ -222,16 +171,12 @@ class Graph:
         array = np.asarray(value)
         if array.dtype.kind == "f" or (array.ndim == 0 and array.dtype.kind != "b"):
             array = array.astype(np.float32 if first is None else first.dtype)
+        elif array.dtype.kind in "iu":
+            array = array.astype(np.int64)
         return self.constant(array).name
 
 
-def _has_inner_graph(node: "onnx.NodeProto") -> bool:
-    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-
-
-def describe_value(
-    name: str, dtype: "np.dtype[Any] | type[np.generic]", shape: Sequence[int | str | None]
-) -> "onnx.ValueInfoProto":
+def describe_value(name: str, dtype: DTypeLike, shape: Sequence[int | str | None]) -> "onnx.ValueInfoProto":
     """Return the description of an input or output; sizes that vary have a name, or None."""
     from onnx import helper
 
@@ -244,6 +189,15 @@ def _to_onnx_type(dtype: "np.dtype[Any]") -> int:
     return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
-def as_int64(values: Sequence[int] | Array) -> Array:
-    """Return whole numbers, such as axes or sizes, as ONNX takes them. int64 [n]"""
-    return np.array(values, dtype=np.int64)
+@contextmanager
+def describe_failures(problem: str, repair: str) -> Iterator[None]:
+    """Raise whatever a library raises as an `ExportError`: problem, the first cause, repair."""
+    try:
+        yield
+    except SecondLookError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ExportError(f"{problem}: {shorten_reason(cause)}; {repair}") from error

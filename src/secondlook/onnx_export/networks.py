@@ -1,30 +1,38 @@
-"""`Network`: a classifier as an ONNX model that is simplified and checked, and can be embedded in a graph."""
+"""Classifiers as ONNX networks: converted from ONNX files, torch modules and scikit-learn, simplified and embedded."""
 
-from collections.abc import Callable, MutableSequence, Sequence
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Output
-from secondlook.classifiers import Classifier, OnnxClassifier, SklearnClassifier
-from secondlook.decisions import INPUT_NAME, OUTPUT_NAMES, TOP_K_OUTPUT
-from secondlook.errors import ExportError
-from secondlook.imports import import_extra
-from secondlook.onnx_export.conversion import (
-    check_sizes,
-    compute_file_size,
-    describe_failures,
-    iterate_graphs,
-    iterate_inner,
-    load_or_convert,
+from secondlook.extension import (
+    INPUT_NAME,
+    Array,
+    Classifier,
+    ExportError,
+    FileOutputs,
+    FunctionClassifier,
+    OnnxClassifier,
+    Output,
+    RemoteClassifier,
+    Repair,
+    SklearnClassifier,
+    TorchClassifier,
+    import_extra,
 )
-from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor
+from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor, describe_failures
 
 if TYPE_CHECKING:
     import onnx
+    import torch
 
-RESERVED_NAMES = (INPUT_NAME, *OUTPUT_NAMES, TOP_K_OUTPUT)
+RESERVED_NAMES = (INPUT_NAME, "label", *FileOutputs._fields)
 """Input and outputs of an exported file, which tensors of a network must not be called."""
 
 BATCH_NAME = "looks"
@@ -41,55 +49,41 @@ RELATIVE_TOLERANCE = 1e-3
 TOLERANCES: dict[Output, float] = {"logits": 1e-3, "probabilities": 1e-5}
 """The same absolutely: most probabilities of many classes are so small that a larger one would allow any of them."""
 
+MAX_BYTES = 1_900_000_000
+"""Largest weights: protobuf limits a file to 2 GB."""
+
+EXAMPLE_IMAGES = 2
+"""Images in the example that torch traces a module with; of 1, torch would make a fixed batch size."""
+
+KINDS: dict[type[Classifier], str] = {FunctionClassifier: "a Python function", RemoteClassifier: "a remote model"}
+"""Classifiers that cannot be converted, in words."""
+
 
 @dataclass(frozen=True)
 class Network:
-    """A classifier as an ONNX model, ready to be embedded.
-
-    Attributes
-    ----------
-    model
-        Has one input, one output and a dynamic batch axis, contains its weights, and uses no functions of its own.
-    takes_features
-        Whether the input is [n, H * W * C], flattened from NHWC, instead of images.
-    n_classes
-        Number of classes; the output is [n, n_classes].
-    size
-        Bytes of the classifier as a file of its own.
-    """
+    """A classifier as an ONNX model, ready to be embedded."""
 
     model: "onnx.ModelProto"
+    """Has one input, one output and a dynamic batch axis, contains its weights, and uses no functions of its own."""
     takes_features: bool
+    """Whether the input is [n, H * W * C], flattened from NHWC, instead of images."""
     n_classes: int
+    """Number of classes; the output is [n, n_classes]."""
     size: int
-
-    @property
-    def input_name(self) -> str:
-        """Name of the input."""
-        return str(self.model.graph.input[0].name)
-
-    @property
-    def output_name(self) -> str:
-        """Name of the output."""
-        return str(self.model.graph.output[0].name)
+    """Bytes of the classifier as a file of its own."""
 
 
 def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, int]) -> list[Network]:
-    """Convert classifiers to ONNX models, all with the same opset.
+    """Convert the members of an ensemble, or a single classifier, to ONNX models, all with the same opset.
 
-    Parameters
-    ----------
-    members
-        The members of an ensemble, or a single classifier.
-    image_shape
-        Height, width and channels at input size.
+    `image_shape` is height, width and channels at input size.
     """
     import_extra("onnx", feature="export to ONNX", extra="export")
     check_sizes(members)
     # Not pixels: thresholds of trees are pixels as well, and a rounding error would decide on which side these are.
     images = np.random.default_rng(0).random((CHECKED_IMAGES, *image_shape), dtype=np.float32)
     models = [_simplify(load_or_convert(member, images), member.name) for member in members]
-    opset = max(LOWEST_OPSET, *(_get_versions(model)[""] for model in models))
+    opset = max(LOWEST_OPSET, *(get_versions(model)[""] for model in models))
     models = [_convert_opset(model, opset, member.name) for model, member in zip(models, members, strict=True)]
     _check_versions(models, members)
     return [_make_network(model, member, images) for model, member in zip(models, members, strict=True)]
@@ -98,17 +92,8 @@ def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, in
 def embed_network(graph: Graph, network: Network, inputs: Tensor, prefix: str = "") -> Tensor:
     """Add the nodes and weights of a network to a graph, and return its output, float32 [n, n_classes].
 
-    Parameters
-    ----------
-    graph
-        The graph, which can be a branch or the body of a loop.
-    network
-        The network.
-    inputs
-        Its input: normalized images in the layout of the classifier, or features.
-    prefix
-        Put before the names of its tensors to tell the members of an ensemble apart; by default they keep their names,
-        so that the file stays small.
+    `inputs` are normalized images in the layout of the classifier, or features. `prefix` is put before the names of its
+    tensors to tell the members of an ensemble apart; by default they keep their names, so that the file stays small.
     """
     embedded = _add_prefix(network.model.graph, prefix) if prefix else network.model.graph
     (network_input,), (output,) = embedded.input, embedded.output
@@ -242,12 +227,12 @@ def _set_versions(model: "onnx.ModelProto") -> None:
     from onnx import helper
 
     used = {"", *(node.domain for graph in iterate_graphs(model.graph) for node in graph.node)}
-    versions = {domain: version for domain, version in _get_versions(model).items() if domain in used}
+    versions = {domain: version for domain, version in get_versions(model).items() if domain in used}
     model.ClearField("opset_import")
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
 
 
-def _get_versions(model: "onnx.ModelProto") -> dict[str, int]:
+def get_versions(model: "onnx.ModelProto") -> dict[str, int]:
     """Return the version of each set of operators; '' are those of ONNX itself."""
     stated = {"" if each.domain == "ai.onnx" else each.domain: each.version for each in model.opset_import}
     return {"": LOWEST_OPSET, **stated}
@@ -256,7 +241,7 @@ def _get_versions(model: "onnx.ModelProto") -> dict[str, int]:
 def _convert_opset(model: "onnx.ModelProto", opset: int, name: str) -> "onnx.ModelProto":
     from onnx import checker, version_converter
 
-    own = _get_versions(model)[""]
+    own = get_versions(model)[""]
     problem = f"cannot convert classifier {name!r} from opset {own} to {opset}"
     with describe_failures(problem, f"export it again with opset {opset}."):
         converted = model if own == opset else version_converter.convert_version(model, opset)
@@ -270,7 +255,7 @@ def _convert_opset(model: "onnx.ModelProto", opset: int, name: str) -> "onnx.Mod
 
 def _check_versions(models: "Sequence[onnx.ModelProto]", members: Sequence[Classifier]) -> None:
     """Raise if members use different versions of operators outside of ONNX itself, which cannot be converted."""
-    versions = [_get_versions(model) for model in models]
+    versions = [get_versions(model) for model in models]
     for found, member in zip(versions, members, strict=True):
         for domain, version in found.items():
             highest = max(each.get(domain, 0) for each in versions)
@@ -282,15 +267,10 @@ def _check_versions(models: "Sequence[onnx.ModelProto]", members: Sequence[Class
 
 
 def _make_network(model: "onnx.ModelProto", classifier: Classifier, images: Array) -> Network:
-    size = compute_file_size(classifier) if isinstance(classifier, OnnxClassifier) else model.ByteSize()
-    expected = classifier(images)
+    """Return a network, which must have the outputs of its classifier."""
+    expected, is_file = classifier(images), isinstance(classifier, OnnxClassifier)
+    size = compute_size(classifier) if is_file else model.ByteSize()
     network = Network(model, isinstance(classifier, SklearnClassifier), expected.shape[1], size)
-    _check_outputs(network, classifier, images, expected)
-    return network
-
-
-def _check_outputs(network: Network, classifier: Classifier, images: Array, expected: Array) -> None:
-    """Raise if a network has other outputs than its classifier."""
     problem = f"classifier {classifier.name!r} fails in ONNX Runtime on a batch of {len(images)} images"
     with describe_failures(problem, "check that its batch axis is dynamic, and export it again."):
         found = _run(network, classifier.preprocessing.normalize(images))
@@ -300,6 +280,7 @@ def _check_outputs(network: Network, classifier: Classifier, images: Array, expe
             f"classifier {classifier.name!r} has other outputs as an ONNX model than by itself, so its conversion to "
             "ONNX is not faithful; convert it yourself, and calibrate a policy for 'onnx:FILE'."
         )
+    return network
 
 
 def _run(network: Network, inputs: Array) -> Array:
@@ -311,5 +292,201 @@ def _run(network: Network, inputs: Array) -> Array:
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     features = inputs.reshape(len(inputs), -1) if network.takes_features else inputs
     features = features.astype(_get_dtype(network.model.graph.input[0]))
-    outputs: Array = session.run([network.output_name], {network.input_name: features})[0]
+    outputs: Array = session.run(None, {session.get_inputs()[0].name: features})[0]
     return outputs
+
+
+# --- Conversion ---
+
+
+def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
+    """Return a classifier, not an ensemble, as an ONNX model whose last output is the one in use.
+
+    `images` are any at input size, uint8|float32 [n, H, W, C].
+    """
+    if isinstance(classifier, OnnxClassifier):
+        return _load_file(classifier)
+    if isinstance(classifier, TorchClassifier):
+        return _convert_module(classifier, classifier.preprocessing.normalize(images[:EXAMPLE_IMAGES]))
+    if isinstance(classifier, SklearnClassifier):
+        return _convert_estimator(classifier, n_features=images[0].size)
+    kind = KINDS.get(type(classifier), type(classifier).__name__)
+    raise ExportError(
+        f"classifier {classifier.name!r} is {kind}, which cannot be part of an ONNX file; export the model itself to "
+        "ONNX, and calibrate a policy for 'onnx:FILE'."
+    )
+
+
+def check_sizes(members: Sequence[Classifier]) -> None:
+    """Raise if the members are too large for one file, each or together, before any of them is converted."""
+    sizes = [compute_size(member) for member in members]
+    owners = [f"classifier {member.name!r} has" for member in members]
+    owners.append(f"the {len(members)} members of the ensemble have together")
+    for size, owner in zip([*sizes, sum(sizes)], owners, strict=True):
+        if size > MAX_BYTES:
+            raise ExportError(
+                f"{owner} {size / 1e9:.1f} GB of weights, but an ONNX file has at most {MAX_BYTES / 1e9:.1f} GB; use a "
+                "smaller classifier."
+            )
+
+
+def compute_size(classifier: Classifier) -> int:
+    """Return the bytes of the weights, or of a model's files, as far as they are known before the conversion."""
+    if isinstance(classifier, TorchClassifier):
+        return sum(weight.nbytes for weight in _list_weights(classifier.module))
+    files = classifier.list_files() if isinstance(classifier, OnnxClassifier) else []
+    return sum(file.stat().st_size for file in files)
+
+
+def iterate_graphs(graph: "onnx.GraphProto") -> "Iterator[onnx.GraphProto]":
+    """Yield a graph, and all graphs inside of it: branches and bodies of loops."""
+    yield graph
+    for node in graph.node:
+        yield from iterate_inner(node)
+
+
+def iterate_inner(node: "onnx.NodeProto") -> "Iterator[onnx.GraphProto]":
+    """Yield all graphs inside of a node."""
+    for attribute in node.attribute:
+        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            yield from iterate_graphs(inner)
+
+
+def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
+    import onnx
+
+    _check_batch_size(classifier.model_input.batch_size, classifier.name)
+    files = classifier.list_files()
+    with describe_failures(f"cannot read classifier {classifier.name!r}", "check or re-export the file."):
+        model = onnx.load(classifier.file, load_external_data=False)
+        for tensor in _iterate_tensors(model):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                _load_external_data(tensor, files)
+    if not classifier.is_unchanged():
+        raise ExportError(
+            f"the file of classifier {classifier.name!r} was changed after it was loaded; load it again, so that it is "
+            "compared with the policy."
+        )
+    # The output in use comes last.
+    outputs = sorted(model.graph.output, key=lambda output: output.name == classifier.output_name)
+    model.graph.ClearField("output")
+    model.graph.output.extend(outputs)
+    return model
+
+
+def _iterate_tensors(model: "onnx.ModelProto") -> "Iterator[onnx.TensorProto]":
+    """Yield the tensors that can be external data: weights, and constants of nodes."""
+    graphs = list(iterate_graphs(model.graph))
+    for graph in graphs:
+        yield from graph.initializer
+    for node in (node for part in (*graphs, *model.functions) for node in part.node):
+        for attribute in node.attribute:
+            yield from [attribute.t] if attribute.HasField("t") else attribute.tensors
+
+
+def _load_external_data(tensor: "onnx.TensorProto", files: Sequence[Path]) -> None:
+    """Read the values of a tensor. `onnx.load` would not read those of a model in a cache, which are links."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = files[0].parent / entries["location"]
+    if file not in files:
+        raise ValueError(f"the weights {tensor.name!r} are not in the folder of the model")
+    with file.open("rb") as stream:
+        stream.seek(int(entries.get("offset", 0)))
+        tensor.raw_data = stream.read(int(entries.get("length", -1)))
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _check_batch_size(batch_size: int | None, name: str) -> None:
+    if batch_size is not None:
+        raise ExportError(
+            f"classifier {name!r} has a fixed batch size of {batch_size}, but the batch axis of a network to export "
+            "must be dynamic; export it again with a dynamic batch axis."
+        )
+
+
+# --- Torch ---
+
+
+def _convert_module(classifier: TorchClassifier, inputs: Array) -> "onnx.ModelProto":
+    import_extra("onnxscript", feature="export of a torch classifier to ONNX", extra="export")
+    import torch
+
+    _check_batch_size(classifier.batch_size, classifier.name)
+    module = classifier.copy_for_export()
+    _check_weights(module, classifier.name)
+    example = torch.from_numpy(inputs.copy())  # raw pixels may be read-only
+    example = example.float() if example.is_floating_point() else example
+    problem = f"torch cannot export classifier {classifier.name!r} to ONNX"
+    repair = "change the module, or export it yourself and calibrate a policy for 'onnx:FILE'."
+    with describe_failures(problem, repair), _silence_torch():
+        return _export_module(module, example)
+
+
+def _export_module(module: "torch.nn.Module", example: "torch.Tensor") -> "onnx.ModelProto":
+    import onnx
+    import torch
+
+    options: dict[str, Any] = {"opset_version": LOWEST_OPSET, "verbose": False}
+    if isinstance(module, torch.jit.ScriptModule):
+        written = io.BytesIO()
+        options |= {"input_names": ["inputs"], "dynamic_axes": {"inputs": {0: "batch"}}, "dynamo": False}
+        torch.onnx.export(module, (example,), written, **options)  # type: ignore[arg-type]
+        return onnx.load_model_from_string(written.getvalue())
+    options |= {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "dynamo": True}
+    program = torch.onnx.export(module, (example,), **options)
+    assert program is not None, "a program is returned if no file is given"
+    return program.model_proto
+
+
+def _list_weights(module: "torch.nn.Module") -> "list[torch.Tensor]":
+    import torch
+
+    return [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
+
+
+def _check_weights(module: "torch.nn.Module", name: str) -> None:
+    import torch
+
+    for weight in _list_weights(module):
+        if weight.is_floating_point() and weight.dtype != torch.float32:
+            raise ExportError(
+                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32",
+                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
+            )
+
+
+@contextlib.contextmanager
+def _silence_torch() -> Iterator[None]:
+    """Suppress warnings and log messages, and the code that torch prints if it cannot export it."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# --- scikit-learn ---
+
+
+def _convert_estimator(classifier: SklearnClassifier, n_features: int) -> "onnx.ModelProto":
+    """Return a model with the outputs label and probabilities."""
+    feature = "export of a scikit-learn classifier to ONNX"
+    skl2onnx = import_extra("skl2onnx", feature=feature, extra="sklearn-onnx")
+    from skl2onnx.common.data_types import FloatTensorType
+
+    problem = f"skl2onnx cannot convert classifier {classifier.name!r} to ONNX"
+    repair = "use an estimator that it supports, or convert it yourself and calibrate a policy for 'onnx:FILE'."
+    with describe_failures(problem, repair), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model: onnx.ModelProto = skl2onnx.convert_sklearn(
+            classifier.estimator,
+            initial_types=[("features", FloatTensorType([None, n_features]))],
+            options={"zipmap": False},
+            target_opset=LOWEST_OPSET,
+        )
+    return model

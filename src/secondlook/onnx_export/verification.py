@@ -1,58 +1,207 @@
-"""`verify_decider`: compare an exported file with the library, image by image."""
+"""`verify_export`: compare an exported file with the library, image by image; the result as text and JSON."""
 
-from collections.abc import Generator, Iterator
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import is_number, is_whole_number
-from secondlook.classifiers import Preprocessing
-from secondlook.decisions import (
-    Decider,
-    FileDecisions,
-    OnnxDecider,
-    compute_confidence,
+from secondlook.extension import (
+    DEFAULT_EXECUTION,
+    Array,
+    Blur,
+    DecisionError,
+    Decisions,
+    Execution,
+    ExportedFile,
+    FileOutputs,
+    Filter,
+    Frame,
+    Looking,
+    Plan,
+    Policy,
+    Predictions,
+    TextTable,
+    Warp,
+    chunk_rows,
+    compile_policy,
+    find_first_image,
+    format_html,
     group_by_shape,
-    load_decider,
-    open_policy_classifier,
+    has_onnx_suffix,
+    is_number,
+    is_whole_number,
+    load_policy,
+    make_decisions,
+    open_source,
+    progress_bar,
+    read_ahead,
 )
-from secondlook.errors import DecisionError
-from secondlook.onnx_export.verification_result import (
-    DEFAULT_DIFFERENCE,
-    Cause,
-    ComparedDecision,
-    DifferingImage,
-    Verification,
-)
-from secondlook.operations import Blur, Filter, Frame, Warp
-from secondlook.policies import Policy, Rule
-from secondlook.predictions import BatchSize, Predictions, chunk_rows, find_first_image, read_ahead
-from secondlook.progress import progress_bar
-from secondlook.sources import Batch, OnError, Source, open_source
-from secondlook.views import Blur, Filter, Frame, View, Warp
+from secondlook.onnx_export.export import compile_with_classifier, read_if_path
+
+DEFAULT_TOLERANCE = 1e-3
+"""Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
+
+ROUNDING_DIFFERENCE = 5e-3
+"""Differences up to this one can come from rounded pixels alone; in adaptive files single looks count most."""
 
 BLOCK_IMAGES = 128
 """Largest number of images that are compared together."""
 
-MAX_KEPT = 1000
-"""Differing images that are kept: the ones that are hardest to explain."""
+MAX_KEPT, MAX_LISTED = 1000, 20
+"""Differing images that are kept, and that are printed: the ones that are hardest to explain."""
+
+Cause = Literal["decision", "class", "looks"]
+CLOSE_TO: dict[Cause, str] = {"decision": "threshold", "class": "tie of classes", "looks": "limit to look again"}
 
 
-def verify_decider(
-    decider: OnnxDecider | str | Path,
+class ComparedDecision(NamedTuple):
+    """One of two decisions about an image."""
+
+    label: int | list[int]
+    confidence: float
+    accept: bool
+    looks: int
+
+    @classmethod
+    def select(cls, decided: Decisions | FileOutputs, position: int) -> "ComparedDecision":
+        """Return one of several decisions."""
+        return cls(*(values[position].tolist() for values in _list_compared(decided)))
+
+    def __str__(self) -> str:
+        label = ",".join(map(str, np.ravel(self.label)))
+        looks = f"{self.looks} look{'s' * (self.looks != 1)}"
+        return f"{'accept' if self.accept else 'reject'} {label}, {self.confidence:.6f}, {looks}"
+
+
+def _list_compared(decided: Decisions | FileOutputs) -> tuple[Any, ...]:
+    return decided.labels, decided.confidence, decided.accept, decided.looks
+
+
+@dataclass(frozen=True)
+class DifferingImage:
+    """An image whose class, decision or number of looks differs between the library and the file."""
+
+    id: str
+    library: ComparedDecision
+    file: ComparedDecision
+    threshold_distance: float
+    """Distance of the library's confidence from the threshold; infinite where the class accepts nothing."""
+    cause: Cause
+    """What differs first: the number of looks, on which the class depends, on which the decision depends."""
+    distance: float
+    """How far the library was from the other result: from the threshold, a tie of classes, or a limit of a look."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values."""
+        values = {**vars(self), "library": self.library._asdict(), "file": self.file._asdict()}
+        is_infinite = {name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
+        return {name: None if name in is_infinite else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Result of `verify_export`."""
+
+    path: Path
+    """The exported file."""
+    images: int
+    """Number of images that were compared."""
+    skipped: int
+    """Number of images that could not be read."""
+    tolerance: float
+    differing_labels: int
+    differing_decisions: int
+    differing_looks: int
+    largest_difference: float
+    """Largest difference of the confidence, among images with the same class and number of looks."""
+    mean_difference: float
+    unexplained: int
+    """Number of differing images that are further than `tolerance` from where the result changes."""
+    differing: tuple[DifferingImage, ...]
+    """The images that differ, those with the largest distance first; at most 1,000 of them."""
+    largest_probability_difference: float = 0.0
+    """Largest difference of the probability of any class, among images with the same number of looks."""
+    interpolates: bool = False
+    """Whether the policy resizes images, or has views that compute pixels in between."""
+
+    DEFAULT_TOLERANCE: ClassVar[float] = DEFAULT_TOLERANCE
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file decides as the library does, but for rounding."""
+        largest = max(self.largest_difference, self.largest_probability_difference)
+        return largest <= self.tolerance and self.unexplained == 0
+
+    @property
+    def verdict(self) -> str:
+        """Whether the file passed, in words."""
+        if self.passed:
+            return "passed: the file decides as the library does"
+        if self.unexplained:
+            fault = (
+                f"{self.unexplained:,} images differ that are further than {self.tolerance:g} from where the result "
+                "changes"
+            )
+        else:
+            what = "confidence" if self.largest_difference > self.tolerance else "probability"
+            fault = f"a {what} differs by more than {self.tolerance:g}"
+        distances = [image.distance for image in self.differing]
+        largest = max(self.largest_difference, self.largest_probability_difference, *distances)
+        if self.interpolates and largest <= ROUNDING_DIFFERENCE:
+            fault += (
+                f"; the policy resizes images or computes pixels in between, whose rounding causes differences up to "
+                f"about {ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
+            )
+        return f"failed: {fault}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values."""
+        images = [image.to_dict() for image in self.differing]
+        return {**vars(self), "path": str(self.path), "passed": self.passed, "differing": images}
+
+    def __str__(self) -> str:
+        return "\n".join([self._describe(), *(f"\n{table}" for table in self._list_tables())])
+
+    def _repr_html_(self) -> str:
+        return format_html([self._describe(), *self._list_tables()])
+
+    def _describe(self) -> str:
+        skipped = f", {self.skipped:,} skipped" if self.skipped else ""
+        return "\n".join(
+            [
+                f"{self.images:,} images compared{skipped}: {self.differing_decisions:,} decisions, "
+                f"{self.differing_labels:,} classes and {self.differing_looks:,} numbers of looks differ",
+                f"confidence: differs by at most {self.largest_difference:.3g}, by {self.mean_difference:.3g} on "
+                f"average (tolerance {self.tolerance:g})",
+                f"probabilities: differ by at most {self.largest_probability_difference:.3g}",
+                self.verdict,
+            ]
+        )
+
+    def _list_tables(self) -> list[TextTable]:
+        if not self.differing:
+            return []
+        rows = [("image", "library", "file", "to threshold", "differs in")]
+        for image in self.differing[:MAX_LISTED]:
+            near = f"{image.cause}, {image.distance:.3g} from a {CLOSE_TO[image.cause]}"
+            rows.append((image.id, str(image.library), str(image.file), f"{image.threshold_distance:.3g}", near))
+        return [TextTable(rows)]
+
+
+def verify_export(
+    path: str | Path,
     policy: Policy | str | Path,
     data: Any,
     *,
     classifier: object = None,
-    tolerance: float = DEFAULT_DIFFERENCE,
+    tolerance: float = DEFAULT_TOLERANCE,
     limit: int | None = None,
-    batch_size: BatchSize = "auto",
-    device: str = "auto",
-    on_error: OnError | None = None,
-    progress: bool = True,
+    execution: Execution = DEFAULT_EXECUTION,
 ) -> Verification:
     """Compare what an exported file and the library decide about images.
 
@@ -63,8 +212,8 @@ def verify_decider(
 
     Parameters
     ----------
-    decider
-        The file that `export_onnx` wrote, or what `load_decider` returns.
+    path
+        The file that `export_onnx` wrote.
     policy
         The policy that was exported, or the path of its file.
     data
@@ -75,163 +224,140 @@ def verify_decider(
         Largest difference of a confidence, and of a probability.
     limit
         Number of images to compare, spread over the data; all by default.
-    batch_size
-        Number of images per call of the file.
-    device
-        Where to run the file and the classifier: "auto", "cpu", "cuda" or "cuda:N".
-    on_error
-        What to do with an image that cannot be read: "fail" (by default) or "skip".
-    progress
-        Whether to show a progress bar.
+    execution
+        Where and how to run the file and the classifier.
     """
-    _check_arguments(tolerance, limit)
-    file = decider if isinstance(decider, OnnxDecider) else load_decider(decider, device=device)
-    loaded = policy if isinstance(policy, Policy) else Policy.load(policy)
-    if loaded.checksum != file.policy.checksum:
+    _check_arguments(path, tolerance, limit)
+    file: ExportedFile = compile_policy(load_policy(path, execution=execution))
+    loaded, folder = read_if_path(policy)
+    if not loaded.decides_like(file.given):
         raise DecisionError(
-            f"{str(file.path)!r} was exported from another policy ({file.policy.identity}) than this one "
+            f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one "
             f"({loaded.identity}); pass the policy that was exported, or export this one."
         )
-    resolved = open_policy_classifier(policy, loaded, classifier, allow_mismatch=file.record.mismatch is not None)
-    library = Decider(loaded, resolved.on_device(device))
-    source = open_source(data, on_error=on_error).without_labels()
+    plan = compile_with_classifier(loaded, folder, classifier, execution, allow_mismatch=file.mismatch is not None)
+    source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else source.spread(limit)
-    comparison = _Comparison(library.rule, tolerance, _interpolates(loaded))
+    block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
+    found = _Differences(plan.policy, tolerance)
     with (
-        progress_bar("comparing", len(source), "images", enabled=progress) as advance,
-        closing(_read_blocks(source)) as batches,
+        progress_bar("comparing", len(source), "images", enabled=execution.progress) as advance,
+        closing(read_ahead(lambda: source.batches(block_size), 1)) as batches,
     ):
         for batch in batches:
-            decided = file.decide_list(batch.images, batch_size=batch_size)
-            for positions, preds in _look(library, batch):
-                comparison.add(preds, decided.select(np.asarray(positions)))
+            decided = file.decide_list(batch.images, batch_size=execution.batch_size)
+            for positions, preds in _look(plan, batch.images, batch.ids):
+                found.add(preds, decided.select(positions))
                 advance(len(positions))
-    return comparison.summarize(file.path, len(source) - comparison.images)
+    labels, decisions, looks = np.concatenate(found.differs, axis=1)
+    confidences = np.concatenate(found.confidences)
+    return Verification(
+        path=file.path,
+        images=len(looks),
+        skipped=len(source) - len(looks),
+        tolerance=tolerance,
+        differing_labels=int(labels.sum()),
+        differing_decisions=int(decisions.sum()),
+        differing_looks=int(looks.sum()),
+        largest_difference=float(confidences.max(initial=0.0)),
+        mean_difference=float(confidences.sum()) / max(1, len(confidences)),
+        unexplained=found.unexplained,
+        differing=tuple(found.images),
+        largest_probability_difference=found.largest_probability,
+        interpolates=_interpolates(plan),
+    )
 
 
-def _check_arguments(tolerance: object, limit: object) -> None:
+def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None:
+    if not has_onnx_suffix(path):
+        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
     if not (is_number(tolerance) and tolerance >= 0):
-        expected = f"is invalid; expected a number from 0 up, such as {DEFAULT_DIFFERENCE:g}"
-        raise DecisionError(expected, argument="tolerance", value=tolerance)
+        raise DecisionError(
+            f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}",
+            argument="tolerance",
+            value=tolerance,
+        )
     if limit is not None and not (is_whole_number(limit) and limit > 0):
         raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
 
-def _interpolates(policy: Policy) -> bool:
+def _interpolates(plan: Plan) -> bool:
     """Whether images or views are made of pixels that are computed in between, which each engine rounds by itself."""
-    preprocessing = Preprocessing.from_dict(policy.classifier.preprocessing)
+    preprocessing = plan.classifier.preprocessing
     if preprocessing.resize is not None and preprocessing.interpolation != "nearest":
         return True
     frame = Frame(*(preprocessing.input_size or (64, 64)), 3)
-    operations = (one for view in policy.views for one in View.parse(view).plan(frame))
+    operations = (one for view in plan.views for one in view.plan(frame))
     return any(isinstance(one, Warp | Blur | Filter) for one in operations)
 
 
-def _read_blocks(source: Source) -> Generator[Batch, None, None]:
-    """Return the images of a source, some at a time, read ahead in a thread."""
-    _, image = find_first_image(source)
-    size = max(source.threads, chunk_rows(image, BLOCK_IMAGES))
-    return read_ahead(lambda: source.batches(size), 1)
+def _look(plan: Plan, images: Sequence[Array], ids: Sequence[str]) -> Iterator[tuple[Any, Predictions]]:
+    """Look at images of any size with the library; yield positions and predictions by the number of looks."""
+    fitted = [plan.fit_image(image)[0] for image in images]
+    for group in map(np.array, group_by_shape(fitted)):
+        looking = Looking(plan, np.stack([fitted[position] for position in group]))
+        for _ in looking.run():
+            pass
+        for positions, preds in looking.groups([ids[position] for position in group]):
+            yield group[positions], preds
 
 
-def _look(library: Decider, batch: Batch) -> Iterator[tuple[list[int], Predictions]]:
-    """Look at the images of a block with the library; yield positions and predictions by the number of looks."""
-    fitted = [library.fit_image(image)[0] for image in batch.images]
-    for group in group_by_shape(fitted):
-        inputs = np.stack([fitted[position] for position in group])
-        for positions, preds in library.look(inputs, [batch.ids[position] for position in group]):
-            yield [group[position] for position in positions.tolist()], preds
+class _Differences:
+    """What differs between the library and a file, so far."""
 
+    def __init__(self, policy: Policy, tolerance: float) -> None:
+        self.policy, self.tolerance = policy, tolerance
+        self.differs: list[Array] = []
+        """Which images differ in class, decision and number of looks. bool [3, n] each"""
+        self.confidences: list[Array] = []
+        """Differences of the confidence of images with the same class and number of looks."""
+        self.largest_probability = 0.0
+        self.unexplained = 0
+        self.images: list[DifferingImage] = []
 
-@dataclass
-class _Comparison:
-    """Counts and differing images so far."""
-
-    rule: Rule
-    tolerance: float
-    interpolates: bool
-    images: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("labels", "decisions", "looks"), 0))
-    compared: int = 0
-    total: float = 0.0
-    largest: float = 0.0
-    largest_probability: float = 0.0
-    unexplained: int = 0
-    differing: list[DifferingImage] = field(default_factory=list)
-
-    def add(self, preds: Predictions, decided: FileDecisions) -> None:
+    def add(self, preds: Predictions, decided: FileOutputs) -> None:
         """Add images that the library looked at in all views of `preds`, and what the file decided about them."""
-        confidence = compute_confidence(self.rule, preds)
-        probabilities = np.concatenate([block.mean(axis=1) for _, block in preds.blocks()])
-        library = FileDecisions(
-            preds.predicted(self.rule.predict_from, self.rule.top_k),
-            confidence,
-            self.rule.accept_images(preds, confidence),
-            np.full(len(preds), preds.n_views),
-            decided.view_outputs,
-            probabilities,
-        )
-        labels = (library.labels != decided.labels).reshape(len(preds), -1).any(axis=1)
-        looks, decisions = library.looks != decided.looks, library.accept != decided.accept
-        differences = np.abs(confidence - decided.confidence)[~labels & ~looks]
-        self.images += len(preds)
-        self.compared += len(differences)
-        self.total += float(differences.sum())
-        self.largest = max(self.largest, float(differences.max(initial=0.0)))
-        differences = np.abs(probabilities - decided.probabilities)[~looks]
-        self.largest_probability = max(self.largest_probability, float(differences.max(initial=0.0)))
-        for name, differs in {"labels": labels, "decisions": decisions, "looks": looks}.items():
-            self.counts[name] += int(differs.sum())
+        library = make_decisions(self.policy, preds)
+        pairs = zip(_list_compared(library), _list_compared(decided), strict=True)
+        labels, _, decisions, looks = ((one != other).reshape(len(preds), -1).any(axis=1) for one, other in pairs)
+        self.differs.append(np.array([labels, decisions, looks]))
+        self.confidences.append(np.abs(library.confidence - decided.confidence)[~labels & ~looks])
+        probabilities = np.abs(_compute_mean(preds) - decided.probabilities)[~looks]
+        self.largest_probability = max(self.largest_probability, float(probabilities.max(initial=0.0)))
+        differing = []
         for position in np.flatnonzero(labels | looks | decisions).tolist():
-            self._add_differing(preds, library, decided, position)
+            mine, theirs = (ComparedDecision.select(each, position) for each in (library, decided))
+            differing.append(self._explain(preds.select(images=[position]), mine, theirs))
+        self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
+        self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
 
-    def _add_differing(self, preds: Predictions, library: FileDecisions, decided: FileDecisions, position: int) -> None:
-        mine, theirs = (ComparedDecision.select(each, position) for each in (library, decided))
+    def _explain(self, preds: Predictions, mine: ComparedDecision, theirs: ComparedDecision) -> DifferingImage:
+        """Return an image whose decisions differ, and how far the library was from the other one."""
         first = np.ravel(mine.label)[:1]
-        threshold = self.rule.find_thresholds((1,), first if self.rule.grouped_by == "class" else None)
+        threshold = self.policy.find_thresholds((1,), first if self.policy.grouped_by == "class" else None)
         to_threshold = float(np.abs(mine.confidence - np.asarray(threshold)).min())
         cause: Cause = "decision"
-        distance, one = to_threshold, preds.select(images=[position])
+        distance = to_threshold
         if mine.looks != theirs.looks:
-            cause, distance = "looks", self._measure_limit(one, min(mine.looks, theirs.looks))
+            cause, distance = "looks", self._measure_limit(preds, min(mine.looks, theirs.looks))
         elif mine.label != theirs.label:
-            cause, distance = "class", self._measure_tie(one, np.ravel(mine.label), np.ravel(theirs.label))
-        self.unexplained += not distance <= self.tolerance
-        self.differing.append(DifferingImage(preds.ids[position], mine, theirs, to_threshold, cause, distance))
-        if len(self.differing) > 2 * MAX_KEPT:
-            self.differing = self._list_differing()
+            cause, distance = "class", self._measure_tie(preds, mine.label, theirs.label)
+        return DifferingImage(preds.ids[0], mine, theirs, to_threshold, cause, distance)
 
     def _measure_limit(self, preds: Predictions, looks: int) -> float:
         """Return how far the estimate of an image was from the next limit after some looks, in the library."""
-        schedule = self.rule.schedule
+        schedule = self.policy.schedule
         assert schedule is not None, "all images have the same number of looks without a schedule"
-        estimate = schedule.estimate(looks, self.rule.compute_running(preds)[:, looks - 1])
-        limits = np.array(schedule.limits(self.rule.threshold))[:, looks - 1]
+        estimate = schedule.estimate(looks, self.policy.compute_running(preds)[:, looks - 1])
+        limits = np.array(schedule.limits(self.policy.threshold))[:, looks - 1]
         return float(np.abs(estimate - limits).min())
 
     def _measure_tie(self, preds: Predictions, classes: Any, others: Any) -> float:
         """Return how much the probabilities differ of classes that were predicted by one and not by the other."""
-        views = slice(0, 1) if self.rule.predict_from == "image" else slice(None)
-        means = np.concatenate([block[:, views].mean(axis=1) for _, block in preds.blocks()])[0]
-        return float(np.abs(means[classes] - means[others]).max())
+        means = _compute_mean(preds, slice(0, 1) if self.policy.predict_from == "image" else slice(None))[0]
+        return float(np.abs(means[np.ravel(classes)] - means[np.ravel(others)]).max())
 
-    def _list_differing(self) -> list[DifferingImage]:
-        return sorted(self.differing, key=lambda image: -image.distance)[:MAX_KEPT]
 
-    def summarize(self, path: Path, skipped: int) -> Verification:
-        """Return the result."""
-        return Verification(
-            path=path,
-            images=self.images,
-            skipped=skipped,
-            tolerance=self.tolerance,
-            differing_labels=self.counts["labels"],
-            differing_decisions=self.counts["decisions"],
-            differing_looks=self.counts["looks"],
-            largest_difference=self.largest,
-            mean_difference=self.total / max(1, self.compared),
-            largest_probability_difference=self.largest_probability,
-            unexplained=self.unexplained,
-            interpolates=self.interpolates,
-            differing=tuple(self._list_differing()),
-        )
+def _compute_mean(preds: Predictions, views: slice = slice(None)) -> Array:
+    """Return the mean probabilities over views. float [N, C]"""
+    return np.concatenate([block[:, views].mean(axis=1) for _, block in preds.blocks()])

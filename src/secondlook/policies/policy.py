@@ -568,7 +568,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         A file with another policy, or with anything else, is replaced only if `overwrite` is set. The same policy, made
         at another time, may be written again.
         """
-        self._check_storable()
+        self.check_storable()
         if not overwrite:
             self._check_replaceable(Path(path))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -577,7 +577,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         content = re.sub(r"\[\n(?:null|[-+.,eE\d\s])*\]", lambda match: "".join(match[0].split()), content)
         write_bytes_atomically(Path(path), content.encode() + b"\n")
 
-    def _check_storable(self) -> None:
+    def check_storable(self) -> None:
+        """Raise an error for a policy that a file cannot store."""
         if not math.isfinite(self.threshold):
             raise DecisionError(f"a policy file needs a finite threshold, got {self.threshold}: {self}.")
         find_method(self.method)
