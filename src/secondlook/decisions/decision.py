@@ -390,7 +390,7 @@ def row_schema(columns: Sequence[str]) -> "pa.Schema":
     return pa.schema([(name, types.get(kind) or pa.type_for_alias(kind)) for name, kind in fields])
 
 
-def make_table(columns: Sequence[str], values: Mapping[str, Any], n_rows: int) -> "pa.Table":
+def make_row_table(columns: Sequence[str], values: Mapping[str, Any], n_rows: int) -> "pa.Table":
     """Return a table of rows; columns without values are null."""
     import pyarrow as pa
 
@@ -411,7 +411,7 @@ def compute_rows(options: RowOptions, preds: Predictions, decided: FileOutputs |
         values["audit_probability"] = as_nullable(probabilities)
     if options.per_view:
         values["view_labels"], values["view_probabilities"] = (list(rows) for rows in predict_per_view(preds))
-    return make_table(options.columns, values, len(preds))
+    return make_row_table(options.columns, values, len(preds))
 
 
 def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -> "pa.Table":
@@ -420,7 +420,7 @@ def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -
     never = [False] * n_images
     values = {"accept": never, "audit": never, "looks": [0] * n_images}
     values |= {"id": [id_ for id_, _ in skipped], "reason": [reason for _, reason in skipped]}
-    return make_table(options.columns, values, n_images)
+    return make_row_table(options.columns, values, n_images)
 
 
 def join_rows(options: RowOptions, tables: Iterable[tuple[IntArray, "pa.Table"]]) -> "pa.Table":

@@ -23,7 +23,7 @@ from secondlook.policies.policy import Policy
 from secondlook.policies.schedule import DEFAULT_TOLERANCE, FRONTIER_MARGINS, Schedule
 from secondlook.policies.scored_images import (
     Adaptive,
-    AdaptiveLooking,
+    LookingRequest,
     ScoredImages,
     exclude_images,
     find_threshold,
@@ -101,7 +101,7 @@ def certify(
             "a guarantee needs labeled images, but these predictions have no labels",
             repair=Repair("pass {labels}", labels=ANY),
         )
-    looking = AdaptiveLooking(adaptive, tolerance, max_looks)
+    looking = LookingRequest(adaptive, tolerance, max_looks)
     requested = _Request.check(preds, groups, risk, delta, predict_from, top_k, looking)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
     fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
@@ -142,7 +142,7 @@ class _Request:
         delta: float,
         predict_from: PredictFrom,
         top_k: int,
-        looking: AdaptiveLooking,
+        looking: LookingRequest,
     ) -> Self:
         """Return a valid request, or raise an error."""
         check_probability("delta", delta)
@@ -253,7 +253,7 @@ def threshold_for(
         raise DecisionError(
             "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
         )
-    looking = AdaptiveLooking(adaptive, tolerance, max_looks)
+    looking = LookingRequest(adaptive, tolerance, max_looks)
     fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
     (text,) = fitted.options
     scored = score_judged_images(preds, fitted, text, looking, lambda one: find_threshold(one.confidence, coverage))
@@ -355,7 +355,7 @@ def compute_frontier(
     """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
     check_probability("risk", risk)
     check_probability("delta", delta)
-    looking = AdaptiveLooking(True, DEFAULT_TOLERANCE, None)
+    looking = LookingRequest(True, DEFAULT_TOLERANCE, None)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
     fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
     (text,) = fitted.options

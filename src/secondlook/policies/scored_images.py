@@ -73,7 +73,7 @@ def exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> t
 
 
 @dataclass(frozen=True)
-class AdaptiveLooking:
+class LookingRequest:
     """Whether and how to look adaptively, as the arguments say."""
 
     adaptive: Adaptive
@@ -239,7 +239,7 @@ def fit_on_tuning_images(
     predict_from: PredictFrom,
     top_k: int,
     tuning: object,
-    looking: AdaptiveLooking,
+    looking: LookingRequest,
 ) -> FittedMethods:
     """Fit methods, or the default one, on images set apart."""
     names = (default_method(preds),) if method is None else as_methods(method)
@@ -256,7 +256,7 @@ def score_judged_images(
     preds: Predictions,
     fitted: FittedMethods,
     text: str,
-    looking: AdaptiveLooking,
+    looking: LookingRequest,
     plan: Callable[[ScoredImages], float],
 ) -> ScoredImages:
     """Compute the confidence of the judged images; `plan` gives the threshold that a schedule is fitted for."""
