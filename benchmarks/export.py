@@ -45,6 +45,7 @@ from secondlook.onnx_export import ExportSummary, Verification, export_onnx, ver
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
 from secondlook.onnx_export.image_graph import add_fit, add_view, find_image_shape
 from secondlook.onnx_export.networks import make_networks
+from secondlook.operations import Frame
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import ClassifierRecord, Execution, Predictions, collect
 from secondlook.sources import open_source
