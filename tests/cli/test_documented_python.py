@@ -82,7 +82,7 @@ def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, reques
             server = stack.enter_context(ServerProcess(here / "policy.json", tmp_path / "service"))
             code = code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
         script.write_text(code, encoding="utf-8")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "MPLBACKEND": "agg"}
         done = subprocess.run(
             [sys.executable, script.name], cwd=here, env=environment, capture_output=True, text=True, check=False
         )

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -78,57 +78,33 @@ def serve(
 
     Example: secondlook serve --policy policy.json --data-dir service/
     """
-    start(
-        policy,
-        _announce,
-        model=model,
-        device=device,
-        certificate=certificate,
-        key=key,
-        quiet=quiet,
-        data_dir=data_dir,
-        database=database,
-        host=host,
-        port=port,
-        audit=audit,
-        keep=None if keep is None else parse_duration(keep),
-        store_images=not no_store,
-        lease_seconds=parse_duration(lease),
-        batch_size=batch_size,
-        max_wait=max_wait / 1000,
-        max_waiting=max_waiting,
-        max_body_bytes=max_body * 2**20,
-        max_pixels=max_pixels,
-    )
+    settings = {
+        "data_dir": data_dir,
+        "database": database,
+        "host": host,
+        "port": port,
+        "audit": audit,
+        "keep": None if keep is None else parse_duration(keep),
+        "store_images": not no_store,
+        "lease_seconds": parse_duration(lease),
+        "batch_size": batch_size,
+        "max_wait": max_wait / 1000,
+        "max_waiting": max_waiting,
+        "max_body_bytes": max_body * 2**20,
+        "max_pixels": max_pixels,
+    }
+    listening = {"ready": _announce, "certificate": certificate, "key": key, "quiet": quiet}
+    start(policy, settings, classifier=model or None, device=device, **listening)
 
 
-def start(
-    policy: Path,
-    ready: Callable[[str], None],
-    *,
-    model: list[str] | None = None,
-    device: str = "auto",
-    certificate: Path | None = None,
-    key: Path | None = None,
-    quiet: bool = False,
-    **settings: Any,
-) -> None:
-    """Serve a policy with the settings of `ServiceOptions` until the process is asked to stop."""
+def start(policy: Path, settings: Mapping[str, Any], **options: Any) -> None:
+    """Serve a policy with the settings of `ServiceOptions` and the options of `serve` until asked to stop."""
     for package in PACKAGES:
         import_extra(package, feature="the service", extra="serve")
     from secondlook.serving import ServiceOptions
     from secondlook.serving import serve as run_service
 
-    run_service(
-        policy,
-        ServiceOptions(**settings),
-        classifier=model or None,
-        device=device,
-        ready=ready,
-        certificate=certificate,
-        key=key,
-        quiet=quiet,
-    )
+    run_service(policy, ServiceOptions(**settings), **options)
 
 
 def parse_duration(text: str) -> float:
