@@ -214,9 +214,7 @@ def _to_json(value: object) -> object:
 
 
 def _format_value(value: object) -> str:
-    if isinstance(value, list):
-        return "\n".join(str(item) for item in value) or "none"
-    return str(value)
+    return "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def list_kind(

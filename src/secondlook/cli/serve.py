@@ -62,7 +62,7 @@ def serve(
         float, Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others.")
     ] = 2.0,
     max_waiting: Annotated[
-        int, Option("--max-waiting", min=1, help="Images that may wait; more get 429 and come back later.")
+        int, Option("--max-waiting", min=1, help="Queue limit; excess requests get HTTP 429.")
     ] = 512,
     max_body: Annotated[int, Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
     max_pixels: Annotated[int, Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
@@ -122,7 +122,7 @@ def _announce(url: str) -> None:
 token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
 
 DataDir = Annotated[Path, Option("--data-dir", metavar="DIR", help="Data folder of the service.")]
-Name = Annotated[str, Argument(metavar="NAME", help="Whose token it is; stands on the labels of a reviewer.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Token owner; recorded with each review.")]
 RoleOption = Annotated[
     Literal["client", "reviewer", "admin"],
     Option(
@@ -150,7 +150,7 @@ def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.
 
 @token.command("list")
 def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
-    """List whose tokens there are.
+    """List access tokens.
 
     Example: secondlook token list --data-dir service/
     """
