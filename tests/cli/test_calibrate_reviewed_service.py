@@ -94,6 +94,7 @@ def test_only_the_policy_in_force_counts(here: Here, tmp_path: Path) -> None:
     done = here(*CALIBRATE)
     assert done.code == 0, done.err
     made = read_policy(tmp_path / "next.json")
+    assert made.guarantee is not None
     assert made.guarantee.risk == 0.1 != RISK
     assert made.calibration is not None
     assert made.calibration.images == 588

@@ -96,7 +96,7 @@ def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) ->
     assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05).threshold
     told = here("info", "policy.json", "--json").json
     assert told["what"] == "policy"
-    assert told["classifier digest"] == policy.classifier.digest
+    assert told["classifier digest"] == policy.known_classifier.digest
     assert "5 % errors" in here("info", "policy.json").out
 
 

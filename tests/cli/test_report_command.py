@@ -19,7 +19,7 @@ def test_harmful_views_are_warned_of_at_the_top_of_the_page(here: Here) -> None:
     done = here("report", "run", "--no-galleries")
     assert done.code == 0, done.err
     assert "hflip" in done.err
-    assert "evaluate with --views auto" in done.err
+    assert "the views 'auto' leave out harmful ones" in done.err
     page = Path("run/report.html").read_text(encoding="utf-8")
     (warning,) = re.findall(r'<p class="warning".*?</p>', page)
     assert "hflip" in warning
@@ -45,9 +45,9 @@ def test_images_set_apart_by_the_run_are_not_reported(here: Here) -> None:
     assert not pictures & set(sl.open_run("run").record.tuning)
 
 
-def test_recommendation_names_the_option(here: Here) -> None:
-    """Without the views 'identity' is the worst: the options of the command are named, not the arguments."""
+def test_recommendation_names_no_argument_of_python(here: Here) -> None:
+    """Without the views 'identity' is the worst."""
     done = here(*EVALUATE, "--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views", "--method", "mean")
     assert done.code == 0, done.err
-    assert "pass --predict-from image." in " ".join(done.out.split())
+    assert "Predict from the image: " in done.out
     assert "predict_from" not in done.out

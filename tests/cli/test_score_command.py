@@ -60,7 +60,9 @@ GIVEN = ("--policy", "policy.json", "--data", "folder:new/")
 
 def save_for(policy: Policy, path: Path, **classifier: str) -> None:
     """Save a policy as if it had been made for a classifier with another name or digest."""
-    policy.model_copy(update={"classifier": policy.classifier.model_copy(update=classifier)}).save(path, overwrite=True)
+    policy.model_copy(update={"classifier": policy.known_classifier.model_copy(update=classifier)}).save(
+        path, overwrite=True
+    )
 
 
 def test_score_reject_and_export(secondlook: Command, place: Path) -> None:

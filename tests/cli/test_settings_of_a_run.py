@@ -133,6 +133,7 @@ def test_several_methods_share_delta(here: Here, digit_run: Path) -> None:
     rule = sl.certify(sl.Predictions.open("run/predictions"), methods, risk=0.1, delta=0.1)
     policy = sl.load_policy("policy.json")
     assert (policy.method, policy.threshold) == (rule.method, rule.threshold)
+    assert policy.guarantee is not None
     assert policy.guarantee.delta == 0.1
     Path("settings.toml").write_text('[calibrate]\nmethod = ["msr", "view:shift:1,0", "mean"]\n')
     done = here(*CALIBRATE.split(), "--config", "settings.toml")

@@ -62,7 +62,6 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     name="secondlook",
     cls=LazyGroup,
-    help="Know when your image classifier is wrong: confidence from several views, decisions with a guarantee.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -150,6 +150,7 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
+    from secondlook.monitoring import recertify
     from secondlook.report import open_run
     from secondlook.tables import describe_prediction
 
@@ -170,12 +171,13 @@ def calibrate(
             "--shifts": shifts,
         }
         _refuse(kept, "--reviewed, which keeps that of the policy")
+        given: dict[str, Any] = {"risk": risk, "delta": delta, "execution": Execution(progress=printing.progress)}
         if is_served:
-            made, used = _calibrate_from_service(reviewed, risk, delta)
+            made, used = _calibrate_from_service(reviewed, **given)
             changes = [used]
         else:
             assert policy is not None and scores is not None, "checked before"  # noqa: PT018
-            made = _calibrate_again(reviewed, policy, scores, risk, delta, progress=printing.progress)
+            made = recertify(read_policy(policy), scores, reviewed, data=" ".join(scores), **given)
         calibrated, changes = made.policy, [*changes, "", "What changed:", str(made)]
     else:
         settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
@@ -234,24 +236,7 @@ def _is_service(reviewed: str) -> bool:
     return reviewed.startswith(DATABASES) or reviewed.endswith("/") or Path(reviewed).is_dir()
 
 
-def _calibrate_again(
-    reviewed: str, policy: Path, scores: list[str], risk: float | None, delta: float | None, *, progress: bool
-) -> "Recertification":
-    """Return a fresh policy from a file of reviewed images."""
-    from secondlook.monitoring import recertify
-
-    return recertify(
-        read_policy(policy),
-        scores,
-        reviewed,
-        risk=risk,
-        delta=delta,
-        data=" ".join(scores),
-        execution=Execution(progress=progress),
-    )
-
-
-def _calibrate_from_service(location: str, risk: float | None, delta: float | None) -> tuple["Recertification", str]:
+def _calibrate_from_service(location: str, **options: Any) -> tuple["Recertification", str]:
     """Return a fresh policy from the reviews of a service, and what it was made from in words."""
     from secondlook.imports import import_extra
     from secondlook.monitoring import recertify
@@ -266,8 +251,7 @@ def _calibrate_from_service(location: str, risk: float | None, delta: float | No
     images = sum(map(len, found.tables))
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
-    made = recertify(found.policy, found.tables, found.labels, risk=risk, delta=delta, data=f"service {found.where}")
-    return made, used
+    return recertify(found.policy, found.tables, found.labels, data=f"service {found.where}", **options), used
 
 
 def _calibrate_run(run: "Run", settings: dict[str, Any], printing: PrintingLong) -> Policy:

@@ -99,7 +99,8 @@ def serve_digits(out: Path, port: int) -> None:
         Thread(target=_send_digits, args=(out / "new.npz", url), daemon=True).start()
         typer.launch(f"{url}/review")
 
-    start(out / "policy.json", show, quiet=True, data_dir=out / "service", port=port, audit=AUDIT)
+    settings = {"data_dir": out / "service", "port": port, "audit": AUDIT}
+    start(out / "policy.json", settings, ready=show, quiet=True)
 
 
 def _send_digits(archive: Path, url: str) -> None:

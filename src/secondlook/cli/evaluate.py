@@ -116,8 +116,8 @@ def evaluate(
         folder, skipped = quote(str(run.path)), len(run.skipped)
         if skipped:
             typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
-        following = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-        typer.echo(f"\nSaved in {run.path}. Next: {following}")
+        next_step = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
+        typer.echo(f"\nSaved in {run.path}. Next: {next_step}")
 
 
 def report(

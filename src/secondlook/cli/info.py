@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -23,9 +23,6 @@ from secondlook.registry import Registry
 from secondlook.sources import SOURCES
 from secondlook.tables import TextTable, describe_prediction
 from secondlook.views import PRESETS, STEPS
-
-if TYPE_CHECKING:
-    from secondlook.report import Run
 
 Facts = Mapping[str, object]
 
@@ -91,7 +88,7 @@ def _describe_run(path: Path) -> Facts:
     from secondlook.report import open_run
 
     run = open_run(path)
-    record = run.record
+    record, preds = run.record, run.predictions
     return {
         "what": "run of secondlook evaluate",
         "classifier": record.classifier.name,
@@ -100,7 +97,9 @@ def _describe_run(path: Path) -> Facts:
         "preprocessing": str(run.preprocessing),
         "images": record.data.spec,
         "images digest": record.data.digest,
-        **_describe_predictions(run),
+        "predictions": f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes",
+        "accuracy from image": round(float(preds.correct("image").mean()), 4),
+        "accuracy from views": round(float(preds.correct("views").mean()), 4),
         "views": list(record.views),
         "choice of views": str(record.view_choice or "as given"),
         "tuning images": f"{len(record.tuning):,}, not judged" if record.tuning else "none",
@@ -109,13 +108,6 @@ def _describe_run(path: Path) -> Facts:
         "secondlook": record.secondlook,
         "command": run.command,
     }
-
-
-def _describe_predictions(run: "Run") -> Facts:
-    preds = run.predictions
-    image, views = (round(float(preds.correct(origin).mean()), 4) for origin in ("image", "views"))
-    described = f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes"
-    return {"predictions": described, "accuracy from image": image, "accuracy from views": views}
 
 
 def _describe_policy(policy: Policy) -> Facts:
@@ -222,9 +214,7 @@ def _to_json(value: object) -> object:
 
 
 def _format_value(value: object) -> str:
-    if isinstance(value, list):
-        return "\n".join(str(item) for item in value) or "none"
-    return str(value)
+    return "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def list_kind(

@@ -99,8 +99,7 @@ def _warn_of_harmful_views(preds: "Predictions") -> None:
     from secondlook.diagnosis import describe_harmful_views
     from secondlook.views import ViewWarning
 
-    message = describe_harmful_views(preds)
-    if message is not None:
+    if message := describe_harmful_views(preds):
         warnings.warn(message, ViewWarning, stacklevel=1)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -62,7 +62,7 @@ def serve(
         float, Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others.")
     ] = 2.0,
     max_waiting: Annotated[
-        int, Option("--max-waiting", min=1, help="Images that may wait; more get 429 and come back later.")
+        int, Option("--max-waiting", min=1, help="Queue limit; excess requests get HTTP 429.")
     ] = 512,
     max_body: Annotated[int, Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
     max_pixels: Annotated[int, Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
@@ -78,57 +78,33 @@ def serve(
 
     Example: secondlook serve --policy policy.json --data-dir service/
     """
-    start(
-        policy,
-        _announce,
-        model=model,
-        device=device,
-        certificate=certificate,
-        key=key,
-        quiet=quiet,
-        data_dir=data_dir,
-        database=database,
-        host=host,
-        port=port,
-        audit=audit,
-        keep=None if keep is None else parse_duration(keep),
-        store_images=not no_store,
-        lease_seconds=parse_duration(lease),
-        batch_size=batch_size,
-        max_wait=max_wait / 1000,
-        max_waiting=max_waiting,
-        max_body_bytes=max_body * 2**20,
-        max_pixels=max_pixels,
-    )
+    settings = {
+        "data_dir": data_dir,
+        "database": database,
+        "host": host,
+        "port": port,
+        "audit": audit,
+        "keep": None if keep is None else parse_duration(keep),
+        "store_images": not no_store,
+        "lease_seconds": parse_duration(lease),
+        "batch_size": batch_size,
+        "max_wait": max_wait / 1000,
+        "max_waiting": max_waiting,
+        "max_body_bytes": max_body * 2**20,
+        "max_pixels": max_pixels,
+    }
+    listening = {"ready": _announce, "certificate": certificate, "key": key, "quiet": quiet}
+    start(policy, settings, classifier=model or None, device=device, **listening)
 
 
-def start(
-    policy: Path,
-    ready: Callable[[str], None],
-    *,
-    model: list[str] | None = None,
-    device: str = "auto",
-    certificate: Path | None = None,
-    key: Path | None = None,
-    quiet: bool = False,
-    **settings: Any,
-) -> None:
-    """Serve a policy with the settings of `ServiceOptions` until the process is asked to stop."""
+def start(policy: Path, settings: Mapping[str, Any], **options: Any) -> None:
+    """Serve a policy with the settings of `ServiceOptions` and the options of `serve` until asked to stop."""
     for package in PACKAGES:
         import_extra(package, feature="the service", extra="serve")
     from secondlook.serving import ServiceOptions
     from secondlook.serving import serve as run_service
 
-    run_service(
-        policy,
-        ServiceOptions(**settings),
-        classifier=model or None,
-        device=device,
-        ready=ready,
-        certificate=certificate,
-        key=key,
-        quiet=quiet,
-    )
+    run_service(policy, ServiceOptions(**settings), **options)
 
 
 def parse_duration(text: str) -> float:
@@ -146,7 +122,7 @@ def _announce(url: str) -> None:
 token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
 
 DataDir = Annotated[Path, Option("--data-dir", metavar="DIR", help="Data folder of the service.")]
-Name = Annotated[str, Argument(metavar="NAME", help="Whose token it is; stands on the labels of a reviewer.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Token owner; recorded with each review.")]
 RoleOption = Annotated[
     Literal["client", "reviewer", "admin"],
     Option(
@@ -174,7 +150,7 @@ def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.
 
 @token.command("list")
 def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
-    """List whose tokens there are.
+    """List access tokens.
 
     Example: secondlook token list --data-dir service/
     """

@@ -368,9 +368,9 @@ def _describe_better(classifier: Classifier, source: Source, given: Reading, bet
 def _describe_sigmoids(classifier: Classifier) -> str:
     """Return the warning that outputs declared as logits look like those of a multi-label model."""
     return (
-        f"{SetupWarning.START}all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits; the "
-        "sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly one class, export the "
-        "model without the sigmoid."
+        f"{SetupWarning.START}all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits; "
+        "the sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly one class, "
+        "export the model without the sigmoid."
     )
 
 
