@@ -12,7 +12,8 @@ from secondlook.arrays import Array
 from secondlook.errors import ExportError
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor
 from secondlook.onnx_export.image_graph import add_view
-from secondlook.views import PRESETS, Frame, View, ViewSet, ViewWarning, apply_view, view_step
+from secondlook.operations import Frame
+from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, view_step
 from tests.onnx_export.running import build_model, run_graph
 from tests.views.test_torch_engine import STEP_TEXTS, is_exact, make_images
 

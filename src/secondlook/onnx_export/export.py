@@ -124,7 +124,7 @@ def export_onnx(
     loaded.check_storable()
     check_method(loaded)
     plan = compile_with_classifier(loaded, folder, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
-    members = plan.classifier.members
+    members = plan.members
     _check_inputs_are_kept(path, policy, members)
     shape = find_image_shape(plan.classifier.preprocessing, image_shape)
     networks = make_networks(members, shape.fitted)
