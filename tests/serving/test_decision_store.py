@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import secondlook as sl
-from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.decisions import ClassProbability, Decision, LookPrediction
 from secondlook.errors import ServingError
 from secondlook.serving import database as database_module
 from secondlook.serving.database import (
@@ -33,7 +33,7 @@ SHOWN = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_time
 
 
 def make_decision(id_: str, *, accept: bool = False, audit: bool = False, digest: str = "d") -> NewDecision:
-    decision = DetailedDecision(
+    decision = Decision(
         id=id_,
         label=2,
         labels=None,

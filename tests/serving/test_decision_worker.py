@@ -16,7 +16,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.classifiers import Classifier
-from secondlook.decisions import Decider, DetailedDecision, RowOptions, load_policy
+from secondlook.decisions import Decision, Plan, RowOptions, compile_policy, load_policy
 from secondlook.errors import SecondLookError
 from secondlook.policies import draw_audits
 from secondlook.serving import request_images
@@ -61,7 +61,7 @@ class Bench:
     def _count(self, n_images: int, seconds: float) -> None:
         self.batches.append(n_images)
 
-    def _count_stored(self, decisions: Sequence[DetailedDecision]) -> None:
+    def _count_stored(self, decisions: Sequence[Decision]) -> None:
         self.n_stored += len(decisions)
 
     @property
