@@ -21,7 +21,9 @@ from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, expe
 
 import secondlook as sl
 from secondlook.arrays import Array
+from secondlook.classifiers import Ensemble
 from tests.cli.conftest import write_color_model
+from tests.policy_maker import attach
 from tests.serving.running import VIEWS, Digits, make_digits, make_png
 from tests_browser.test_page import CONTRAST
 
@@ -182,9 +184,8 @@ def make_policy(folder: Path, classifier: sl.Classifier, images: Array, views: s
     """Write a policy that accepts half of the given images, and return its path."""
     preds = sl.collect(classifier, images, views, execution=sl.Execution(progress=False))
     names = options.pop("class_names", tuple(f"kind {number}" for number in range(preds.n_classes)))
-    rule = sl.Rule(threshold=float(np.median(sl.confidence(preds, "mean"))), **options)
-    policy = sl.Policy.from_rule(rule, classifier=classifier, views=preds.views.texts, class_names=names)
-    policy.save(folder / "policy.json")
+    policy = sl.Policy(threshold=float(np.median(sl.confidence(preds, "mean"))), method="mean", **options)
+    attach(policy, classifier=classifier, views=preds.views.texts, class_names=names).save(folder / "policy.json")
     return folder / "policy.json"
 
 
@@ -214,7 +215,7 @@ def test_color_becomes_gray_as_in_pillow(browser: Browser, digits: Digits, digit
 
 def test_tiles_show_what_each_look_predicted(browser: Browser, site: Site, digits: Digits, tmp_path: Path) -> None:
     model = f"onnx:{digits.policy.with_name('digits.onnx')}"
-    ensemble = sl.Ensemble([sl.load_classifier(model), sl.load_classifier(model, scale=0.002)])
+    ensemble = Ensemble([sl.load_classifier(model), sl.load_classifier(model, scale=0.002)])
     images = np.stack([read_png(file) for file in digits.files[:9]])
     policy = make_policy(tmp_path, ensemble, images, VIEWS)
     probabilities = sl.collect(ensemble, images, VIEWS, execution=sl.Execution(progress=False)).probabilities
@@ -363,7 +364,7 @@ def test_keyboard_and_screen_reader(browser: Browser, digits: Digits, digits_pag
 def test_the_guarantee_is_stated(
     browser: Browser, site: Site, digits: Digits, digits_page: str, resizing_policy: Path
 ) -> None:
-    text = sl.Policy.load(digits.policy).guarantee.text
+    text = str(sl.load_policy(digits.policy).guarantee)
     with open_example(browser, digits_page) as page:
         expect(page.locator("#guarantee")).to_contain_text(text)
     with open_example(browser, site.export(resizing_policy, "plain.onnx")) as page:

@@ -393,4 +393,4 @@ def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_pa
         made = recertify(found.policy, found.tables, found.labels)
         assert put_in_force(url, made.policy).status == 200
         assert send_image(url, digits.files[-1]).json["policy"] == made.policy.checksum
-        assert sl.load_policy(digits.policy).classifier.digest == made.policy.classifier.digest
+        assert sl.load_policy(digits.policy).known_classifier.digest == made.policy.known_classifier.digest
