@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
 
-from secondlook.policies import Policy
+from secondlook.policies import read_policy
 from secondlook.serving.database import open_database
 from secondlook.serving.review_store import ReviewItem, ReviewStore
 from secondlook.serving.service import Service
@@ -730,7 +730,7 @@ def test_everything_is_reached_by_tab_with_a_visible_focus(browser: Browser, que
 
 
 def test_hostile_names_are_text(browser: Browser, digits: Digits, tmp_path: Path) -> None:
-    policy = Policy.load(digits.policy)
+    policy = read_policy(digits.policy)
     names = [HOSTILE, "</script><script>alert(1)</script>", *(f"{place} " + "x" * 300 for place in range(8))]
     (tmp_path / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
     policy.model_copy(update={"class_names": tuple(names)}).save(tmp_path / "policy.json")

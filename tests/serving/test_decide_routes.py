@@ -248,6 +248,13 @@ class TestRestart:
         ):
             pass
 
+    def test_an_exported_file_is_refused(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(ServingError, match="exported"),
+            open_service(tmp_path / "decide.onnx", ServiceOptions(tmp_path / "service")),
+        ):
+            pass
+
 
 def test_the_schema_describes_the_decision(server: Server) -> None:
     schema = send(f"{server[0]}/openapi.json").json

@@ -101,8 +101,8 @@ def open_service(
     check_binding(options, options.open_tokens())
     if has_onnx_suffix(policy):
         raise ServingError(
-            f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself; serve the policy that it was "
-            "exported from."
+            f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself; serve the policy that it "
+            "was exported from."
         )
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
