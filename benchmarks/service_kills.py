@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 
-from secondlook import Client
+from secondlook.serving import Client
 from secondlook.serving.responses import ServedDecision
 from stress.server_process import START_SECONDS, ServerProcess
 
