@@ -184,10 +184,8 @@ def make_policy(folder: Path, classifier: sl.Classifier, images: Array, views: s
     """Write a policy that accepts half of the given images, and return its path."""
     preds = sl.collect(classifier, images, views, execution=sl.Execution(progress=False))
     names = options.pop("class_names", tuple(f"kind {number}" for number in range(preds.n_classes)))
-    threshold = float(np.median(sl.confidence(preds, "mean")))
-    policy = sl.Policy(threshold=threshold, method="mean", **options)
-    policy = attach(policy, classifier=classifier, views=preds.views.texts, class_names=names)
-    policy.save(folder / "policy.json")
+    policy = sl.Policy(threshold=float(np.median(sl.confidence(preds, "mean"))), method="mean", **options)
+    attach(policy, classifier=classifier, views=preds.views.texts, class_names=names).save(folder / "policy.json")
     return folder / "policy.json"
 
 
@@ -366,7 +364,7 @@ def test_keyboard_and_screen_reader(browser: Browser, digits: Digits, digits_pag
 def test_the_guarantee_is_stated(
     browser: Browser, site: Site, digits: Digits, digits_page: str, resizing_policy: Path
 ) -> None:
-    text = sl.load_policy(digits.policy).guarantee_text
+    text = str(sl.load_policy(digits.policy).guarantee)
     with open_example(browser, digits_page) as page:
         expect(page.locator("#guarantee")).to_contain_text(text)
     with open_example(browser, site.export(resizing_policy, "plain.onnx")) as page:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.decisions import ClassProbability, Decision, LookPrediction
 from secondlook.policies import Policy
 from secondlook.serving.access import Access, SessionStore
 from secondlook.serving.database import Database, decisions
@@ -28,10 +28,10 @@ def make_stream(n_images: int, **options: Any) -> list[Row]:
     return [row for row in make_rows(n_images, **options) if row["reason"] is None]
 
 
-def make_decision(row: Row, n_classes: int = 4) -> DetailedDecision:
+def make_decision(row: Row, n_classes: int = 4) -> Decision:
     """Return a decision with the values of a row."""
     others = tuple(ClassProbability(one, 0.01) for one in range(n_classes) if one != row["label"])
-    return DetailedDecision(
+    return Decision(
         id=row["id"],
         label=row["label"],
         labels=None,

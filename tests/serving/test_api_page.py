@@ -84,7 +84,7 @@ def test_the_examples_for_curl_work(digits: Digits, tmp_path: Path, with_token: 
 def test_the_examples_for_python_work(server: Running, digits: Digits, tmp_path: Path) -> None:
     pytest.importorskip("tritonclient.http")
     (tmp_path / "image.png").write_bytes(digits.files[0])
-    programs = [text for text in read_examples(read_page(server[0])) if text.startswith("import")]
+    programs = [text for text in read_examples(read_page(server[0])) if text.startswith(("import", "from"))]
     assert len(programs) == 2
     label = str(send(f"{server[0]}/v1/decide", digits.files[0], Content_Type="image/png").json["label"])
     for program in programs:

@@ -19,7 +19,7 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.errors import ServingError, SourceError
-from secondlook.serving import client
+from secondlook.serving import Client, client
 from secondlook.serving.client import encode_image, parse_wait
 from secondlook.serving.responses import RequestError, ServedDecision
 from secondlook.serving.service import Service
@@ -79,7 +79,7 @@ def read_ids(server: Server) -> list[str]:
 
 
 def test_decision_of_one_image() -> None:
-    with serve(respond(decision())) as server, sl.Client(f"http://{server.host}/") as service:
+    with serve(respond(decision())) as server, Client(f"http://{server.host}/") as service:
         made = service.decide(b"the bytes of a file", id="a")
     (request,) = server.requests
     assert request.startswith(b"POST /v1/decide?id=a ")
@@ -94,13 +94,13 @@ def test_decision_of_one_image() -> None:
 def test_a_decision_without_interval_names_or_guarantee() -> None:
     bare = decision(**{"class": None}, interval=None, disagreement=None, guarantee=None, labels=[3, 1], new_field=1)
     with serve(respond(bare)) as server:
-        made = sl.Client(f"http://{server.host}").decide(b"file")
+        made = Client(f"http://{server.host}").decide(b"file")
     assert (made.class_name, made.interval, made.guarantee, made.labels) == (None, None, None, (3, 1))
 
 
 def test_a_service_below_a_path_of_a_proxy() -> None:
     with serve(respond(decision())) as server:
-        sl.Client(f"http://{server.host}/digits/").decide(b"file")
+        Client(f"http://{server.host}/digits/").decide(b"file")
     assert server.requests[0].startswith(b"POST /digits/v1/decide?id=")
 
 
@@ -136,7 +136,7 @@ def test_files_are_sent_as_they_are_with_their_names(tmp_path: Path) -> None:
     path.write_bytes(b"any bytes")
     assert encode_image(path) == encode_image(str(path)) == (b"any bytes", path.name)
     with serve(respond(decision())) as server:
-        sl.Client(f"http://{server.host}").decide(path)
+        Client(f"http://{server.host}").decide(path)
     assert read_query(server.requests[0])["name"] == [path.name]
     assert server.requests[0].endswith(b"any bytes")
 
@@ -144,7 +144,7 @@ def test_files_are_sent_as_they_are_with_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("image", [3, None, np.zeros((2, 2)), np.full((2, 2, 3), 2, np.float32), "missing.png", "a\0b"])
 def test_what_is_no_image_is_an_error_before_anything_is_sent(image: object) -> None:
     with serve(respond(decision())) as server, pytest.raises(SourceError):
-        sl.Client(f"http://{server.host}").decide(image)
+        Client(f"http://{server.host}").decide(image)
     assert server.requests == []
 
 
@@ -152,7 +152,7 @@ def test_what_is_no_image_is_an_error_before_anything_is_sent(image: object) -> 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 def test_any_id_arrives_as_it_is(id_: str) -> None:
     with serve(respond(decision())) as server:
-        service = sl.Client(f"http://{server.host}")
+        service = Client(f"http://{server.host}")
         service.decide(b"file", id=id_)
         service.get(id_)
     assert read_query(server.requests[0])["id"] == [id_]
@@ -164,7 +164,7 @@ def test_any_id_arrives_as_it_is(id_: str) -> None:
 @pytest.mark.parametrize("id_", ["\ud800", 3, b"a"])
 def test_an_id_that_is_no_text_is_an_error(id_: Any) -> None:
     with pytest.raises(ServingError, match="id"):
-        sl.Client("http://127.0.0.1:9").decide(b"file", id=id_)
+        Client("http://127.0.0.1:9").decide(b"file", id=id_)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_an_id_that_is_no_text_is_an_error(id_: Any) -> None:
 )
 def test_a_request_is_repeated_with_the_same_id(failure: Reply) -> None:
     with serve(respond(failure, failure, decision())) as server:
-        assert sl.Client(f"http://{server.host}").decide(b"file").label == 3
+        assert Client(f"http://{server.host}").decide(b"file").label == 3
     assert len(server.requests) == 3
     assert len(set(read_ids(server))) == 1
     assert len({request.rpartition(b"\r\n\r\n")[2] for request in server.requests}) == 1
@@ -192,7 +192,7 @@ def test_a_request_is_repeated_with_the_same_id(failure: Reply) -> None:
 def test_every_image_gets_an_id_of_its_own() -> None:
     with serve(respond(decision())) as server:
         for _ in range(3):
-            sl.Client(f"http://{server.host}").decide(b"file")
+            Client(f"http://{server.host}").decide(b"file")
     assert len(set(read_ids(server))) == 3
 
 
@@ -213,7 +213,7 @@ def test_other_failures_are_raised_at_once_with_the_code(status: str) -> None:
         serve(respond(error(status, "odd"))) as server,
         pytest.raises(RequestError, match="it is odd") as caught,
     ):
-        sl.Client(f"http://{server.host}").decide(b"file")
+        Client(f"http://{server.host}").decide(b"file")
     assert (caught.value.status, caught.value.code) == (int(status[:3]), "odd")
     assert len(server.requests) == 1
 
@@ -221,7 +221,7 @@ def test_other_failures_are_raised_at_once_with_the_code(status: str) -> None:
 def test_a_service_that_stays_busy_is_given_up_when_the_time_is_over() -> None:
     busy = error("429 Too Many Requests", "busy", Retry_After=100)
     with serve(respond(busy)) as server, pytest.raises(RequestError) as caught:
-        sl.Client(f"http://{server.host}", timeout=5).decide(b"file")
+        Client(f"http://{server.host}", timeout=5).decide(b"file")
     assert caught.value.code == "busy"
     assert len(server.requests) == 1, "the service said that it will be busy for longer than the time that is left"
 
@@ -231,7 +231,7 @@ def test_a_service_that_is_away_is_given_up_when_the_time_is_over() -> None:
         pass
     started = time.monotonic()
     with pytest.raises(ServingError, match=r"did not respond .*url="):
-        sl.Client(f"http://{server.host}", timeout=0.5).decide(b"file")
+        Client(f"http://{server.host}", timeout=0.5).decide(b"file")
     assert time.monotonic() - started < 5
 
 
@@ -242,7 +242,7 @@ def test_a_service_that_never_answers_is_given_up_when_the_time_is_over() -> Non
 
     started = time.monotonic()
     with serve(hang) as server, pytest.raises(ServingError, match="did not respond"):
-        sl.Client(f"http://{server.host}", timeout=0.3).decide(b"file")
+        Client(f"http://{server.host}", timeout=0.3).decide(b"file")
     assert time.monotonic() - started < 5
 
 
@@ -254,7 +254,7 @@ def test_all_attempts_together_are_bounded() -> None:
         return []
 
     with serve(respond_slowly) as server, pytest.raises(ServingError) as caught:
-        sl.Client(f"http://{server.host}", timeout=5.0).decide(b"file")
+        Client(f"http://{server.host}", timeout=5.0).decide(b"file")
     waited = re.search(r"within ([\d.]+) seconds", str(caught.value))
     assert waited is not None
     assert float(waited[1]) <= 4.0, "the rest of the time"
@@ -263,7 +263,7 @@ def test_all_attempts_together_are_bounded() -> None:
 def test_an_unknown_host_is_reported_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(ServingError, match="url="):
-        sl.Client("http://no-such-host.invalid:80", timeout=20).decide(b"file")
+        Client("http://no-such-host.invalid:80", timeout=20).decide(b"file")
     assert time.monotonic() - started < 15
 
 
@@ -273,26 +273,26 @@ def test_an_unknown_host_is_reported_at_once() -> None:
 )
 def test_a_response_that_is_no_decision_is_an_error(body: bytes) -> None:
     with serve(respond(http(body))) as server, pytest.raises(ServingError, match="url="):
-        sl.Client(f"http://{server.host}").decide(b"file")
+        Client(f"http://{server.host}").decide(b"file")
 
 
 @pytest.mark.parametrize("body", [b'{"error": %s}' % (b"1" * 5000), b"[" * 100_000, b"\xff", b"[]", b'{"error": 1}'])
 def test_an_error_of_something_else_is_told_by_its_status(body: bytes) -> None:
     with serve(respond(http(body, status="418 Teapot"))) as server, pytest.raises(RequestError) as caught:
-        sl.Client(f"http://{server.host}").decide(b"file")
+        Client(f"http://{server.host}").decide(b"file")
     assert (caught.value.status, caught.value.code) == (418, "")
 
 
 def test_a_response_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 1000)
     with serve(respond(http(b" " * 2**22))) as server, pytest.raises(ServingError, match="MB"):
-        sl.Client(f"http://{server.host}").status()
+        Client(f"http://{server.host}").status()
 
 
 def test_redirects_are_not_followed() -> None:
     with serve(respond(http(b"", status="302 Found", Location="http://elsewhere"))) as server:
         with pytest.raises(RequestError) as caught:
-            sl.Client(f"http://{server.host}").decide(b"file")
+            Client(f"http://{server.host}").decide(b"file")
         assert caught.value.status == 302
         assert len(server.requests) == 1
 
@@ -302,7 +302,7 @@ def test_the_token_is_sent_and_never_shown() -> None:
         as_json({"error": {"code": "token", "message": "unknown token sl_1_secret"}}), status="401 Unauthorized"
     )
     with serve(respond(echo)) as server:
-        service = sl.Client(f"http://{server.host}", token="sl_1_secret")
+        service = Client(f"http://{server.host}", token="sl_1_secret")
         with pytest.raises(RequestError) as caught:
             service.decide(b"file")
     assert b"Authorization: Bearer sl_1_secret\r\n" in server.requests[0]
@@ -312,7 +312,7 @@ def test_the_token_is_sent_and_never_shown() -> None:
 @pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "", "a b", "é", b"a b"])
 def test_a_token_that_cannot_be_a_header_is_an_error_that_hides_it(token: Any) -> None:
     with pytest.raises(ServingError, match="token=") as caught:
-        sl.Client("http://127.0.0.1:9", token=token)
+        Client("http://127.0.0.1:9", token=token)
     assert "Evil" not in str(caught.value)
 
 
@@ -323,14 +323,14 @@ def test_a_token_that_cannot_be_a_header_is_an_error_that_hides_it(token: Any) -
 )  # fmt: skip
 def test_what_is_no_address_is_an_error_that_hides_it(url: Any) -> None:
     with pytest.raises(ServingError, match="url=") as caught:
-        sl.Client(url)
+        Client(url)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "30", None])
 def test_a_timeout_must_be_a_number_above_0(timeout: Any) -> None:
     with pytest.raises(ServingError, match="timeout="):
-        sl.Client("http://127.0.0.1:9", timeout=timeout)
+        Client("http://127.0.0.1:9", timeout=timeout)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_decisions_about_many_images_come_in_their_order() -> None:
 
     ids = [str(number) for number in range(40)]
     with serve(reply) as server:
-        service = sl.Client(f"http://{server.host}")
+        service = Client(f"http://{server.host}")
         assert [made.id for made in service.decide_many((b"file" for _ in ids), ids)] == ids
         assert service.decide_many([]) == []
         assert len({made.id for made in service.decide_many([b"file"] * 5)}) == 5
@@ -369,7 +369,7 @@ def test_decisions_about_many_images_come_in_their_order() -> None:
 def test_an_image_that_is_refused_ends_the_others() -> None:
     with serve(respond(error("422 Unprocessable", "unreadable_image"))) as server:
         with pytest.raises(RequestError):
-            sl.Client(f"http://{server.host}").decide_many([b"file"] * 1000)
+            Client(f"http://{server.host}").decide_many([b"file"] * 1000)
         assert len(server.requests) < 1000
 
 
@@ -378,8 +378,8 @@ def test_the_client_needs_no_package_of_the_service() -> None:
         "import sys\n"
         "for name in ('fastapi', 'starlette', 'uvicorn', 'sqlalchemy', 'prometheus_client', 'argon2'):\n"
         "    sys.modules[name] = None\n"
-        "import secondlook as sl\n"
-        "print(sl.Client('http://127.0.0.1:8000'))"
+        "from secondlook.serving import Client\n"
+        "print(Client('http://127.0.0.1:8000'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "Client('http://127.0.0.1:8000')"
@@ -387,11 +387,11 @@ def test_the_client_needs_no_package_of_the_service() -> None:
 
 def test_all_kinds_of_images_are_decided_as_by_the_policy(server: tuple[str, Service], digits: Digits) -> None:
     policy = sl.load_policy(digits.policy)
-    with sl.Client(server[0]) as service:
+    with Client(server[0]) as service:
         for number, file in enumerate(digits.files[:3]):
             picture = Image.open(io.BytesIO(file))
             pixels = np.asarray(picture)[..., None]
-            expected = policy.decide(pixels)
+            expected = policy.decide(pixels, interval=True)
             for kind, image in (("bytes", file), ("array", pixels), ("PIL", picture)):
                 made = service.decide(image, id=f"{kind} {number}")
                 assert (made.label, made.class_name, made.accept) == (
@@ -409,7 +409,7 @@ def test_all_kinds_of_images_are_decided_as_by_the_policy(server: tuple[str, Ser
 
 def test_the_review_of_an_image_is_told(server: tuple[str, Service]) -> None:
     url, running = server
-    with sl.Client(url) as service:
+    with Client(url) as service:
         made = service.decide(make_noise(), id="noise")
         assert (made.accept, made.review) == (False, "waiting")
         (item,) = running.reviews.lease("me", 1)
@@ -419,7 +419,7 @@ def test_the_review_of_an_image_is_told(server: tuple[str, Service]) -> None:
 
 
 def test_errors_of_the_service_have_their_code(server: tuple[str, Service], digits: Digits) -> None:
-    with sl.Client(server[0]) as service:
+    with Client(server[0]) as service:
         service.decide(digits.files[0], id="a")
         calls: list[tuple[Callable[[], object], str]] = [
             (lambda: service.decide(digits.files[1], id="a"), "id_conflict"),
@@ -439,13 +439,13 @@ def test_a_token_lets_the_client_in(digits: Digits, tmp_path: Path) -> None:
     with run_service(digits.policy, tmp_path / "service") as (url, running):
         token = running.tokens.add("camera", "client")
         with pytest.raises(RequestError) as caught:
-            sl.Client(url).decide(digits.files[0])
+            Client(url).decide(digits.files[0])
         assert caught.value.status == 401
-        assert sl.Client(url, token=token).decide(digits.files[0]).looks == 5
+        assert Client(url, token=token).decide(digits.files[0]).looks == 5
 
 
 def test_many_threads_share_a_client_and_a_busy_service_decides_all(digits: Digits, tmp_path: Path) -> None:
-    with run_service(digits.policy, tmp_path / "service", max_waiting=4) as (url, running), sl.Client(url) as service:
+    with run_service(digits.policy, tmp_path / "service", max_waiting=4) as (url, running), Client(url) as service:
         ids = [f"image {number}" for number in range(100)]
         made = service.decide_many((digits.files * 100)[:100], ids)
         assert [each.id for each in made] == ids
@@ -457,7 +457,7 @@ def test_decisions_arrive_once_although_the_server_is_killed_and_started_again(d
     files = (digits.files * 150)[:150]
     ids = [f"image {number}" for number in range(len(files))]
     made: list[ServedDecision] = []
-    with ServerProcess(digits.policy, tmp_path / "service") as process, sl.Client(process.url, timeout=60) as service:
+    with ServerProcess(digits.policy, tmp_path / "service") as process, Client(process.url, timeout=60) as service:
         thread = threading.Thread(target=lambda: made.extend(service.decide_many(files, ids)))
         thread.start()
         wait_for_rows(tmp_path / "service")

@@ -44,7 +44,7 @@ class TestBody:
     def test_the_decision_is_that_of_the_library(self, server: Server, digits: Digits) -> None:
         reply = send_image(server[0], digits.files[0], "a")
         assert reply.status == 200
-        expected = sl.load_policy(digits.policy).decide(sl.sources.read_image(digits.files[0])[:, :, :1])
+        expected = sl.load_policy(digits.policy).decide(sl.sources.read_image(digits.files[0])[:, :, :1], interval=True)
         made = reply.json
         assert (made["label"], made["class"], made["accept"]) == (
             expected.label,
@@ -245,6 +245,13 @@ class TestRestart:
         with (
             pytest.raises(sl.SecondLookError, match="digest"),
             open_service(digits.policy, ServiceOptions(tmp_path / "service"), classifier=f"onnx:{other}"),
+        ):
+            pass
+
+    def test_an_exported_file_is_refused(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(ServingError, match="exported"),
+            open_service(tmp_path / "decide.onnx", ServiceOptions(tmp_path / "service")),
         ):
             pass
 

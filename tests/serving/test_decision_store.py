@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import secondlook as sl
-from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.decisions import ClassProbability, Decision, LookPrediction
 from secondlook.errors import ServingError
 from secondlook.serving import database as database_module
 from secondlook.serving.database import (
@@ -33,7 +33,7 @@ SHOWN = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_time
 
 
 def make_decision(id_: str, *, accept: bool = False, audit: bool = False, digest: str = "d") -> NewDecision:
-    decision = DetailedDecision(
+    decision = Decision(
         id=id_,
         label=2,
         labels=None,
@@ -79,7 +79,7 @@ class TestAdd:
 
     def test_top_k_classes_survive(self, store: DecisionStore) -> None:
         new = make_decision("a")
-        store.add([replace(new, decision=new.decision._replace(labels=(2, 1)))], 1)
+        store.add([replace(new, decision=new.decision.model_copy(update={"labels": (2, 1)}))], 1)
         assert store.find(["a"])["a"].labels == (2, 1)
 
     def test_an_id_keeps_its_first_decision(self, store: DecisionStore, database: Database) -> None:
@@ -126,7 +126,7 @@ class TestDeployments:
         policy = sl.load_policy(digits.policy)
         assert store.deploy(policy, None).number == 1
         assert store.deploy(policy, 0.1).number == 2
-        other = sl.Policy.load(digits.adaptive_policy)
+        other = sl.load_policy(digits.adaptive_policy)
         assert not store.find_audits(other)
         assert store.deploy(other, 0.1).number == 3
         assert store.find_audits(other)

@@ -16,7 +16,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.classifiers import Classifier
-from secondlook.decisions import Decider, DetailedDecision, RowOptions, load_policy
+from secondlook.decisions import Decision, Plan, RowOptions, compile_policy, load_policy
 from secondlook.errors import SecondLookError
 from secondlook.policies import AuditPlan
 from secondlook.serving import request_images
@@ -43,10 +43,8 @@ class Bench:
         self.store = DecisionStore(self.database)
         loaded = load_policy(policy)
         deployment = self.store.deploy(loaded, audit)
-        self.decider = loaded.decider
-        self.live = LiveDeployment(
-            deployment, self.decider, RowOptions(self.decider, audit=audit), self.database.audit_seed
-        )
+        self.plan = compile_policy(loaded)
+        self.live = LiveDeployment(deployment, self.plan, RowOptions(loaded, audit=audit), self.database.audit_seed)
         self.batches: list[int] = []
         settings = ServiceOptions(folder, **options)
         self.n_stored = 0
@@ -61,13 +59,13 @@ class Bench:
     def _count(self, n_images: int, seconds: float) -> None:
         self.batches.append(n_images)
 
-    def _count_stored(self, decisions: Sequence[DetailedDecision]) -> None:
+    def _count_stored(self, decisions: Sequence[Decision]) -> None:
         self.n_stored += len(decisions)
 
     @property
     def model(self) -> Classifier:
         """What looks at the images."""
-        return self.decider.resolved.classifier
+        return cast(Classifier, self.plan.resolved.classifier)
 
     def decide(self, *requests: Sequence[SubmittedImage]) -> list[list[StoredOutcome] | BaseException]:
         """Send requests at once, and return the outcome of each."""
@@ -116,7 +114,7 @@ class TestDecisions:
         bench.worker.stop()
         made = [one[0].decision for one in outcomes if isinstance(one, list)]
         pixels = np.stack([read_image(file)[:, :, :1] for file in files])
-        expected = sl.SelectiveClassifier(bench.decider.resolved.classifier, policy).decide(pixels)
+        expected = sl.SelectiveClassifier(bench.model, policy).decide(pixels)
         assert [one.label for one in made] == expected.labels.tolist()
         assert [one.accept for one in made] == expected.accept.tolist()
         assert [one.looks for one in made] == expected.looks.tolist()
@@ -401,22 +399,22 @@ class TestLimits:
             assert (most > request_images.MAX_LARGEST) == (max_pixels > n_pixels)
 
     def test_gray_files_are_recognized_without_a_copy(self) -> None:
-        class GrayDecider:
+        class GrayPlan:
             def fit_image(self, pixels: Any) -> Any:
                 if pixels.shape[2] != 1:
                     raise SecondLookError("one channel is expected")
                 return pixels[None]
 
-        decider = cast(Decider, GrayDecider())
+        plan = cast(Plan, GrayPlan())
         pixels = np.zeros((1000, 1000, 3), dtype=np.uint8)
         tracemalloc.start()
-        assert fit_image(decider, pixels).shape == (1, 1000, 1000, 1)
+        assert fit_image(plan, pixels).shape == (1, 1000, 1000, 1)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < pixels.nbytes / 10
         pixels[-1, -1, 2] = 1
         with pytest.raises(SecondLookError):
-            fit_image(decider, pixels)
+            fit_image(plan, pixels)
 
     @pytest.mark.parametrize("limits", [{"max_images": 2}, {"max_waiting": 2}])
     def test_a_request_has_a_bounded_number_of_images(
@@ -448,7 +446,7 @@ class TestLimits:
         loaded = load_policy(digits.adaptive_policy)
         deployment = bench.store.deploy(loaded, None)
         bench.live = dataclasses.replace(
-            bench.live, deployment=deployment, decider=loaded.decider, options=RowOptions(loaded.decider)
+            bench.live, deployment=deployment, plan=compile_policy(loaded), options=RowOptions(loaded)
         )
         second = bench.decide_one(digits.files[0])
         assert (first.decision.deployment, second.decision.deployment) == (1, 2)

@@ -193,9 +193,9 @@ def test_page_escapes_the_name_of_the_reviewer(team: Team) -> None:
 def test_class_names_fit_the_number_of_classes() -> None:
     def find(of_classifier: Any, of_policy: Any, n_classes: int | None) -> Any:
         classifier = SimpleNamespace(class_names=of_classifier, n_classes=n_classes)
-        decider = SimpleNamespace(resolved=SimpleNamespace(classifier=classifier))
+        plan = SimpleNamespace(resolved=SimpleNamespace(classifier=classifier))
         deployment = SimpleNamespace(policy=SimpleNamespace(class_names=of_policy))
-        service: Any = SimpleNamespace(live=SimpleNamespace(decider=decider, deployment=deployment))
+        service: Any = SimpleNamespace(live=SimpleNamespace(plan=plan, deployment=deployment))
         return find_class_names(service)
 
     assert find(("a", "b"), ("c", "d"), 2) == ("a", "b")

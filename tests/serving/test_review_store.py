@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from secondlook.decisions import ClassProbability, DetailedDecision, LookPrediction
+from secondlook.decisions import ClassProbability, Decision, LookPrediction
 from secondlook.serving.database import Database, decisions, deployments, images, reviews
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
 from secondlook.serving.responses import RequestError
@@ -56,8 +56,8 @@ def add_images(database: Database, confidences: list[float], **changes: Any) -> 
     return [outcome.decision.number for outcome in DecisionStore(database).add(new, 1)]
 
 
-def make_decision(id_: str, confidence: float, *, accept: bool = False, audit: bool = False) -> DetailedDecision:
-    return DetailedDecision(
+def make_decision(id_: str, confidence: float, *, accept: bool = False, audit: bool = False) -> Decision:
+    return Decision(
         id=id_,
         label=1,
         labels=None,

@@ -236,7 +236,7 @@ from secondlook.serving.watcher import StreamMonitor
 
 folder = Path(sys.argv[1])
 database = open_database(folder)
-policy = __import__("secondlook").Policy.load(folder / "policy.json")
+policy = __import__("secondlook").load_policy(folder / "policy.json")
 stream = StreamMonitor(database, policy, ReviewStore(database, 300.0), folder)
 while True:
     stream.read_images()

@@ -58,9 +58,8 @@ class Client:
         encrypted = parts.scheme == "https"
         self._base, self._timeout = quote(parts.path.rstrip("/"), safe="/%"), timeout
         self.url = f"{parts.scheme}://{parts.netloc}{self._base}"
-        self._authorization = make_authorization(token)
-        port = parts.port or (443 if encrypted else 80)
-        self._http = HttpClient(parts.hostname or "", port, encrypted=encrypted, timeout=timeout)
+        port, headers = parts.port or (443 if encrypted else 80), make_authorization(token)
+        self._http = HttpClient(parts.hostname or "", port, encrypted=encrypted, timeout=timeout, headers=headers)
 
     def decide(self, image: object, id: str | None = None) -> ServedDecision:  # noqa: A002 - the word of the protocol
         """Return the decision about one image.
@@ -127,7 +126,7 @@ class Client:
                 response = self._http.send(
                     method,
                     f"{self._base}{path}",
-                    headers={"User-Agent": "secondlook", **self._authorization, **kind},
+                    headers=kind,
                     body=body,
                     max_bytes=MAX_RESPONSE_BYTES,
                     timeout=max(0.001, deadline - time.monotonic()),
@@ -177,12 +176,12 @@ class Client:
             code, message = "", ""
         text = " ".join(message.split()) or f"status {response.status}"
         described = f"the service at {self.url} refused the request: {text.rstrip('.')}."
-        return RequestError(response.status, code, hide_secrets(described, self._authorization))
+        return RequestError(response.status, code, self._http.hide_secrets(described))
 
     def _unreachable(self, error: Exception, repair: Repair) -> ServingError:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         described = f"the service at {self.url} did not respond ({reason})"
-        return ServingError(hide_secrets(described, self._authorization), repair=repair)
+        return ServingError(self._http.hide_secrets(described), repair=repair)
 
     def _invalid(self, what: str) -> ServingError:
         repair = Repair("check that {url} is that of a secondlook service", url=ANY)

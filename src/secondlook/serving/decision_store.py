@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from secondlook.decisions import DetailedDecision
+from secondlook.decisions import Decision, RowOptions, make_table
 from secondlook.monitoring import SCORE_METADATA
 from secondlook.policies import Policy
 from secondlook.serving.database import Database, decisions, deployments, images, reviews
@@ -41,7 +41,7 @@ class Deployment:
     @cached_property
     def guarantee(self) -> ServedGuarantee | None:
         """The guarantee of the policy as it is sent with decisions."""
-        made = self.policy.rule.guarantee
+        made = self.policy.guarantee
         return None if made is None else ServedGuarantee(risk=made.risk, delta=made.delta, text=str(made))
 
 
@@ -57,7 +57,7 @@ class StoredImage:
 class NewDecision:
     """A decision that is to be stored, with what it is about."""
 
-    decision: DetailedDecision
+    decision: Decision
     digest: str
     """Hex sha256 of the image as it came."""
     name: str | None
@@ -245,7 +245,7 @@ def _make_stored(number: int, new: NewDecision, deployment: int, now: float) -> 
         "name": new.name,
         "decided_at": now,
     }
-    shared: dict[str, Any] = {name: value for name, value in new.decision._asdict().items() if name in decisions.c}
+    shared: dict[str, Any] = {name: value for name, value in vars(new.decision).items() if name in decisions.c}
     return StoredDecision(**shared, **about, low=low, high=high)
 
 
@@ -271,21 +271,7 @@ def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Seque
 
 def _make_score_table(part: Sequence[StoredDecision], policy: Policy, audit: float | None) -> "pa.Table":
     """Return decisions of one deployment as rows of a score file, with its metadata."""
-    import pyarrow as pa
-
-    types = {
-        "id": pa.string(),
-        "label": pa.int64(),
-        **({"labels": pa.list_(pa.int64())} if policy.top_k > 1 else {}),
-        "confidence": pa.float64(),
-        "low": pa.float64(),
-        "high": pa.float64(),
-        "accept": pa.bool_(),
-        "looks": pa.int64(),
-        "first_look": pa.float64(),
-        "disagreement": pa.float64(),
-        **({} if audit is None else {"audit": pa.bool_(), "audit_probability": pa.float64()}),
-    }
-    columns = [pa.array([getattr(one, name) for one in part], kind) for name, kind in types.items()]
+    names = [name for name in RowOptions(policy, audit=audit).columns if hasattr(part[0], name)]
+    table = make_table(names, {name: [getattr(one, name) for one in part] for name in names}, len(part))
     metadata = {SCORE_METADATA: json.dumps({"policy": json.loads(policy.model_dump_json()), "audit": audit})}
-    return pa.Table.from_arrays(columns, schema=pa.schema(list(types.items()), metadata))
+    return table.replace_schema_metadata(metadata)

@@ -21,14 +21,13 @@ import numpy as np
 
 from secondlook.arrays import Array
 from secondlook.decisions import (
-    Decider,
-    DetailedDecision,
+    Decision,
     LookedImage,
     LookStream,
+    Plan,
     RowOptions,
     detail_decisions,
     encode_png,
-    take_first_views,
 )
 from secondlook.errors import SecondLookError
 from secondlook.serving.database import DatabaseReadError, StorageError
@@ -55,15 +54,14 @@ class LiveDeployment:
     """The policy in force, with its classifier."""
 
     deployment: Deployment
-    decider: Decider
+    plan: Plan
     options: RowOptions
     audit_seed: int
 
-    def decide(self, images: "Sequence[LookedImage[_Job]]") -> list[DetailedDecision]:
+    def decide(self, images: "Sequence[LookedImage[_Job]]") -> list[Decision]:
         """Decide about images that were looked at equally often."""
-        views = take_first_views(self.decider.views.texts, len(images[0].outputs))
         outputs = np.stack([image.outputs for image in images])
-        preds = self.decider.make_predictions(outputs, views, [image.key.id for image in images])
+        preds = self.plan.make_predictions(outputs, [image.key.id for image in images])
         return detail_decisions(self.options, preds, audit_seed=self.audit_seed)
 
 
@@ -112,7 +110,7 @@ class DecisionWorker:
         """Number of images that are admitted and not answered."""
         self._recent_seconds, self._recent_images = 0.01, 1.0
         """What looking took of late, and how many images it decided; averages over batches."""
-        self._decoder = ImageDecoder(lambda: live().decider, options.max_pixels)
+        self._decoder = ImageDecoder(lambda: live().plan, options.max_pixels)
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="secondlook-decode")
         self._changed = Condition()
         """Guards what is in work, the queue and whether it is closed."""
@@ -219,7 +217,7 @@ class DecisionWorker:
     def _look_at_images(self) -> None:
         """Look at images batch by batch, until the worker stops."""
         live = self._live()
-        stream: LookStream[_Job] = LookStream(live.decider)
+        stream: LookStream[_Job] = LookStream(live.plan)
         while True:
             # Those that a policy has looked at are decided by it, before others come to one that replaced it.
             room = self._options.batch_size - len(stream) if live is self._live() or not len(stream) else 0
@@ -228,18 +226,17 @@ class DecisionWorker:
                 if not jobs:
                     return
                 live = self._live()
-                stream = LookStream(live.decider)
+                stream = LookStream(live.plan)
             in_work = [*stream.keys, *jobs]
             try:
                 self._look_at(live, stream, self._find_new(jobs))
             except Exception as error:  # noqa: BLE001 - whatever fails, the next batch may not
                 self._fail(in_work, error)
-                stream = LookStream(live.decider)
+                stream = LookStream(live.plan)
 
     def _look_at(self, live: LiveDeployment, stream: LookStream[_Job], jobs: Sequence[_Job]) -> None:
         """Look at some new images and at those that are still open, and hand on those that are decided."""
-        for job in jobs:
-            stream.add(job, job.id, job.inputs)
+        stream.add([(job, job.inputs) for job in jobs])
         if not len(stream):
             return
         n_images, started = len(stream), time.monotonic()
@@ -304,7 +301,7 @@ class DecisionWorker:
         self._resolve(jobs, self._store.add(new, live.deployment.number))
         self._metrics.count_decisions(decisions)
 
-    def _make_new(self, job: _Job, decision: DetailedDecision) -> NewDecision:
+    def _make_new(self, job: _Job, decision: Decision) -> NewDecision:
         image, content = None, job.image.content
         if self._options.store_images and (decision.audit or not decision.accept):
             if isinstance(content, bytes):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from secondlook import __version__
 from secondlook.arrays import Array, describe_image_fault
-from secondlook.classifiers import HEADER_LENGTH, MAX_JSON_VALUES
+from secondlook.classifiers import HEADER_LENGTH
 from secondlook.files import describe_invalid
 from secondlook.serving.decide_routes import assign_key, read_key
 from secondlook.serving.decision_store import StoredDecision
@@ -29,6 +29,8 @@ from secondlook.serving.watch_routes import check_ready
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
 
+MAX_JSON_VALUES = 2**20
+"""A value takes up to 25 times the memory of its text."""
 MODEL_NAME = "secondlook"
 MODEL_PATHS = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 INPUT_NAME = "image"

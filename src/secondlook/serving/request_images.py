@@ -9,10 +9,10 @@ from threading import Condition, Lock
 from typing import NamedTuple
 
 from secondlook.arrays import Array
-from secondlook.decisions import Decider
+from secondlook.decisions import Plan
 from secondlook.errors import SecondLookError, SourceError
 from secondlook.serving.responses import RequestError
-from secondlook.sources import LargeImageError, UnreadableImageError, read_image
+from secondlook.sources import UnreadableImageError, read_image
 
 LONGEST_ID = 200
 REPLACEMENT = "\ufffd"
@@ -52,8 +52,8 @@ class PreparedImage(NamedTuple):
 class ImageDecoder:
     """Decodes the images of requests in any thread, within a bound on the pixels of all together."""
 
-    def __init__(self, decider: Callable[[], Decider], max_pixels: int) -> None:
-        self._decider = decider
+    def __init__(self, plan: Callable[[], Plan], max_pixels: int) -> None:
+        self._plan = plan
         self._max_pixels = max_pixels
         self._pixels = PixelBudget(MAX_LARGEST * max_pixels)
 
@@ -86,7 +86,7 @@ class ImageDecoder:
 
     def _fit(self, pixels: Array, place: str) -> Array:
         try:
-            return fit_image(self._decider(), pixels)
+            return fit_image(self._plan(), pixels)
         except SecondLookError as error:
             # What follows is the repair, in terms of Python.
             reason = str(error).partition(";")[0]
@@ -120,26 +120,25 @@ def _read_pixels(content: bytes | Array, place: str, max_pixels: int) -> Array |
     try:
         return read_image(content, place, max_pixels=max_pixels)
     except UnreadableImageError as error:
-        # The repair names the argument of Python that would raise the limit; names of files are not in it.
-        if isinstance(error, LargeImageError) or "max_pixels" in error.plain_repair:
+        if error.limit is not None:
             return None
         raise RequestError(422, "unreadable_image", f"image {place} cannot be read: {error.reason}.") from None
     except SourceError as error:
         raise RequestError(422, "unreadable_image", str(error)) from None
 
 
-def fit_image(decider: Decider, pixels: Array) -> Array:
+def fit_image(plan: Plan, pixels: Array) -> Array:
     """Return pixels at the input size of a classifier; a gray file, which is decoded to three equal channels, is gray.
 
     uint8|float32 [h, w, C] -> [1, H, W, C]
     """
     try:
-        return decider.fit_image(pixels)
+        return plan.fit_image(pixels)
     except SecondLookError:
         # Row by row, since a comparison of all takes as much memory as the image.
         if pixels.shape[2] == 1 or any((row != row[:, :1]).any() for row in pixels):
             raise
-    return decider.fit_image(pixels[:, :, :1])
+    return plan.fit_image(pixels[:, :, :1])
 
 
 def find_media_type(content: bytes, where: str) -> str:

@@ -195,7 +195,7 @@ def _add_images(router: APIRouter, service: "Service") -> None:
                 404, "unknown_view", f"image {number} has {len(views)} views; there is none at position {position}."
             )
         image = read_image(content, max_pixels=service.options.max_pixels)
-        inputs = fit_image(service.live.decider, image)
+        inputs = fit_image(service.live.plan, image)
         return Response(encode_png(apply_view(inputs, views[position][0])[0]), media_type="image/png")
 
 
@@ -232,7 +232,7 @@ def _add_files(router: APIRouter, service: "Service") -> None:
 
 def find_class_names(service: "Service") -> tuple[str, ...] | None:
     """Return the names of all classes; None if they are unknown, as for a model without names."""
-    classifier = service.live.decider.resolved.classifier
+    classifier = service.live.plan.resolved.classifier
     candidates = (classifier.class_names, service.live.deployment.policy.class_names)
     known = [names for names in candidates if names and classifier.n_classes in (None, len(names))]
     return known[0] if known else None

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from secondlook.decisions import Decider, RowOptions, load_policy
+from secondlook.decisions import Plan, RowOptions, compile_policy, load_policy
 from secondlook.errors import SecondLookError, ServingError
 from secondlook.files import shared_lock
-from secondlook.policies import Policy
+from secondlook.policies import Policy, has_onnx_suffix
+from secondlook.predictions import Execution
 from secondlook.serving.access import Access, SessionStore, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, Deployment
@@ -26,7 +27,7 @@ LOCK_FILE = "service.lock"
 class Service:
     """One instance: its database, the policy in force with its classifier, and the threads that work for it."""
 
-    def __init__(self, options: ServiceOptions, database: Database, decider: Decider) -> None:
+    def __init__(self, options: ServiceOptions, database: Database, plan: Plan) -> None:
         self.options = options
         self.database = database
         self.decisions = DecisionStore(database)
@@ -34,16 +35,16 @@ class Service:
         self.tokens = options.open_tokens()
         self.access = Access(options, self.tokens, SessionStore(database))
         self.metrics = ServiceMetrics()
-        self._resolved = decider.resolved
+        self._resolved, self._execution = plan.resolved, plan.execution
         self._audit_seed = database.audit_seed
         self._deploy_lock = Lock()
-        self.live = self._make_live(self._choose_deployment(decider.policy))
+        self.live = self._make_live(self._choose_deployment(plan.policy))
         self.worker = DecisionWorker(lambda: self.live, self.decisions, options, self.metrics)
         self.watcher = Watcher(self)
 
     def start(self) -> None:
         """Look at an image once, since the first look takes a second more than others, and start the threads."""
-        self.live.decider.warm_up()
+        self.live.plan.warm_up()
         self.worker.start()
         self.watcher.start()
 
@@ -58,9 +59,9 @@ class Service:
         try:
             policy.check(self._resolved.classifier)
             with self._deploy_lock:
-                decider = Decider(policy, self._resolved)
+                plan = Plan(policy, self._resolved, self._execution)
                 deployment = self.decisions.deploy(policy, self.options.audit)
-                self.live = self._make_live(deployment, decider)
+                self.live = self._make_live(deployment, plan)
         except (RequestError, StorageError):
             raise
         except SecondLookError as error:
@@ -86,10 +87,10 @@ class Service:
             policy = latest.policy
         return self.decisions.deploy(policy, self.options.audit)
 
-    def _make_live(self, deployment: Deployment, decider: Decider | None = None) -> LiveDeployment:
-        decider = decider or Decider(deployment.policy, self._resolved)
-        rows = RowOptions(decider.rule, level=self.options.level, audit=deployment.audit)
-        return LiveDeployment(deployment, decider, rows, self._audit_seed)
+    def _make_live(self, deployment: Deployment, plan: Plan | None = None) -> LiveDeployment:
+        plan = plan or Plan(deployment.policy, self._resolved, self._execution)
+        rows = RowOptions(plan.policy, level=self.options.level, audit=deployment.audit)
+        return LiveDeployment(deployment, plan, rows, self._audit_seed)
 
 
 @contextmanager
@@ -98,8 +99,14 @@ def open_service(
 ) -> Iterator[Service]:
     """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
     check_binding(options, options.open_tokens())
-    loaded = load_policy(policy, classifier=classifier, device=device)
-    decider = Decider(loaded, loaded.decider.resolved.split_batches())
+    if has_onnx_suffix(policy):
+        raise ServingError(
+            f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself; serve the policy that it "
+            "was exported from."
+        )
+    loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
+    compiled = compile_policy(loaded)
+    plan = Plan(loaded, compiled.resolved.split_batches(), compiled.execution)
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,7 +119,7 @@ def open_service(
                 f"another service runs with the data folder {str(options.data_dir)!r}; stop it, or choose another "
                 "folder: several instances share a PostgreSQL database, each with a folder of its own."
             )
-        service = Service(options, open_database(options.data_dir, options.database), decider)
+        service = Service(options, open_database(options.data_dir, options.database), plan)
         service.start()
         try:
             yield service

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from secondlook import __version__
-from secondlook.decisions import DetailedDecision
+from secondlook.decisions import Decision
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -43,7 +43,7 @@ class ServiceMetrics(Collector):
         self._batch_size.observe(n_images)
         self._batch_seconds.observe(seconds)
 
-    def count_decisions(self, decisions: Sequence[DetailedDecision]) -> None:
+    def count_decisions(self, decisions: Sequence[Decision]) -> None:
         """Count decisions that were stored."""
         accepted = sum(one.accept for one in decisions)
         self._decisions.labels("accepted").inc(accepted)

@@ -9,8 +9,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
+from pydantic_core import from_json
 
-from secondlook.files import describe_invalid
+from secondlook.files import compute_checksum, describe_invalid
 from secondlook.policies import Policy
 from secondlook.serving.pages import render_page
 from secondlook.serving.responses import RequestError
@@ -130,15 +131,19 @@ def parse_policy(content: bytes) -> Policy:
         most = f"{MAX_POLICY_BYTES:,} bytes"
         raise RequestError(413, "policy_too_large", f"the body has more than {most}; send a file that calibrate wrote.")
     try:
-        is_intact = Policy.is_intact(content)
+        document = from_json(content)
     except ValueError:
-        raise RequestError(400, "policy", "the body is not JSON; send a policy file that calibrate wrote.") from None
-    if is_intact is not True:
-        how = "has no checksum" if is_intact is None else "was changed after it was written (its checksum is wrong)"
+        document = None
+    if not isinstance(document, dict):
+        raise RequestError(400, "policy", "the body is no JSON object; send a policy file that calibrate wrote.")
+    checksum = document.pop("checksum", None)
+    if checksum != compute_checksum(document):
         raise RequestError(
-            422, "policy_changed", f"the policy {how}, so nothing would be guaranteed; calibrate again, or send the "
-            "original file."
-        )  # fmt: skip
+            422,
+            "policy_changed",
+            "the policy was changed after it was written (its checksum is wrong or missing), so nothing would be "
+            "guaranteed; calibrate again, or send the original file.",
+        )
     try:
         return Policy.model_validate_json(content)
     except ValidationError as error:

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from secondlook import __version__
 from secondlook.errors import MonitoringError, SecondLookError
-from secondlook.monitoring import Monitor, ReadFile
+from secondlook.monitoring import Monitor
 from secondlook.policies import Policy
-from secondlook.report import describe_plots, describe_timeline
+from secondlook.report import describe_monitor_plots
 from secondlook.serving.database import Database, StorageError, decisions, settings
 from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.review_store import ReviewStore
@@ -171,8 +171,8 @@ class StreamMonitor:
         digest = self._store.identify(self.last)
         assert digest is not None, "decisions are never removed"
         # The table of decisions is the one file that is read.
-        read = ReadFile(name="decisions", size=self.last, digest=digest, images=self.monitor.images)
-        self.monitor.files = (read,)
+        self.monitor.files = ()
+        self.monitor.record_file("decisions", size=self.last, digest=digest, images=self.monitor.images)
         self.monitor.save(self._path)
         self._is_saved = True
 
@@ -364,18 +364,13 @@ class Watcher:
         state = monitor.policy.checksum, self._stream.revision
         if self._described is None or self._described[0] != state:
             status = monitor.describe()
-            wrong = [image.to_dict() for image in monitor.worst_images() if image.wrong]
             names = monitor.policy.class_names
-            if names is not None:
-                for image in wrong:
-                    image |= {"predicted": [names[one] for one in image["predicted"]], "label": names[image["label"]]}
             content = {
                 **status.to_dict(),
                 "burn_in": monitor.burn_in,
                 "in_burn_in": status.in_burn_in,
-                "wrong_images": wrong,
-                "captions": describe_plots(status),
-                "timeline": describe_timeline(monitor, status),
+                "wrong_images": [image.to_dict(names) for image in monitor.worst_images() if image.wrong],
+                **describe_monitor_plots(monitor, status),
             }
             self._described = state, content
         return self._described[1]
@@ -383,14 +378,14 @@ class Watcher:
 
 def describe_policy(deployment: Deployment) -> dict[str, Any]:
     """Return what is worth knowing about a policy and when it was put in force, as JSON values."""
-    policy, guarantee = deployment.policy, deployment.policy.rule.guarantee
+    policy, guarantee = deployment.policy, deployment.policy.guarantee
     return {
         "deployment": deployment.number,
         "deployed_at": format_time(deployment.deployed_at),
         "audit": deployment.audit,
         "checksum": policy.checksum,
         "made": policy.made,
-        "classifier": policy.classifier.name,
+        "classifier": policy.known_classifier.name,
         "method": policy.method,
         "threshold": policy.threshold,
         "views": len(policy.views),
