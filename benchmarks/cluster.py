@@ -40,7 +40,8 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
 from secondlook.decisions import ScoreSummary, score
-from secondlook.estimators import default_resamplings, plurality_confidence, view_resampling_counts
+from secondlook.estimators import plurality_confidence
+from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
 from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Engine, Execution, collect
 from secondlook.sources import ArraySource, Source, open_source
@@ -206,7 +207,7 @@ def run_job(
     classifier: Classifier, images: Array | Source, out: Path, engine: Engine | None, policy: Policy | None = None
 ) -> ScoreSummary:
     """Score images into a folder of parts."""
-    policy = policy or Policy(threshold=0.5, method="msr", classifier=classifier, views=("identity",))
+    policy = policy or Policy(threshold=0.5, method="msr").replace(classifier=classifier, views=("identity",))
     execution = Execution(engine=engine, part_size=PART_SIZE, on_error="skip", progress=False)
     return score(policy, images, out, classifier=classifier, execution=execution)
 

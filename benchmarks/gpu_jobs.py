@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from secondlook.predictions.decoding import decode_chunk
 from torch import Tensor, nn
 
 from measurement import Row, make_row, time_rounds
@@ -20,7 +19,15 @@ from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.classifiers.device import Placement, find_weight, use_exact_arithmetic
 from secondlook.classifiers.torch_model import TorchClassifier
-from secondlook.predictions import Chunking, Execution, choose_batch_size, chunk_rows, collect, read_first_image
+from secondlook.predictions import (
+    Chunking,
+    Execution,
+    choose_batch_size,
+    chunk_rows,
+    collect,
+    decode_chunk,
+    read_first_image,
+)
 from secondlook.sources import open_source
 from secondlook.views import ViewSet
 

@@ -18,13 +18,12 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
-from secondlook.decisions import score
 from secondlook.errors import SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import ComputedChunk
 from tests.classifiers.test_pickling import write_model
 from tests.cluster.test_ray_engine import wait_until
-from tests.policy_maker import attach
+from tests.policy_maker import attach, score
 
 pytestmark = [
     pytest.mark.posix,
@@ -80,7 +79,7 @@ def make_slow_classifier(seconds: float = 0.05) -> Classifier:
 
 
 def make_policy(classifier: Classifier) -> Policy:
-    return attach(Policy(0.7), classifier=classifier, views=("identity", "hflip", "shift:1,0"))
+    return attach(Policy(threshold=0.7, method="mean"), classifier=classifier, views=("identity", "hflip", "shift:1,0"))
 
 
 def read_rows(path: Path | str, **options: Any) -> pa.Table:

@@ -161,7 +161,7 @@ def digits_policy(tmp_path: Path) -> Path:
         classifier=classifier,
         views=("identity", "shift:1,0", "zoom:1.1"),
     )
-    relative = named.classifier.model_copy(update={"name": "onnx:digits.onnx"})
+    relative = named.known_classifier.model_copy(update={"name": "onnx:digits.onnx"})
     named.model_copy(update={"classifier": relative}).save(tmp_path / "policy.json")
     return tmp_path / "policy.json"
 

@@ -84,7 +84,7 @@ def policy(classifier: Classifier) -> Policy:
 
 
 def rename(policy: Policy, name: str) -> Policy:
-    return policy.model_copy(update={"classifier": policy.classifier.model_copy(update={"name": name})})
+    return policy.model_copy(update={"classifier": policy.known_classifier.model_copy(update={"name": name})})
 
 
 @pytest.fixture
@@ -254,14 +254,14 @@ def described() -> Policy:
     """A policy whose classifier was loaded with options, and whose digest is that of no file."""
     classifier = load_classifier(f"onnx:{NETWORK}?gray=luminance&{MEAN_AND_STD}")
     made = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
-    return made.model_copy(update={"classifier": made.classifier.model_copy(update={"digest": "0" * 64})})
+    return made.model_copy(update={"classifier": made.known_classifier.model_copy(update={"digest": "0" * 64})})
 
 
 @pytest.mark.parametrize("options", ["", "?threads=1", "?gray=luminance&timeout=60"])
 def test_given_model_inherits_each_option_that_it_lacks(described: Policy, options: str, tmp_path: Path) -> None:
     (tmp_path / "other.onnx").write_bytes(NETWORK.read_bytes())
     resolved = resolve_classifier(described, f"onnx:{tmp_path / 'other.onnx'}{options}", allow_mismatch=True)
-    expected = Preprocessing.from_dict(described.classifier.preprocessing)
+    expected = Preprocessing.from_dict(described.known_classifier.preprocessing)
     assert expected.mean == (0.25,)
     assert resolved.classifier.preprocessing == expected
     assert MEAN_AND_STD in resolved.classifier.name, "messages name what is used"
@@ -276,7 +276,7 @@ def test_given_option_wins(described: Policy) -> None:
 def test_options_given_in_python_are_inherited_from_the_record() -> None:
     classifier = load_classifier(f"onnx:{NETWORK}", gray="luminance", mean=0.1, scale=1 / 255.5, crop=16, std=1 / 3)
     made = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
-    assert "mean" not in made.classifier.name
+    assert "mean" not in made.known_classifier.name
     for given in (None, f"onnx:{NETWORK}", [f"onnx:{NETWORK}"]):
         assert resolve_classifier(made, given, allow_mismatch=False).mismatch is None
 
@@ -285,7 +285,7 @@ def test_options_given_in_python_are_inherited_from_the_record() -> None:
 def test_output_that_the_model_declares_is_not_that_of_the_policy(described: Policy, own: str) -> None:
     """The output of this network is named after its kind."""
     declared = load_classifier(f"onnx:{NETWORK}").output
-    policy = described.model_copy(update={"classifier": described.classifier.model_copy(update={"output": own})})
+    policy = described.model_copy(update={"classifier": described.known_classifier.model_copy(update={"output": own})})
     assert resolve_classifier(policy, f"onnx:{NETWORK}", allow_mismatch=True).classifier.output == declared
 
 
@@ -325,7 +325,7 @@ def test_model_of_another_scheme_inherits_the_preprocessing_unless_it_has_its_ow
     name = f"onnx:m.onnx?threads=2&{MEAN_AND_STD}"
     (torch,) = inherit_options(["torch:m.pt2"], rename(described, name))
     assert parse_spec(torch.spec).options == {"gray": "luminance", "mean": "0.25", "std": "0.5"}
-    assert torch.default_output == described.classifier.output
+    assert torch.default_output == described.known_classifier.output
     for own in ("hf:org/model", "timm:resnet18", "torchvision:resnet18", "function:module:predict"):
         (model,) = inherit_options([own], rename(described, name))
         assert (model.spec, model.default_output) == (own, None)
@@ -368,8 +368,8 @@ def test_relative_model_is_found_beside_the_policy(policy_folder: Path) -> None:
 @pytest.mark.parametrize("location", ["models/model.onnx", "/elsewhere/model.onnx"])
 def test_model_that_was_moved_with_its_policy_is_found_by_its_name(policy_folder: Path, location: str) -> None:
     loaded = read_policy(policy_folder / "policy.json")
-    name = loaded.classifier.name.replace("model.onnx", location)
-    loaded = loaded.model_copy(update={"classifier": loaded.classifier.model_copy(update={"name": name})})
+    name = loaded.known_classifier.name.replace("model.onnx", location)
+    loaded = loaded.model_copy(update={"classifier": loaded.known_classifier.model_copy(update={"name": name})})
     found = resolve_classifier(loaded, None, allow_mismatch=False, folder=policy_folder)
     assert found.classifier.name.startswith(f"onnx:{policy_folder / 'model.onnx'}")
     (policy_folder / "model.onnx").write_bytes(NETWORK.read_bytes() + b"\x32\x01x")

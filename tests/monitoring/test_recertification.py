@@ -14,6 +14,7 @@ from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, MonitoringError
 from secondlook.monitoring.audit import STAKES_BELOW
 from secondlook.monitoring.recertification import find_last_passing, list_starts, list_thresholds, recertify
+from secondlook.policies import Guarantee
 from secondlook.predictions import ClassifierRecord
 from tests.policy_maker import attach
 
@@ -90,7 +91,7 @@ def test_more_errors_need_a_higher_threshold() -> None:
     assert result.policy.threshold > POLICY.threshold
     assert is_wrong[confidence >= result.policy.threshold].mean() <= 0.1
     assert result.policy.coverage < result.coverage_before == pytest.approx(np.mean(confidence >= POLICY.threshold))
-    assert (result.policy.guarantee.risk, result.policy.guarantee.delta) == (0.1, 0.05)
+    assert result.policy.guarantee == Guarantee(risk=0.1, delta=0.05)
     assert "higher" in str(result)
     assert result.policy.reference is not None
     assert result.policy.reference.images == 16_000

@@ -58,7 +58,8 @@ def as_float32(preds: Predictions) -> Predictions:
     if preds.members:
         return Predictions(members=[as_float32(member) for member in preds.members], views=preds.views)
     outputs, (kind,) = list_outputs(preds)
-    return Predictions(**{kind: outputs}, views=preds.views)
+    named: dict[str, Any] = {kind: outputs}
+    return Predictions(**named, views=preds.views)
 
 
 def list_kinds() -> list[tuple[str, str]]:

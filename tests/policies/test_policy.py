@@ -77,6 +77,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
 
 def test_only_a_calibrated_policy_has_a_coverage(policy: Policy, classifier: Classifier) -> None:
     assert policy.certified
+    assert policy.calibration is not None
     assert policy.coverage == policy.calibration.accepted / policy.calibration.images
     plain = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
     assert not plain.certified
@@ -100,16 +101,16 @@ def test_other_classifier_is_rejected(policy: Policy) -> None:
 
 
 def test_other_preprocessing_or_output_is_rejected(policy: Policy) -> None:
-    changed = {**policy.classifier.preprocessing, "mean": [0.5]}
+    changed = {**policy.known_classifier.preprocessing, "mean": [0.5]}
     with pytest.raises(DecisionError, match=r"mean=\[0\.0\].*mean=\[0\.5\]"):
-        policy.check(policy.classifier.model_copy(update={"preprocessing": changed}))
+        policy.check(policy.known_classifier.model_copy(update={"preprocessing": changed}))
     with pytest.raises(DecisionError, match=r"probabilities.*'brightness' outputs logits"):
-        policy.check(policy.classifier.model_copy(update={"output": "logits"}))
+        policy.check(policy.known_classifier.model_copy(update={"output": "logits"}))
 
 
 def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) -> None:
     assert policy.find_mismatch(classifier) is None
-    other = policy.classifier.model_copy(update={"digest": "0" * 64})
+    other = policy.known_classifier.model_copy(update={"digest": "0" * 64})
     mismatch = policy.find_mismatch(other)
     assert mismatch is not None
     with pytest.raises(DecisionError, match=re.escape(str(mismatch))):

@@ -104,6 +104,7 @@ def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
     policy = certify(run, ["msr", "mean"])
     rule = sl.certify(run.predictions, ["msr", "mean"], risk=0.1, delta=0.1)
     assert policy == rule
+    assert policy.guarantee is not None
     assert policy.guarantee.delta == 0.1
     assert joint_delta(policy) is None
     assert [(one["method"], one["delta"]) for one in recorded(run)] == [("msr", 0.05), ("mean", 0.05)]
