@@ -15,7 +15,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.decisions import ImageDecision
+from secondlook.decisions import Decision
 from tests.classifiers.conftest import free_port
 from tests.serving.running import Digits, make_digits, send
 
@@ -34,7 +34,7 @@ class Expected:
     """Decisions of the library about images uint8 [N, 16, 16, 1]."""
 
     images: Array
-    decisions: list[ImageDecision]
+    decisions: list[Decision]
 
     def check(self, outputs: dict[str, Array]) -> None:
         """Compare with the outputs of a server."""

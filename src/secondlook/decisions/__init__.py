@@ -11,6 +11,7 @@ from secondlook.decisions.decision import (
     RowOptions,
     detail_decisions,
     make_decisions,
+    make_row_table,
 )
 from secondlook.decisions.exported_file import (
     EXPORT_METADATA,
@@ -79,6 +80,7 @@ __all__ = [
     "make_decisions",
     "make_label_studio_choice",
     "make_label_studio_task",
+    "make_row_table",
     "resolve_classifier",
     "score",
 ]

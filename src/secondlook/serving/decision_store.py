@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from secondlook.decisions import Decision, RowOptions, make_table
+from secondlook.decisions import Decision, RowOptions, make_row_table
 from secondlook.monitoring import SCORE_METADATA
 from secondlook.policies import Policy
 from secondlook.serving.database import Database, decisions, deployments, images, reviews
@@ -272,6 +272,6 @@ def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Seque
 def _make_score_table(part: Sequence[StoredDecision], policy: Policy, audit: float | None) -> "pa.Table":
     """Return decisions of one deployment as rows of a score file, with its metadata."""
     names = [name for name in RowOptions(policy, audit=audit).columns if hasattr(part[0], name)]
-    table = make_table(names, {name: [getattr(one, name) for one in part] for name in names}, len(part))
+    table = make_row_table(names, {name: [getattr(one, name) for one in part] for name in names}, len(part))
     metadata = {SCORE_METADATA: json.dumps({"policy": json.loads(policy.model_dump_json()), "audit": audit})}
     return table.replace_schema_metadata(metadata)
