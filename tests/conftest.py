@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
@@ -23,6 +24,10 @@ from secondlook.sources import Source, Subset
 from secondlook.views import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# On a busy machine any example may take long.
+settings.register_profile("secondlook", deadline=None)
+settings.load_profile("secondlook")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,9 @@
 """`secondlook views` and `secondlook list` as users run them."""
 
+import ast
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ import pytest
 from PIL import Image
 
 from secondlook.cli import info
-from secondlook.registry import Registry
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -75,8 +76,13 @@ def test_limit_of_pixels_is_an_option(secondlook: Command) -> None:
     assert secondlook("views", "show", "identity hflip", "photo.jpg", "--max-pixels", "2400").returncode == 0
 
 
-def registries(kind: str) -> Mapping[str, Registry[Any]]:
-    return info.REGISTRIES[kind]
+def registries(kind: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the registries as they are in a new process, without what other tests have registered in this one."""
+    listed = f"{{title: list(one) for title, one in info.REGISTRIES[{kind!r}].items()}}"
+    code = f"from secondlook.cli import info; print({listed})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = ast.literal_eval(done.stdout)
+    return {title: {name: registry[name] for name in names[title]} for title, registry in info.REGISTRIES[kind].items()}
 
 
 @pytest.mark.parametrize("kind", info.REGISTRIES)

@@ -117,7 +117,7 @@ def test_one_sentence_names_the_harmful_views_and_the_repair(make_pool: MakePool
     for labeled in (False, True):
         sentence = describe_harmful_views(make_pool(views=views, labeled=labeled))
         assert sentence is not None
-        for expected in ("5 views are", " and 2 more ('vflip+rotate:", "views='auto'"):
+        for expected in ("5 views are", " and 2 more ('vflip+rotate:", "'auto'"):
             assert expected in sentence
         assert "\n" not in sentence
         assert describe_harmful_views(make_pool(labeled=labeled).select(views=["hflip", "shift:1,0"])) is None

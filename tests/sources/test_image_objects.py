@@ -80,7 +80,7 @@ def test_pil_image_has_the_pixels_of_its_file(mode: str, orientation: int) -> No
 @pytest.mark.parametrize(
     ("image", "values"),
     [
-        (torch.randn(3, 8, 8), ["normalized", "mean=", "std=", "load_classifier"]),
+        (torch.randn(3, 8, 8), ["normalized"]),
         (torch.full((3, 2, 2), 200.0), ["200", "255"]),
         (torch.full((3, 2, 2), float("nan")), ["nan"]),
         (torch.rand(8, 8, 3), ["[8, 8, 3]", "permute(2, 0, 1)"]),

@@ -195,7 +195,7 @@ def test_killed_job_resumes_and_damaged_chunks_are_computed_again(
     assert sorted(pickled_engine.numbers) == list(range(8)), "no chunk is classified twice"
     expected = read_files(first.path)
     pickled_engine.numbers.clear()
-    chunk = sorted((first.path / "predictions" / first.record.predictions).rglob("*5.parquet"))[0]
+    chunk = sorted((first.path / "predictions" / first.record.predictions).rglob("part-000005-*.parquet"))[0]
     chunk.write_bytes(chunk.read_bytes()[:-100])
     with pytest.warns(DamagedChunkWarning):
         again = sl.create_run(load(), archive, out=tmp_path / "run", **arguments)

@@ -353,7 +353,7 @@ def make_left_half_images(tmp_path: Path, n_images: int = 1200) -> str:
 def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path) -> None:
     model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
     data = make_left_half_images(tmp_path)
-    with pytest.warns(ViewWarning, match=r"hflip.*views='auto'"):
+    with pytest.warns(ViewWarning, match=r"hflip.*'auto'"):
         run = sl.create_run(model, data, out=tmp_path / "run", views="identity hflip", resamples=5, execution=QUIET)
     assert "hflip" in run.record.warnings[0]
     with pytest.warns(ViewWarning, match="hflip"):
