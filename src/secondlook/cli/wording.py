@@ -20,10 +20,11 @@ PARAMETER_OF_ARGUMENT = {
 """Arguments of the library that have another name among the parameters of commands."""
 
 WITHOUT_OPTION = {
+    "audit": "--audit FRACTION",
     "labels": "labeled images",
     "tuning": "tuning images",
 }
-"""Arguments that no command has, and what takes their place."""
+"""Arguments that no command, or another one, has, and what takes their place."""
 
 
 def word(message: object, flags: Mapping[str, str]) -> str:
