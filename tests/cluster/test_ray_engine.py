@@ -280,7 +280,7 @@ JOB = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-import secondlook as sl
+from secondlook.cluster import RayEngine
 from secondlook.predictions import Chunking
 from secondlook.sources import ArraySource
 
