@@ -23,6 +23,8 @@ from secondlook.classifiers import OnnxFile, Preprocessing, run_limited
 from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, make_decisions
 from secondlook.decisions.looking import LookedGroup
 from secondlook.decisions.plan import (
+    LOOKED_PIXELS,
+    MIN_CHUNK_ROWS,
     OUTPUT_BYTES,
     LookedChunk,
     choose_class_names,
@@ -43,9 +45,7 @@ from secondlook.predictions import (
 from secondlook.progress import Advance, ignore_progress
 from secondlook.sources import Batch, Source, read_image
 
-MAX_CHUNK_ROWS, MIN_CHUNK_ROWS = 256, 16
-LOOKED_PIXELS = 2**27
-"""Approximate number of pixels of all looks of a chunk: what is lost of a job that is killed."""
+MAX_CHUNK_ROWS = 256
 _NO_IMAGES = np.empty((0, 1, 1, 1), dtype=np.uint8)
 
 EXPORT_METADATA = "secondlook.export"
