@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
-# Two test workers suit two cores. PYTEST_OPTIONS='-m "not network"' skips tests that install packages from an index.
+# Two test workers suit two cores; PYTEST_OPTIONS='-k word' and others go to pytest.
 TEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 
-.PHONY: demo demo-serve demo-browser test test-browser check lint types wheel bench stress reproduce docs clean
+.PHONY: demo demo-serve demo-browser test test-all test-browser check lint types wheel bench stress reproduce docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/secondlook demo
@@ -28,7 +28,12 @@ demo-browser: $(VENV)/ready-export
 	@echo "Open http://127.0.0.1:$(DEMO_BROWSER_PORT)/ and drop digits of demo/pictures/ on it. Stop with Ctrl-C."
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory examples/browser $(DEMO_BROWSER_PORT)
 
-test: $(VENV)/ready-dev $(VENV)/ready-postgres
+# Every room's laws, references, properties and the command line, all within the test process.
+test: $(VENV)/ready-dev
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup -m "not outside" $(PYTEST_OPTIONS)
+
+# The same, and Ray, PostgreSQL, other servers, installs, kills and documented commands.
+test-all: $(VENV)/ready-dev $(VENV)/ready-postgres
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 # Tests all pages in a real browser. Installs Debian's Chromium if there is none; CHROMIUM=PATH selects another browser.
@@ -42,7 +47,7 @@ lint: $(VENV)/ready-dev
 types: $(VENV)/ready-dev
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test-all
 
 # dist/secondlook-VERSION-py3-none-any.whl, for `pip install` anywhere.
 wheel: $(VENV)/ready

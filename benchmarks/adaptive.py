@@ -36,7 +36,7 @@ from secondlook.classifiers import Classifier
 from secondlook.decisions import ScoreSummary, score
 from secondlook.diagnosis import candidate_views
 from secondlook.estimators import confidence
-from secondlook.policies import Frontier, Guarantee, Policy, certify, certify_confidence, compute_frontier
+from secondlook.policies import Frontier, Guarantee, Policy, certify, certify_confidence
 from secondlook.predictions import Execution, Predictions
 from secondlook.sources import Source, open_source
 
@@ -285,7 +285,7 @@ def trace_frontier(preds: Predictions, splits: Sequence[Split], name: str, guara
     """
     curves, all_looks, defaults = [], [], []
     for split in splits:
-        frontier = compute_frontier(
+        frontier = Frontier.compute(
             preds.select(images=np.concatenate([split.tuning, split.certification])),
             METHOD,
             risk=guarantee.risk,

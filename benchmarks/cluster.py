@@ -41,7 +41,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
 from secondlook.decisions import ScoreSummary, score
 from secondlook.estimators import plurality_confidence
-from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
+from secondlook.estimators.bootstrap import default_resamples, view_resampling_counts
 from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Engine, Execution, collect
 from secondlook.sources import ArraySource, Source, open_source
@@ -167,7 +167,7 @@ def measure_ranking(n_images: int) -> list[Row]:
 
 def rank_images(n_images: int) -> tuple[float, int]:
     """Return how long the ranking of random images takes, and the peak memory of this process in bytes."""
-    counts = view_resampling_counts(RANKED_VIEWS, default_resamplings(RANKED_VIEWS), 0)
+    counts = view_resampling_counts(RANKED_VIEWS, default_resamples(RANKED_VIEWS), 0)
     plurality_confidence(np.random.default_rng(1).random((100, RANKED_VIEWS)), counts)  # compile the kernels
     masses = np.random.default_rng(0).random((n_images, RANKED_VIEWS))
     np.power(masses, 6, out=masses)  # most images are confident

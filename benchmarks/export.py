@@ -41,10 +41,12 @@ from measurement import (
 )
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.onnx_export import ExportSummary, Verification, export_onnx, verify_export
+from secondlook.onnx_export import export_onnx, verify_export
+from secondlook.onnx_export.export import ExportSummary
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
 from secondlook.onnx_export.image_graph import add_fit, add_view, find_image_shape
 from secondlook.onnx_export.networks import make_networks
+from secondlook.onnx_export.verification import Verification
 from secondlook.operations import Frame
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import ClassifierRecord, Execution, Predictions, collect

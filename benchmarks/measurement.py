@@ -17,7 +17,7 @@ from secondlook.classifiers import Classifier, load_classifier
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # for what `reproduction` has of classifiers and splits
 RESULTS = ROOT / "benchmarks" / "results"
-PACKAGES = ("secondlook", "numpy", "onnxruntime", "opencv-python-headless", "pyarrow", "numba")
+PACKAGES = ("secondlook", "numpy", "onnxruntime", "opencv-python-headless", "pyarrow")
 
 CIFAR10 = ROOT.parent / "shared" / "cifar10"
 """Folder with test.npz and the ONNX models; benchmarks that need it are skipped without it."""

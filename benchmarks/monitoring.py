@@ -23,8 +23,9 @@ from scipy.stats import binomtest
 
 from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.monitoring import AuditedImage, ShiftAlarm, judge_audits
-from secondlook.policies import AuditPlan, certify, make_reference
+from secondlook.monitoring.alarm import ShiftAlarm
+from secondlook.monitoring.audit import AuditedImage, judge_audits
+from secondlook.policies import AuditPlan, Reference, certify
 from secondlook.predictions import Predictions, collect
 from secondlook.sources import open_source
 
@@ -93,7 +94,7 @@ class ShiftedStream:
     def watch(self, seed: int) -> int | None:
         """Return the number of images until the alarm; None without one. It may be raised before the shift."""
         rng = np.random.default_rng([seed, self.calibration, self.start or 0])
-        reference = make_reference(*self.draw(rng, self.calibration), None)
+        reference = Reference.make(*self.draw(rng, self.calibration), None)
         alarm = ShiftAlarm(reference, is_adaptive=False, alpha=ALPHA, seed=seed)
         quiet = self.images if self.start is None else self.start
         alarm.update(*self.draw(rng, quiet))
@@ -190,7 +191,7 @@ class AuditedStream:
         if self.design == "designed":
             confidence = rng.random(5000)
             wrong = rng.random(5000) < RISK * PATTERNS["as calibrated"](confidence)
-            plan = AuditPlan(make_reference(confidence, confidence, None, wrong), 0.0, self.rate)
+            plan = AuditPlan(Reference.make(confidence, confidence, None, wrong), 0.0, self.rate)
         audited, probability, wrong = self.draw(rng, plan)
         places = np.flatnonzero(audited)
         images = map(AuditedImage, (places + 1).tolist(), probability[places].tolist(), wrong[places].tolist())

@@ -25,7 +25,8 @@ from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, Row, create_parser, 
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.estimators import compute_look_statistics, confidence
-from secondlook.monitoring import AccuracyEstimate, AccuracyEstimator, ShiftAlarm
+from secondlook.monitoring.alarm import ShiftAlarm
+from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator
 from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, collect_shifts, learn_shift_model, score_images
 from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect

@@ -18,7 +18,7 @@ from measurement import Row, create_parser, peak_memory_bytes, time_rounds, writ
 from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.estimators.bootstrap import plurality_order, view_resampling_counts
 
-VIEWS, RESAMPLINGS = 24, 1_000
+VIEWS, RESAMPLES = 24, 1_000
 MAX_ARGSORT_RATIO, MAX_MEGABYTES = 0.5, 1000
 TYPES = ("float64", "float32")
 SEED = 0
@@ -68,8 +68,7 @@ def measure_ranking(images: int) -> dict[str, float]:
 
 def run_child(images: int) -> None:
     """Rank and print the measurements as JSON, in the process that `measure_ranking` starts."""
-    other_mass, counts = make_other_mass(images), view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
-    plurality_order(other_mass[:100], counts)  # compiles the kernels
+    other_mass, counts = make_other_mass(images), view_resampling_counts(VIEWS, RESAMPLES, SEED)
     rounds = 3 if images <= FULL.argsort else 1
     start = time.process_time()
     (times,) = time_rounds(functools.partial(plurality_order, other_mass, counts), rounds=rounds)
@@ -83,7 +82,7 @@ def compare_with_argsort(images: int, counts: IntArray) -> list[Row]:
     values = (make_other_mass(images) @ counts).ravel()
     argsort = {name: time_rounds(functools.partial(np.argsort, values.astype(name)), rounds=1)[0][0] for name in TYPES}
     ours = measure_ranking(images)
-    print(f"{images:,} images x {VIEWS} views x {RESAMPLINGS:,} resamplings:")
+    print(f"{images:,} images x {VIEWS} views x {RESAMPLES:,} resamples:")
     print(f"  ranking              {ours['seconds']:7.2f} s, peak {ours['megabytes']:.0f} MB (limit {MAX_MEGABYTES})")
     for name, seconds in argsort.items():
         ratio = ours["seconds"] / seconds
@@ -114,9 +113,9 @@ def compare_with_naive(sizes: tuple[int, ...], counts: IntArray) -> list[Row]:
     for images in sizes:
         other_mass = make_other_mass(images)
         resampled = sum_over_views(other_mass, counts)
-        naive = time_rounds(functools.partial(rank_naively, resampled, RESAMPLINGS), rounds=1)[0][0]
+        naive = time_rounds(functools.partial(rank_naively, resampled, RESAMPLES), rounds=1)[0][0]
         ours = min(time_rounds(functools.partial(plurality_order, other_mass, counts), rounds=3)[0])
-        if rank_naively(resampled, RESAMPLINGS) != plurality_order(other_mass, counts).tolist():
+        if rank_naively(resampled, RESAMPLES) != plurality_order(other_mass, counts).tolist():
             raise SystemExit(f"the two rankings of {images} images differ")
         print(f"{images:10,}{naive:10.2f}{ours:10.4f}{naive / ours:10.0f}")
         rows.append({"what": "naive", "images": images, "seconds": naive})
@@ -144,7 +143,7 @@ def plot_growth(rows: list[Row], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 4))
     axes.loglog(images, seconds, "o-", label="ranking")
     axes.loglog(images, seconds[-1] * images / images[-1], "--", label="proportional to the number of images")
-    axes.set(xlabel="images", ylabel="processor seconds", title=f"BS(D), {VIEWS} views, {RESAMPLINGS:,} resamplings")
+    axes.set(xlabel="images", ylabel="processor seconds", title=f"BS(D), {VIEWS} views, {RESAMPLES:,} resamples")
     axes.legend()
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
@@ -159,8 +158,8 @@ def main() -> None:
         run_child(options.child)
         return
     sizes = QUICK if options.quick else FULL
-    counts = view_resampling_counts(VIEWS, RESAMPLINGS, SEED)
-    setting = {"views": VIEWS, "resamplings": RESAMPLINGS, "seed": SEED}
+    counts = view_resampling_counts(VIEWS, RESAMPLES, SEED)
+    setting = {"views": VIEWS, "resamples": RESAMPLES, "seed": SEED}
     argsort = compare_with_argsort(sizes.argsort, counts)
     growth = measure_growth(sizes.growth)
     naive = compare_with_naive(sizes.naive, counts)

@@ -43,7 +43,7 @@ from reproduction.results import (
 from reproduction.workspace import Workspace
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.estimators import METHODS, other_class_mass, plurality_confidence
-from secondlook.metrics import aorc_joint, risk_at, risk_coverage
+from secondlook.metrics import aorc_joint, rank, risk_at
 from secondlook.progress import progress_bar
 from secondlook.views import contact_sheet
 
@@ -183,9 +183,9 @@ def run_metric_explained(figure: MetricExplained, workspace: Workspace) -> Piece
 
 def _area_table_rows(correct: BoolArray, confidence: Float64Array) -> list[tuple[str, str]]:
     """Return the areas whose ratio is AORC, as text."""
+    ranking = rank(correct, confidence)
     worst, method, perfect = (
-        float(risk_coverage(correct, confidence, order=order, joint=True).risk.mean())
-        for order in ("worst", "given", "perfect")
+        float(one.risk_coverage(joint=True).risk.mean()) for one in (ranking.worst(), ranking, ranking.perfect())
     )
     ratio = (worst - method) / (worst - perfect)
     return [
@@ -230,7 +230,7 @@ def _compute_resampling_curves(study: ResamplingStudy, column: Column, workspace
     def compute_row(varied: str, at: int, resamplings: int | None, window: int) -> ResultRow:
         values = []
         for seed in study.seeds:
-            options = {"resamplings": resamplings, "window": window, "seed": seed}
+            options = {"resamples": resamplings, "window": window, "seed": seed}
             drawn = resample(preds.n_members, preds.n_views, **options)
             values.append(aorc_joint(correct, plurality_confidence(mass, *drawn)))
             advance(1)

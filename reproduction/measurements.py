@@ -13,7 +13,7 @@ from reproduction.workspace import SUBSETS, Workspace
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import ConfidenceError, MetricError
 from secondlook.estimators import compute_embeddings, fit_method
-from secondlook.metrics import BoundMetric, Ranking, parse_metrics, percentile_interval, rank, resample_metrics
+from secondlook.metrics import Interval, Metric, Ranking, parse_metrics, rank, resample_metrics
 from secondlook.progress import progress_bar
 
 BASELINE = "MSR(x)"
@@ -36,7 +36,7 @@ class Cell:
     @property
     def interval(self) -> tuple[float, float] | tuple[None, None]:
         """The percentile interval; None if too few resamplings have a value."""
-        interval = percentile_interval(self.resampled, CONFIDENCE_LEVEL)
+        interval = Interval.from_resamples(self.resampled, CONFIDENCE_LEVEL)
         return (None, None) if interval is None else (interval.low, interval.high)
 
 
@@ -143,7 +143,7 @@ def compute_cells(
     }
 
 
-def _compute_metric(metric: BoundMetric, ranking: Ranking) -> float:
+def _compute_metric(metric: Metric, ranking: Ranking) -> float:
     try:
         return metric.compute(ranking)
     except MetricError:

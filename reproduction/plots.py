@@ -10,7 +10,7 @@ import numpy as np
 
 from reproduction.results import Picture, ResultRow
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.metrics import aorc_joint, coverage_at, risk_coverage
+from secondlook.metrics import aorc_joint, coverage_at, rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def plot_risk_coverage(
 
     def draw(axes: Axes) -> None:
         for position, (method, (confidence, correct)) in enumerate(curves.items()):
-            curve = risk_coverage(correct, confidence)
+            curve = rank(correct, confidence).risk_coverage()
             coverage = coverage_at(correct, confidence, risk)
             _draw_line(axes, curve.coverage, 100 * curve.risk, f"{method}: coverage {coverage:.3f}", _color(position))
         axes.axhline(100 * risk, color="#666666", ls="--", lw=0.8)
@@ -98,8 +98,9 @@ def plot_aorc(name: str, title: str, correct: BoolArray, confidence: Float64Arra
     """Plot the joint risk of the worst, the perfect and the method's order, and the area that AORC measures."""
 
     def draw(axes: Axes) -> None:
+        ranking = rank(correct, confidence)
         worst, method, perfect = (
-            risk_coverage(correct, confidence, order=order, joint=True) for order in ("worst", "given", "perfect")
+            one.risk_coverage(joint=True) for one in (ranking.worst(), ranking, ranking.perfect())
         )
         value = aorc_joint(correct, confidence)
         axes.fill_between(worst.coverage, 100 * method.risk, 100 * worst.risk, color=PALETTE[1], alpha=0.15, lw=0)

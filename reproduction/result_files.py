@@ -17,7 +17,7 @@ from reproduction.inputs import format_missing
 from reproduction.results import PieceResult, format_csv
 from reproduction.workspace import Provenance
 
-PACKAGES = ("numpy", "scipy", "numba", "opencv-python-headless", "onnxruntime", "pyarrow", "matplotlib", "torch")
+PACKAGES = ("numpy", "scipy", "opencv-python-headless", "onnxruntime", "pyarrow", "matplotlib", "torch")
 
 
 def write_results(

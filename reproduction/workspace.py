@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +11,7 @@ import secondlook as sl
 from reproduction.experiment import Column, ImageSubset, ReproductionError, SubsetName
 from reproduction.inputs import CLASSIFIERS, DATA_SETS, NAME_INSTRUCTION, TOML_EXAMPLE, ClassifierRecord, MissingItem
 from secondlook.arrays import Array
-from secondlook.predictions import StoreEntry, concatenate, entry_key
-from secondlook.sources import Subset
+from secondlook.predictions import StoreEntry, entry_key
 
 SUBSETS: Mapping[ImageSubset, tuple[SubsetName, ...]] = {
     "experimental": ("experimental",),
@@ -116,7 +115,7 @@ class Workspace:
             return first
         (second,) = others
         labels = np.concatenate([first.labels, second.labels])
-        return concatenate(first, second, labels=labels, ids=[*first.ids, *second.ids])
+        return first.concatenate(second, labels=labels, ids=[*first.ids, *second.ids])
 
     def _collect_subset(self, classifier: str, data_set: str, subset: SubsetName, views: sl.ViewSet) -> sl.Predictions:
         model, source = self.get_classifier(classifier), self.open_subset(data_set, subset)
@@ -193,10 +192,11 @@ class Workspace:
         if file is None:
             count = DATA_SETS[name].count_experimental(len(whole))
             return sl.open_source(whole, subset=subset, count=count, seed=self.seed, limit=self.limit)
-        experimental = cast(Subset, sl.open_source(whole, indices=file)).positions
+        chosen: Any = sl.open_source(whole, indices=file)
+        experimental = chosen.positions
         others = np.setdiff1d(np.arange(len(whole)), experimental)
         positions = experimental if subset == "experimental" else others
-        return Subset(whole, positions[: self.limit], f"{whole.spec}: {subset} by {file.name}", whole.on_error)
+        return whole.select(positions[: self.limit], f"{whole.spec}: {subset} by {file.name}")
 
     def _find_indices_file(self, name: str) -> Path | None:
         if self.indices is None or self.indices.is_file():

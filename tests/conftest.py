@@ -20,7 +20,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Preprocessing
 from secondlook.files import exclusive_lock
 from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker, Worker
-from secondlook.sources import Source, Subset
+from secondlook.sources import Source
 from secondlook.views import STEPS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,12 +30,36 @@ settings.register_profile("secondlook", deadline=None)
 settings.load_profile("secondlook")
 
 
+OUTSIDE = (
+    "cluster",
+    "stress",
+    "benchmarks/test_service.py",
+    "cli/test_documented_commands.py",
+    "cli/test_documented_python.py",
+    "cli/test_serve.py",
+    "decisions/test_job_killed.py",
+    "monitoring/test_monitor_killed.py",
+    "predictions/test_killed.py",
+    "serving/test_full_disk.py",
+    "serving/test_service_docs.py",
+    "test_plugins.py",
+)
+"""Tests that `make test` leaves out, beside those with the marker: Ray, other servers, kills, documented commands."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip on Windows what needs signals, resource limits or symbolic links of a POSIX system."""
-    if os.name == "nt":
-        for item in items:
-            if item.get_closest_marker("posix"):
-                item.add_marker(pytest.mark.skip(reason="needs a POSIX system"))
+    """Mark what goes outside the process; skip on Windows what needs a POSIX system."""
+    outside = tuple(str(ROOT / "tests" / path) for path in OUTSIDE)
+    for item in items:
+        if str(item.path).startswith(outside) or "postgresql" in item.name or "postgres_url" in _fixtures(item):
+            item.add_marker(pytest.mark.outside)
+        if os.name == "nt" and item.get_closest_marker("posix"):
+            item.add_marker(pytest.mark.skip(reason="needs a POSIX system"))
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")
@@ -170,7 +194,7 @@ class PickledEngine(Engine):
             if len(self.numbers) == self.dies_after:
                 raise KeyboardInterrupt
             positions = chunking.indices_of(number)
-            part = source.extract(positions) or Subset(source, np.array(positions), source.spec, source.on_error)
+            part = source.extract(positions) or source.select(np.array(positions))
             content = worker(number, pickle.loads(pickle.dumps(part)))
             self.numbers.append(number)
             yield ComputedChunk(number, content, "this process", 0.1)

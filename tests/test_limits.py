@@ -64,10 +64,7 @@ LIMITS = {
         f"{default_of(remote_models.open_remote, 'timeout'):g} s; "
         f"{1 + default_of(remote_models.open_remote, 'retries'):g}"
     ),
-    "response": (
-        f"{mib(remote_models.MAX_RESPONSE_BYTES)}, {mib(remote_models.MAX_METADATA_BYTES)}, "
-        f"{mib(http_client.MAX_HEAD_BYTES)}, {remote_models.MAX_JSON_VALUES:,}"
-    ),
+    "response": (f"{mib(http_client.MAX_RESPONSE_BYTES)}; {remote_models.MAX_JSON_VALUES:,}"),
     "body of a request to the service": (
         f"{mib(ServiceOptions.max_body_bytes)}; {ServiceOptions.max_images}; {million(ServiceOptions.max_pixels)}"
     ),

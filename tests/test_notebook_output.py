@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.diagnosis import diagnose_views, search_views
+from secondlook.diagnosis import diagnose_views
 from secondlook.policies import Policy
 from tests.policy_maker import attach
 
@@ -38,7 +38,6 @@ def make_results(preds: sl.Predictions) -> dict[str, Any]:
         "rule": sl.certify(preds, risk=0.5, delta=0.1),
         "rule without a guarantee": sl.certify(preds, risk=0.0001, delta=0.001),
         "diagnosis": diagnose_views(preds),
-        "search": search_views(preds, 2),
         "policy": make_policy(preds),
     }
 

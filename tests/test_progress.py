@@ -121,7 +121,7 @@ def test_long_work_on_predictions_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_
     terminal = watched_terminal(monkeypatch)
     evaluate(preds, resamples=100)
     write_report(preds, tmp_path / "report.html", title="t")
-    for expected in ("intervals", "resamplings/s", "plots", "files/s", "bands"):
+    for expected in ("intervals", "resamples/s", "plots", "files/s", "bands"):
         assert expected in terminal.getvalue()
     length = len(terminal.getvalue())
     evaluate(preds, resamples=100, execution=Execution(progress=False))

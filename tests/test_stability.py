@@ -39,7 +39,7 @@ from secondlook.classifiers import Preprocessing
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.decisions import Review
-from secondlook.diagnosis import candidate_views, diagnose_views, search_views
+from secondlook.diagnosis import candidate_views, diagnose_views
 from secondlook.estimators import METHODS, fit_temperature
 from secondlook.metrics import METRICS, parse_metric, rank
 from secondlook.policies import certify_confidence, threshold_for
@@ -371,7 +371,7 @@ def compute_confidences(_: Path) -> Values:
         ("learned", "with given weights", learned),
         ("doctor", "on=views", {"on": "views"}),
         ("max-logit-pnorm", "p=3", {"p": 3.0}),
-        ("bootstrap", "resamplings=50, window=20, seed=3", {"resamplings": 50, "window": 20, "seed": 3}),
+        ("bootstrap", "resamples=50, window=20, seed=3", {"resamples": 50, "window": 20, "seed": 3}),
         ("mc-dropout", "", {"passes": weights / weights.sum(axis=2, keepdims=True)}),
         ("distance", "neighbors=9", nearest),
     ]
@@ -387,9 +387,9 @@ def compute_confidences(_: Path) -> Values:
                 summarize(sl.confidence(preds, method, **options)),
                 summarize(sl.confidence(preds, method, predict_from="views", top_k=3, **options)),
             ]
-        ends = sl.confidence_interval(preds, 0.9, "mean", seed=2, resamplings=80)
+        ends = sl.confidence_interval(preds, 0.9, "mean", seed=2, resamples=80)
         values[f"{kind}: confidence_interval"] = [summarize(end) for end in ends]
-        ends = sl.confidence_interval(preds, 0.9, "learned", seed=2, resamplings=80, **learned)
+        ends = sl.confidence_interval(preds, 0.9, "learned", seed=2, resamples=80, **learned)
         values[f"{kind}: confidence_interval of learned"] = [summarize(end) for end in ends]
         values[f"{kind}: fit_temperature"] = fit_temperature(preds)
         values[f"{kind}: predicted, correct"] = [
@@ -413,7 +413,7 @@ def compute_metrics(_: Path) -> Values:
                 for text in texts:
                     values[f"{name}: {text}"] = parse_metric(text).compute(rank(correct, confidence))
         values[f"{name}: aupr, ties at a threshold"] = sl.metrics.aupr(correct, confidence, ties="threshold")
-        curve, reliability = sl.metrics.risk_coverage(correct, confidence), sl.metrics.reliability(correct, confidence)
+        curve, reliability = rank(correct, confidence).risk_coverage(), rank(correct, confidence).reliability()
         values[f"{name}: risk_coverage"] = summarize(curve.risk)
         values[f"{name}: reliability"] = [summarize(reliability.confidence), reliability.images.tolist()]
     preds = synthetic_predictions()["logits"]
@@ -507,7 +507,7 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def compute_diagnosis(_: Path) -> Values:
-    """Diagnosis of views, candidates, and a search."""
+    """Diagnosis of views, and candidates."""
     logits, labels = make_logits(31, 300, 11, 10, noise=1000)
     generator = np.random.default_rng(32)
     values = logits + generator.integers(-1500, 1501, (300, 1, 10)) / 1000
@@ -521,12 +521,6 @@ def compute_diagnosis(_: Path) -> Values:
         agreement = row.agreement
         numbers = [agreement.overall, agreement.confident, agreement.confidence_drop, row.accuracy]
         result[row.view] = [row.status, *numbers, row.auroc_alone, row.auroc_with_image, row.label_mass_drop]
-    for objective in ("auroc", "nll"):
-        found = search_views(preds, 4, objective)
-        interval = found.curve[-1].gain.interval
-        assert interval is not None
-        curve = [point.value for point in found.curve]
-        result[f"search {objective}"] = [str(found.found), found.suggested_stop, curve, interval.low, interval.high]
     borderline = diagnose_views(sl.Predictions(logits=make_borderline_logits(), views=BORDERLINE_VIEWS))
     result["harmful views by confident predictions changed"] = " ".join(borderline.harmful)
     for kind, size in (("natural", 32), ("natural", 224), ("digits", 16), ("harmful", 64)):

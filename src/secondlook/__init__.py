@@ -23,56 +23,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "classifiers": (
-        "Classifier",
-        "load_classifier",
-    ),
-    "decisions": (
-        "Decision",
-        "Review",
-        "SelectiveClassifier",
-        "load_policy",
-        "score",
-    ),
-    "diagnosis": (
-        "check_setup",
-        "choose_views",
-    ),
-    "errors": ("SecondLookError",),
-    "estimators": (
-        "confidence",
-        "confidence_interval",
-    ),
-    "evaluation": (
-        "Evaluation",
-        "compare",
-        "evaluate",
-    ),
-    "monitoring": ("Monitor",),
-    "onnx_export": ("export_onnx",),
-    "policies": (
-        "Policy",
-        "certify",
-    ),
-    "predictions": (
-        "Execution",
-        "Predictions",
-        "collect",
-    ),
-    "report": (
-        "Run",
-        "create_run",
-        "open_run",
-        "write_report",
-    ),
-    "sources": (
-        "Source",
-        "open_source",
-    ),
-    "views": (
-        "ViewSet",
-        "apply_views",
-    ),
+    "classifiers": "Classifier load_classifier",
+    "decisions": "Decision Review SelectiveClassifier load_policy score",
+    "diagnosis": "check_setup choose_views",
+    "errors": "SecondLookError",
+    "estimators": "confidence confidence_interval",
+    "evaluation": "Evaluation compare evaluate",
+    "monitoring": "Monitor",
+    "onnx_export": "export_onnx",
+    "policies": "Policy certify",
+    "predictions": "Execution Predictions collect",
+    "report": "Run create_run open_run write_report",
+    "sources": "Source open_source",
+    "views": "ViewSet apply_views",
 }
 
 __all__ = [
@@ -110,7 +73,7 @@ __all__ = [
     "write_report",
 ]
 
-_MODULES = {name: f"secondlook.{room}" for room, names in _ROOMS.items() for name in names}
+_MODULES = {name: f"secondlook.{room}" for room, names in _ROOMS.items() for name in names.split()}
 __getattr__ = lazy_attributes(__name__, {**_MODULES, "metrics": "secondlook.metrics"})
 
 

@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from secondlook.errors import ANY, Repair, SecondLookError
+
 Array = NDArray[Any]
 """Any array; the docstring of a function gives the shape and the dtype."""
 
@@ -97,61 +99,40 @@ def as_pixels(images: Array) -> Array:
     return pixels
 
 
-def describe_image_fault(images: object) -> str | None:
-    """Return how something fails to be uint8, or float32 in [0, 1], [N, H, W, 1 or 3]; None where it does not."""
+def check_pixels(images: object, name: str, error: type[SecondLookError], *, single: bool = False) -> None:
+    """Raise unless `images` are uint8, or float32 in [0, 1], [N, H, W, 1 or 3]; a single image is [H, W, 1 or 3]."""
+    shape = "[H, W, 1 or 3]" if single else "[N, H, W, 1 or 3]"
     if not isinstance(images, np.ndarray):
-        return f"are a {type(images).__name__}, expected a NumPy array [N, H, W, 1 or 3]"
-    if images.ndim != 4 or images.shape[3] not in (1, 3):
-        return f"have shape {list(images.shape)}, expected [N, H, W, 1 or 3]{_suggest_reshape(images)}"
-    return _describe_pixel_fault(images)
+        raise error(f"{name} are a {type(images).__name__}, expected a NumPy array {shape}.")
+    if images.ndim != (3 if single else 4) or images.shape[-1] not in (1, 3):
+        fault = f"{name} have shape {list(images.shape)}, expected {shape}"
+        raise error(fault, repair=_suggest_reshape(images, single))
+    if 0 in images.shape[-3:]:
+        raise error(f"{name} have shape {list(images.shape)}, expected a height and width of at least 1.")
+    if images.dtype not in (np.uint8, np.float32):
+        raise error(f"{name} are {images.dtype}, expected uint8, or float32 in [0, 1]; convert them first.")
+    if images.dtype == np.float32 and images.size:
+        low, high = float(images.min()), float(images.max())
+        if not (low >= 0.0 and high <= 1.0):  # also for NaN
+            fault = f"{name} are float32 and run from {low:g} to {high:g}, expected [0, 1]"
+            raise error(fault, repair=NORMALIZED if low < 0.0 else "divide by 255, or pass uint8")
 
 
-def describe_single_image_fault(image: Array) -> str | None:
-    """Return how the pixels of one image fail to be uint8, or float32 in [0, 1], [H, W, 1 or 3]; None otherwise."""
-    if image.ndim != 3 or image.shape[2] not in (1, 3):
-        return f"have shape {list(image.shape)}, expected [H, W, 1 or 3]{_suggest_single_reshape(image)}"
-    return _describe_pixel_fault(image)
+NORMALIZED = Repair(
+    "they seem to be normalized: pass them before normalization, and give the classifier {mean} and {std}",
+    mean=ANY,
+    std=ANY,
+)
 
 
-def _describe_pixel_fault(pixels: Array) -> str | None:
-    if 0 in pixels.shape[-3:]:
-        return f"have shape {list(pixels.shape)} and so no pixels, expected a height and width of at least 1"
-    if pixels.dtype == np.float32:
-        return _describe_range_fault(pixels)
-    if pixels.dtype != np.uint8:
-        return f"are {pixels.dtype}, expected uint8, or float32 in [0, 1]; convert them first"
-    return None
-
-
-def _suggest_reshape(images: Array) -> str:
-    if images.ndim == 4 and images.shape[1] in (1, 3):
-        return "; the channels seem to come first: pass images.transpose(0, 2, 3, 1)"
-    if images.ndim == 3 and images.shape[2] in (1, 3):
-        return "; for one image pass image[None]"
-    if images.ndim == 3:
-        return "; for gray images pass images[..., None]"
-    return ""
-
-
-def _suggest_single_reshape(image: Array) -> str:
-    if image.ndim == 3 and image.shape[0] in (1, 3):
-        return "; the channels seem to come first: pass image.transpose(1, 2, 0)"
-    if image.ndim == 3 and image.shape[2] == 4:
-        return "; to drop the alpha channel pass image[..., :3]"
-    if image.ndim == 4:
-        return "; pass a batch of images as it is, not in a list, and its labels as labels="
-    return "; for a gray image pass image[..., None]" if image.ndim == 2 else ""
-
-
-def _describe_range_fault(images: Array) -> str | None:
-    if not images.size:
-        return None
-    low, high = float(images.min()), float(images.max())
-    if low >= 0.0 and high <= 1.0:  # neither is true of NaN
-        return None
-    repair = "divide by 255, or pass uint8"
-    if low < 0.0:
-        repair = (
-            "they seem to be normalized: pass them before normalization, and give the classifier their mean and std"
-        )
-    return f"are float32 and run from {low:g} to {high:g}, expected [0, 1]; {repair}"
+def _suggest_reshape(images: Array, single: bool) -> Repair | str | None:
+    name, axes = ("image", (1, 2, 0)) if single else ("images", (0, 2, 3, 1))
+    if images.ndim == len(axes) and images.shape[-3] in (1, 3):
+        return f"the channels seem to come first: pass {name}.transpose{axes}"
+    if single and images.ndim == 3 and images.shape[2] == 4:
+        return "to drop the alpha channel pass image[..., :3]"
+    if single and images.ndim == 4:
+        return Repair("pass a batch of images as it is, not in a list, and its labels as {labels}", labels=ANY)
+    if not single and images.ndim == 3 and images.shape[2] in (1, 3):
+        return "for one image pass image[None]"
+    return f"for gray images pass {name}[..., None]" if images.ndim == len(axes) - 1 else None

@@ -162,8 +162,8 @@ def shorten_reason(error: BaseException) -> str:
 
 
 @contextmanager
-def reject_failures(problem: str, repair: str) -> Iterator[None]:
-    """Raise whatever a library raises on a model from elsewhere as a `ClassifierError`: problem, reason, repair.
+def reject_failures(problem: str, repair: str, error: type[SecondLookError] = ClassifierError) -> Iterator[None]:
+    """Raise whatever a library raises on a file from elsewhere as `error`: problem, reason, repair.
 
     No list of exceptions is complete here: a damaged file makes the libraries fail in ways that they do not document.
     """
@@ -171,5 +171,5 @@ def reject_failures(problem: str, repair: str) -> Iterator[None]:
         yield
     except SecondLookError:
         raise
-    except Exception as error:
-        raise ClassifierError(f"{problem}: {shorten_reason(error)}; {repair}") from error
+    except Exception as failure:
+        raise error(f"{problem}: {shorten_reason(failure)}; {repair.rstrip('.')}.") from failure

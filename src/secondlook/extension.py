@@ -1,17 +1,16 @@
-"""What those who build on the core import beside the top level: `onnx_export`, other clients, and wheels of your own.
+"""What those who build on the core import beside the top level: clients in this package, and wheels of your own.
 
 A client knows nothing of the inside of the rooms: it imports names of `secondlook` and of this module, and a test
 proves it for the clients in this package. Importing it loads no framework, no image library and no runtime.
 """
 
-from secondlook.arrays import PROBABILITY_FLOORS, Array, Output, is_number, is_whole_number
+from secondlook.arrays import PROBABILITY_FLOORS, Array, Output, check_pixels, is_number, is_whole_number
 from secondlook.classifiers import (
     Classifier,
-    FunctionClassifier,
+    HttpClient,
     OnnxClassifier,
     OnnxFile,
     Preprocessing,
-    RemoteClassifier,
     SklearnClassifier,
     TorchClassifier,
 )
@@ -22,28 +21,50 @@ from secondlook.decisions import (
     ExportedFile,
     ExportRecord,
     FileOutputs,
+    LabelStudio,
+    LookedImage,
     Looking,
+    LookStream,
     PixelType,
     Plan,
+    ReviewImage,
+    RowOptions,
     compile_policy,
+    detail_decisions,
+    encode_png,
     group_by_shape,
     list_outputs,
     load_policy,
     make_decisions,
+    make_row_table,
     resolve_classifier,
 )
 from secondlook.errors import (
     ANY,
     ClassifierError,
+    ClusterError,
     DecisionError,
     ExportError,
+    MissingExtraError,
+    MonitoringError,
     Repair,
     SecondLookError,
+    ServingError,
+    SourceError,
     shorten_reason,
 )
 from secondlook.estimators import METHODS, compile_method, find_method
-from secondlook.files import write_bytes_atomically
-from secondlook.imports import import_extra
+from secondlook.files import (
+    FrozenRecord,
+    compute_checksum,
+    describe_invalid,
+    exclusive_lock,
+    shared_lock,
+    write_atomically,
+    write_bytes_atomically,
+)
+from secondlook.imports import import_extra, lazy_attributes
+from secondlook.monitoring import SCORE_METADATA, find_class
 from secondlook.operations import (
     Axis,
     Blur,
@@ -58,25 +79,37 @@ from secondlook.operations import (
     Warp,
     rounds_at_most_once,
 )
-from secondlook.policies import POLICY_METADATA, Policy, Schedule, has_onnx_suffix, read_policy
+from secondlook.policies import Policy, Schedule, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
+    Chunking,
+    ComputedChunk,
+    Engine,
     Execution,
+    LoadWorker,
     Predictions,
+    Worker,
     chunk_rows,
     find_first_image,
     read_ahead,
 )
 from secondlook.progress import progress_bar
-from secondlook.sources import open_source
-from secondlook.specs import short_name
-from secondlook.tables import TextTable, format_html
-from secondlook.views import View, ViewSet, as_view_set_with_identity
+from secondlook.report import describe_monitor_plots
+from secondlook.sources import UnreadableImageError, open_source, read_image
+from secondlook.specs import expand_path, short_name
+from secondlook.tables import TextTable, format_csv_row, format_html, unescape_formula
+from secondlook.threads import limit_threads
+from secondlook.views import View, ViewSet
 
 __all__ = [  # noqa: RUF022 - in groups
     # Errors: what is wrong, the argument and value it is about, and how to repair it
+    "MissingExtraError",
+    "MonitoringError",
+    "ServingError",
+    "SourceError",
     "ANY",
     "ClassifierError",
+    "ClusterError",
     "DecisionError",
     "ExportError",
     "Repair",
@@ -88,13 +121,34 @@ __all__ = [  # noqa: RUF022 - in groups
     "is_number",
     "is_whole_number",
     # Files, optional packages, progress and text
+    "FrozenRecord",
+    "compute_checksum",
+    "describe_invalid",
+    "exclusive_lock",
+    "expand_path",
+    "format_csv_row",
+    "lazy_attributes",
+    "shared_lock",
+    "unescape_formula",
+    "write_atomically",
     "TextTable",
     "format_html",
     "import_extra",
     "progress_bar",
     "short_name",
     "write_bytes_atomically",
+    # Engines: chunks of a job on other machines
+    "Chunking",
+    "ComputedChunk",
+    "Engine",
+    "LoadWorker",
+    "Worker",
+    "limit_threads",
     # Images, read ahead in blocks
+    "UnreadableImageError",
+    "check_pixels",
+    "encode_png",
+    "read_image",
     "chunk_rows",
     "find_first_image",
     "open_source",
@@ -113,15 +167,13 @@ __all__ = [  # noqa: RUF022 - in groups
     "View",
     "ViewSet",
     "Warp",
-    "as_view_set_with_identity",
     "rounds_at_most_once",
     # Classifiers and their preprocessing
+    "HttpClient",
     "Classifier",
-    "FunctionClassifier",
     "OnnxClassifier",
     "OnnxFile",
     "Preprocessing",
-    "RemoteClassifier",
     "SklearnClassifier",
     "TorchClassifier",
     # Predictions and methods
@@ -133,6 +185,11 @@ __all__ = [  # noqa: RUF022 - in groups
     "compile_method",
     "find_method",
     # Policies, the plans they compile to, and the one loop that looks at images
+    "LookStream",
+    "LookedImage",
+    "RowOptions",
+    "detail_decisions",
+    "make_row_table",
     "Decisions",
     "Looking",
     "Plan",
@@ -143,15 +200,19 @@ __all__ = [  # noqa: RUF022 - in groups
     "make_decisions",
     "read_policy",
     "resolve_classifier",
+    # Review and monitoring
+    "ReviewImage",
+    "SCORE_METADATA",
+    "describe_monitor_plots",
+    "find_class",
+    "LabelStudio",
     # Exported files
     "EXPORT_METADATA",
     "ExportRecord",
     "ExportedFile",
     "FileOutputs",
     "INPUT_NAME",
-    "POLICY_METADATA",
     "PixelType",
     "group_by_shape",
-    "has_onnx_suffix",
     "list_outputs",
 ]

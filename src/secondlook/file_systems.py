@@ -149,7 +149,7 @@ class Location:
         """
         if self.local_path is not None:
             with self.translate_errors():
-                return sorted(_walk_files(self.local_path))
+                return sorted(_walk_files(self.local_path)) if self.local_path.is_dir() else []
         files = [info for info in self._list(recursive=True) if info.is_file]
         bucket = self.path.partition("/")[0]
         if not files and bucket and not replace(self, path=bucket).exists():
@@ -166,6 +166,9 @@ class Location:
 
     def list_folders(self) -> list[str]:
         """Return the names of the subfolders, sorted, without hidden ones."""
+        if self.local_path is not None:
+            with self.translate_errors():
+                return _list_folders(self.local_path, (self.local_path.resolve(),))
         folders = (info.base_name for info in self._list(recursive=False) if info.type.name == "Directory")
         return sorted(name for name in folders if not _is_hidden(name))
 
@@ -251,14 +254,29 @@ class Location:
             return list(self._file_system.get_file_info(selector))
 
 
-def _walk_files(root: Path) -> Iterator[FileEntry]:
-    """Yield the regular files below a folder; pyarrow would follow links that lead back to a parent folder."""
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        for path in (Path(folder) / name for name in names if not _is_hidden(name)):
-            if path.is_file():
-                status = path.stat()
-                yield FileEntry(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns)
+def _walk_files(folder: Path, parents: tuple[Path, ...] = (), prefix: str = "") -> Iterator[FileEntry]:
+    """Yield the regular files below a folder; follows links except to parents, which pyarrow would follow, too."""
+    parents = (*parents, folder.resolve())
+    for entry in _scan(folder):
+        if entry.is_file():
+            status = entry.stat()
+            yield FileEntry(f"{prefix}{entry.name}", status.st_size, status.st_mtime_ns)
+    for name in _list_folders(folder, parents):
+        yield from _walk_files(folder / name, parents, f"{prefix}{name}/")
+
+
+def _list_folders(folder: Path, parents: tuple[Path, ...]) -> list[str]:
+    """Return the names of the subfolders, sorted, without links that lead back to `parents` or above them."""
+    names = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
+    targets = {name: (folder / name).resolve() for name in names}
+    return [name for name in names if not any(parent.is_relative_to(targets[name]) for parent in parents)]
+
+
+def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder, without hidden ones and broken or circular links."""
+    for entry in os.scandir(folder):
+        if not _is_hidden(entry.name) and (not entry.is_symlink() or (folder / entry.name).exists()):
+            yield entry
 
 
 def _is_hidden(name: str) -> bool:

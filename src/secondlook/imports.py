@@ -1,6 +1,7 @@
 """Imports made when they are needed: lazy public names, and packages of optional extras."""
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ def lazy_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str],
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(modules[name])
-        return module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        vars(sys.modules[package])[name] = value  # so that it is looked up once
+        return value
 
     return getattr_
 

@@ -60,7 +60,7 @@ class Axis:
         start, stop = max(self.start, ends[0]), min(self.stop, ends[1] + 1)
         return Axis(first.sign * self.sign, first.sign * self.offset + first.offset, start, max(start, stop))
 
-    @property
+    @cached_property
     def source(self) -> tuple[int, int]:
         """The range [first, last + 1) of input indices that are copied, in increasing order."""
         ends = sorted((self.sign * self.start + self.offset, self.sign * (self.stop - 1) + self.offset))

@@ -15,7 +15,7 @@ from measurement import RESULTS
 from reproduction.defaults_study import VIEWS, Row, Split, read_rows
 from search import make_predictions
 from secondlook.arrays import Array
-from secondlook.policies import Guarantee, Policy, compute_frontier
+from secondlook.policies import Frontier, Guarantee, Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARANTEE = Guarantee(risk=0.05, delta=0.05)
@@ -138,7 +138,7 @@ def test_frontier_leads_from_one_look_to_all(preds: sl.Predictions, split: Split
 
 def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions, split: Split) -> None:
     labeled = preds.select(images=np.concatenate([split.tuning, split.certification]))
-    found = compute_frontier(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(split.tuning)))
+    found = Frontier.compute(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(split.tuning)))
     first, second, *others = found.points
     lost = replace(found, points=(first, second._replace(coverage=0.0), *others))
     at = int(np.abs(adaptive.LOOKS - second.looks).argmin())

@@ -27,8 +27,7 @@ from export import (
 from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, Row
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.onnx_export import Verification
-from secondlook.onnx_export.verification import ComparedDecision, DifferingImage
+from secondlook.onnx_export.verification import ComparedDecision, DifferingImage, Verification
 from secondlook.views import ViewSet
 
 needs_cifar10 = pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs ../shared/cifar10")

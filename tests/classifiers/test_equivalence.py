@@ -69,6 +69,6 @@ def test_a_torchscript_file_has_the_same_probabilities(
     np.testing.assert_allclose(load(f"torch:{tmp_path / 'm.pt'}").probabilities(images), expected, atol=1e-4)
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_a_remote_model_has_the_same_probabilities(load: Load, server: Any, expected: Array, images: Array) -> None:
     np.testing.assert_allclose(load(f"{server.address}/v2/models/tiny").probabilities(images), expected, atol=1e-4)

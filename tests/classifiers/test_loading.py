@@ -103,7 +103,6 @@ def test_a_home_folder_is_expanded(
         ("http://localhost:1/v2/models/m?retries=x", "retries='x'"),
         ("http://localhost:1/v2/models/m?timeout=x", "timeout='x'"),
         ("http://localhost:1/v2/models/m?timeout=nan", "timeout=nan"),
-        ("http://localhost:1/v2/models/m?binary=perhaps", "binary='perhaps'"),
         ("http://localhost:1/v2/models/m?headers=x", "headers='x'"),
         ("sklearn:m.pkl?trust_pickle=maybe", "trust_pickle='maybe'"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from secondlook.classifiers import LoadOptions, load_classifier
 from secondlook.classifiers import remote as remote_module
-from secondlook.classifiers.remote import Address, RemoteClassifier, compute_waits
+from secondlook.classifiers.remote import Address, RemoteClassifier
 from secondlook.errors import ClassifierError
 
 Array = np.ndarray[Any, Any]
@@ -23,29 +23,29 @@ def remote(server: Any) -> Iterator[Any]:
     classifier.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_the_input_is_read_from_the_server(remote: Any) -> None:
     assert remote.preprocessing.input_size == (8, 8)
     assert remote.preprocessing.layout == "NCHW"
     assert remote.n_classes == 5
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_concurrent_requests_keep_the_order_of_the_images(remote: Any, network: Any, images: Array) -> None:
     many = np.concatenate([images] * 5)
     expected = network.logits(many.transpose(0, 3, 1, 2).astype(np.float32) / 255)
     np.testing.assert_allclose(remote(many), expected, atol=1e-4)
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_options_are_parsed_from_the_url(server: Any, remote: Any, images: Array) -> None:
-    plain = load_classifier(f"{server.address}?model=tiny&output=logits&binary=false&std=.5")
+    plain = load_classifier(f"{server.address}/v2/models/tiny?output=logits&std=.5")
     assert plain.preprocessing.std == (0.5,)
     np.testing.assert_allclose(plain(images // 2), remote(images // 2 * 2), atol=1e-4)
     plain.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_several_threads_can_share_a_classifier(remote: Any, images: Array) -> None:
     expected, found = remote(images), {}
     threads = [threading.Thread(target=lambda n=n: found.update({n: remote(images)})) for n in range(3)]
@@ -56,7 +56,7 @@ def test_several_threads_can_share_a_classifier(remote: Any, images: Array) -> N
     assert all(np.array_equal(found[number], expected) for number in range(3))
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_a_server_that_restarts_during_a_batch_loses_nothing(mortal_server: Any, network: Any, images: Array) -> None:
     classifier = load_classifier(
         f"{mortal_server.address}/v2/models/tiny", output="logits", rows_per_request=1, in_flight=2, retries=12
@@ -83,7 +83,7 @@ def test_a_server_that_restarts_during_a_batch_loses_nothing(mortal_server: Any,
     classifier.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_the_number_of_retries_is_bounded(mortal_server: Any, images: Array) -> None:
     classifier = load_classifier(f"{mortal_server.address}/v2/models/tiny", output="logits", retries=2, timeout=2)
     mortal_server.kill()
@@ -92,25 +92,25 @@ def test_the_number_of_retries_is_bounded(mortal_server: Any, images: Array) -> 
     classifier.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_an_unknown_model_is_rejected_without_retries(server: Any) -> None:
     with pytest.raises(ClassifierError, match=r"'tny' at .* 1 attempt"):
         load_classifier(f"{server.address}/v2/models/tny", output="logits")
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_the_kind_of_output_is_required(server: Any) -> None:
     with pytest.raises(ClassifierError, match="/v2/models/tiny'"):
         load_classifier(f"{server.address}/v2/models/tiny")
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_an_unknown_output_name_lists_the_outputs(server: Any) -> None:
     with pytest.raises(ClassifierError, match=r"'logits'.*'scores'"):
         load_classifier(f"{server.address}/v2/models/tiny", output="logits", output_name="logits")
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_a_wrong_kind_of_output_is_rejected(server: Any, images: Array) -> None:
     wrong = load_classifier(f"{server.address}/v2/models/tiny", output="probabilities")
     with pytest.raises(ClassifierError, match="output='logits'"):
@@ -118,29 +118,26 @@ def test_a_wrong_kind_of_output_is_rejected(server: Any, images: Array) -> None:
     wrong.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.network
+@pytest.mark.outside
 def test_the_digest_depends_on_the_name(server: Any) -> None:
-    first, second = (load_classifier(f"{server.address}{path}", output="logits", name="mine") for path in PATHS)
-    other = load_classifier(f"{server.address}{PATHS[0]}", output="logits")
+    address = f"{server.address}/v2/models/tiny"
+    first, second = (load_classifier(f"{address}{end}", output="logits", name="mine") for end in ("", "/"))
+    other = load_classifier(address, output="logits")
     assert first.digest == second.digest != other.digest
     for classifier in (first, second, other):
         classifier.close()  # type: ignore[attr-defined]
 
 
-PATHS = ("/v2/models/tiny", "?model=tiny")
-
-
 @pytest.mark.parametrize(
-    ("url", "model", "host", "name", "version"),
+    ("url", "host", "name", "version"),
     [
-        ("http://h:8000/v2/models/m", None, "h:8000", "m", ""),
-        ("http://h:8000/v2/models/m/versions/3", None, "h:8000", "m", "3"),
-        ("https://h/base/v2/models/m/", None, "h/base", "m", ""),
-        ("http://h:8000", "m", "h:8000", "m", ""),
+        ("http://h:8000/v2/models/m", "h:8000", "m", ""),
+        ("http://h:8000/v2/models/m/versions/3", "h:8000", "m", "3"),
+        ("https://h/base/v2/models/m/", "h/base", "m", ""),
     ],
 )
-def test_addresses_are_parsed(url: str, model: str | None, host: str, name: str, version: str) -> None:
-    assert Address.parse(url, model, None, url) == Address(host, name, version, url.startswith("https"))
+def test_addresses_are_parsed(url: str, host: str, name: str, version: str) -> None:
+    assert Address.parse(url, url) == Address(host, name, version, url.startswith("https"))
 
 
 def test_an_address_without_a_model_is_rejected() -> None:
@@ -179,7 +176,7 @@ def test_the_spec_is_split_into_url_and_options(scheme: str, monkeypatch: pytest
         return RecordingClient()
 
     monkeypatch.setattr(remote_module, "InferenceClient", connect)
-    classifier = load_classifier(f"{scheme}://host:8000/base/v2/models/m?output=logits&version=3")
+    classifier = load_classifier(f"{scheme}://host:8000/base/v2/models/m/versions/3?output=logits")
     assert addresses == [Address("host:8000/base", "m", "3", scheme == "https")]
     assert classifier.output == "logits"
 
@@ -196,10 +193,3 @@ def test_a_server_that_describes_no_input_is_rejected() -> None:
     client.get_metadata = lambda: {"inputs": None, "outputs": []}
     with pytest.raises(ClassifierError, match="'m' has 0 inputs"):
         RemoteClassifier(client, LoadOptions("m", output="logits"), None, 32)
-
-
-def test_waits_double_up_to_a_limit_and_depend_on_the_seed() -> None:
-    waits = np.array(compute_waits(9, 3, 0))
-    longest = np.minimum(0.25 * 2.0 ** np.arange(9), 8)
-    assert ((waits <= longest) & (waits >= longest / 2)).all()
-    assert compute_waits(9, 3, 0) == compute_waits(9, 3, 0) != compute_waits(9, 3, 1)

@@ -10,7 +10,7 @@ import pytest
 import secondlook as sl
 from secondlook.cli.options import require_partner
 from secondlook.errors import DecisionError
-from secondlook.policies import DEFAULT_TOLERANCE
+from secondlook.policies import Schedule
 from tests.cli.conftest import calibrate, create_digits_run
 
 Here = Callable[..., Any]
@@ -42,7 +42,7 @@ def test_policy_has_the_schedule_of_the_library(here: Here, run: Path, goal: tup
     assert policy.threshold == expected.threshold
     assert policy.views == policy.schedule.views
     assert policy.certified == (goal is RISK)
-    assert policy.schedule.tolerance == DEFAULT_TOLERANCE
+    assert policy.schedule.tolerance == Schedule.DEFAULT_TOLERANCE
     assert policy.calibration is not None
     assert policy.calibration.mean_looks is not None
     assert 1 <= policy.calibration.mean_looks < 5
@@ -83,19 +83,17 @@ def test_info_tells_the_schedule(here: Here, run: Path) -> None:
     assert policy.calibration is not None
     told = here("info", "policy.json").out
     facts = here("info", "policy.json", "--json").json
-    about, *table = facts["schedule"]
-    assert table == str(policy.schedule.make_table(policy.threshold)).splitlines()
-    assert f"tolerance of {100 * DEFAULT_TOLERANCE:g} %" in about
-    assert f"fitted to {policy.schedule.images} images" in about
-    assert f"{policy.calibration.mean_looks:.2f} on average" in facts["looks"]
-    assert "at most 4 of 5" in facts["looks"]
-    assert facts["differing decisions"].startswith(f"{policy.calibration.differing} of {policy.calibration.images} ")
-    assert f"{100 * policy.calibration.differing_bound:.2g} %" in facts["differing decisions"]  # type: ignore[operator]
-    assert all(line.strip() in told for line in table)
+    assert f"tolerance of {100 * Schedule.DEFAULT_TOLERANCE:g} %" in facts["schedule"]
+    assert f"fitted to {policy.schedule.images} images" in facts["schedule"]
+    assert facts["summary"] == str(policy)
+    assert str(policy.schedule.make_table(policy.threshold)) in told
+    assert f"{policy.calibration.mean_looks:.2f} on average, at most 4:" in told
+    assert f"{policy.calibration.differing} of {policy.calibration.images} " in told
+    assert f"{100 * policy.calibration.differing_bound:.2g} %" in told  # type: ignore[operator]
     calibrate(here, *RISK, "--out", "all.json")
     facts = here("info", "all.json", "--json").json
-    assert facts["looks"] == "all 5 views of every image"
-    assert not {"schedule", "differing decisions"} & facts.keys()
+    assert facts["schedule"] == "all views of every image"
+    assert "looks: " not in facts["summary"]
 
 
 def test_settings_file_takes_the_options(here: Here, run: Path) -> None:

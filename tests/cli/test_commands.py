@@ -132,16 +132,12 @@ def test_search_chooses_from_a_pool(here: Here) -> None:
     assert here(*pool, "--quiet").code == 0
     done = here("search", "--run", "run", "--budget", "4", "--out", "views.txt", "--no-progress")
     assert done.code == 0, done.err
-    assert len(sl.ViewSet("views.txt")) == 1 + 3, "the image itself and the views that are not harmful"
-    assert Path("views.png").stat().st_size > 1000
-    assert "auroc" in done.out
-    assert done.out.splitlines()[-2:] == ["Written: views.txt", "Written: views.png"]
-    told = here("search", "--run", "run", "--budget", "1", "--out", "a.txt", "--curve", "b.svg", "--json").json
-    assert told["files"] == ["a.txt", "b.svg"]
-    failed = here("search", "--run", "run", "--budget", "1", "--out", "c.txt", "--curve", "d.gif")
-    assert failed.code == 2
-    assert "Written: c.txt" in failed.out, "what was written before the error is told"
-    assert here("search", "--run", "run", "--budget", "400").code == 2
+    assert 1 < len(sl.ViewSet("views.txt")) <= 1 + 4
+    assert done.out.splitlines()[-1] == "Written: views.txt"
+    told = here("search", "--run", "run", "--budget", "1", "--out", "a.txt", "--json").json
+    assert (told["files"], len(told["views"])) == (["a.txt"], 2)
+    assert here("search", "--run", "run", "--budget", "1", "--out", "views.csv").code == 2
+    assert here("search", "--run", "run", "--budget", "0").code == 2
 
 
 def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, secondlook: Here) -> None:

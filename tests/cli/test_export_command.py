@@ -58,7 +58,7 @@ def test_export_tells_what_it_wrote(exported: Here) -> None:
         (("--out", "decide.json"), "decide.json"),
         (("--image-shape", "16,16"), "--image-shape '16,16'"),
         (("--image-shape", "16,16,x"), "16,16,x"),
-        (("--force", "--image-shape", "17,17,3"), "17"),
+        (("--force", "--image-shape", "17,17,3"), "--image-shape 17,17,3"),
         (("--force", "--policy", "absent.json"), "absent.json"),
         (("--force", "--out", "model.onnx"), "model.onnx"),
         (("--force", "--policy", "decide.onnx"), "decide.onnx"),
@@ -134,9 +134,12 @@ def test_score_is_that_of_the_policy(exported: Here) -> None:
         ((*SCORE, "--model", "onnx:model.onnx", "--out", "s.csv"), "--model"),
         ((*SCORE, "--allow-mismatch", "--out", "s.csv"), "--allow-mismatch"),
         ((*SCORE, "--engine", "ray", "--out", "s.csv"), "--engine"),
-        (("score", "--policy", "model.onnx", "--data", "folder:new", "--out", "s.csv"), "has no policy in it"),
+        (("score", "--policy", "model.onnx", "--data", "folder:new", "--out", "s.csv"), "export a policy"),
         (("score", "--policy", "absent.onnx", "--data", "folder:new", "--out", "s.csv"), "absent.onnx"),
-        (("score", "--policy", "decide.onnx", "--data", "npz:photo.npz", "--out", "s.csv"), "40 x 60"),
+        (
+            ("score", "--policy", "decide.onnx", "--data", "npz:photo.npz", "--out", "s.csv"),
+            "export the policy with --image-shape for them",
+        ),
     ],
 )
 def test_wrong_use_of_a_file_is_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:

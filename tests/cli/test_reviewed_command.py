@@ -42,7 +42,7 @@ def test_fresh_policy_from_reviewed_images(here: Here, tmp_path: Path) -> None:
     assert "What changed:" in done.out
     assert f"{before['threshold']:.6g} before" in done.out
     facts = here("info", "fresh.json", "--json").json
-    assert "of them reviewed" in facts["accepted"]
+    assert "of them reviewed" in facts["summary"]
     assert "reference of 320 images" in facts["monitoring"]
     scored = here("score", "--policy", "fresh.json", "--data", "folder:new/", "--out", "new.parquet", "--json")
     assert scored.code == 0, scored.err

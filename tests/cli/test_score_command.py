@@ -119,6 +119,7 @@ def test_moved_model_can_be_given(secondlook: Command, place: Path, policy: Poli
     done = secondlook("score", *GIVEN, "--out", "scores.csv")
     assert done.returncode == 2
     assert "gone.onnx" in done.stderr
+    assert "--model" in done.stderr
     model = "onnx:moved.onnx?output=logits&gray=luminance"
     done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", model)
     assert done.returncode == 0, done.stderr
@@ -183,7 +184,9 @@ def test_edited_policy_has_no_guarantee(secondlook: Command, place: Path) -> Non
         assert done.returncode == 0, done.stderr
         first, *others = done.stderr.splitlines()
         assert first.startswith("warning: policy 'policy.json' was changed")
-        assert all("harmful" in line for line in others), "these views harm the network, which is another warning"
+        assert all("the views 'auto' leave out harmful ones" in line for line in others), (
+            "these views harm the network, which is another warning"
+        )
         assert "guarantee: none, since the policy was changed" in done.stdout
     told = secondlook("info", "policy.json", "--json")
     assert "policy.json" in told.stderr
@@ -227,6 +230,7 @@ def test_policy_from_elsewhere_does_not_act(secondlook: Command, place: Path, po
             assert done.returncode == 2
             assert name in done.stderr
             assert "is not loaded" in done.stderr
+            assert "--model" in done.stderr
             assert done.stderr.count("\n") == 1
             assert describe(str(place / "policy.json"))["classifier"] == name
         with pytest.raises(BlockingIOError):
@@ -253,7 +257,7 @@ def test_harmful_views_are_warned_of(secondlook: Command, place: Path, policy: P
     [
         ({"--policy": "none.json"}, "'none.json'"),
         ({"--policy": "damaged.json"}, "'damaged.json'"),
-        ({"--data": "folder:none/"}, "'none'"),
+        ({"--data": "folder:none/"}, "'none/'"),
         ({"--data": "foldr:new/"}, "Did you mean 'folder'"),
         ({"--out": "scores.xlsx"}, "'.xlsx'"),
         ({"--out": "none/scores.csv"}, "'none'"),

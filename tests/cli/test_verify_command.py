@@ -103,5 +103,6 @@ def test_the_model_may_be_elsewhere(exported: Here) -> None:
     missing = exported(*VERIFY)
     assert missing.code == 2
     assert "model.onnx" in missing.err
+    assert "--model" in missing.err
     done = exported(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")
     assert done.code == 0, done.err

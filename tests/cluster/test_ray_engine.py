@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,6 +91,16 @@ def compute(load_worker: LoadWorker, n_chunks: int = 3, engine: RayEngine | None
     return list(engine.compute_chunks(load_worker, make_images(2 * n_chunks), chunking, chunking.numbers))
 
 
+@contextmanager
+def run_until_end(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command until the end of the block, also where a test fails in it."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def is_alive(pid: int) -> bool:
     """Whether a worker lives; where it can be told, not another process or thread that got its number since."""
     try:
@@ -103,7 +114,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -306,18 +317,20 @@ print(ray.is_initialized())
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_workers_vanish_with_the_job(cluster: Any, tmp_path: Path, number: signal.Signals) -> None:
-    job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path), cluster.address], stderr=subprocess.DEVNULL)
-    wait_until(lambda: any(tmp_path.iterdir()), 60)
-    job.send_signal(number)
-    assert job.wait(20) != 0
+    command = [sys.executable, "-c", JOB, str(tmp_path), cluster.address]
+    with run_until_end(command, stderr=subprocess.DEVNULL) as job:
+        wait_until(lambda: any(tmp_path.iterdir()) or job.poll() is not None, 120)
+        job.send_signal(number)
+        assert job.wait(120) != 0
     pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert pids, "the job failed before it had workers"
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_ray_of_this_machine_is_started_and_stopped_quietly(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     done = subprocess.run(
-        [sys.executable, "-c", JOB, str(tmp_path), ""], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", JOB, str(tmp_path), ""], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.stdout == "['a', 'c', 'e'] True\n" * 2 + "False\n"
     assert done.stderr == ""

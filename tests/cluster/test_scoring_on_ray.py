@@ -22,7 +22,7 @@ from secondlook.errors import SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import ComputedChunk
 from tests.classifiers.test_pickling import write_model
-from tests.cluster.test_ray_engine import wait_until
+from tests.cluster.test_ray_engine import run_until_end, wait_until
 from tests.policy_maker import attach, score
 
 pytestmark = [
@@ -153,17 +153,17 @@ def test_killed_job_is_resumed_by_the_same_command(cluster: Any, spec: str, tmp_
         *("--part-size", "6", "--workers", "2", "--quiet"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    process = subprocess.Popen(command, env=environment)
 
     def list_parts() -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "scores").glob("part-*")}
 
-    wait_until(lambda: len(list_parts()) >= 2 or process.poll() is not None, 60)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait(20) == -signal.SIGKILL
+    with run_until_end(command, env=environment) as process:
+        wait_until(lambda: len(list_parts()) >= 2 or process.poll() is not None)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(120) == -signal.SIGKILL
     kept = list_parts()
     assert len(kept) < len(pq.read_table(tmp_path / "local.parquet")) / 6, "it was killed in the middle"
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert read_rows(tmp_path / "scores").equals(read_rows(tmp_path / "local.parquet"))
     assert {name: changed for name, changed in list_parts().items() if name in kept} == kept, "not computed again"

@@ -9,8 +9,8 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import EXPORTS, Export, Review
-from secondlook.decisions.exports import ExportFile, format_labeling_interface
+from secondlook.decisions import EXPORTS, Export, LabelStudio, Review
+from secondlook.decisions.exports import ExportFile
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from tests.policy_maker import attach, score
@@ -45,9 +45,9 @@ def test_exports_of_other_scores_are_kept(score_images: ScoreImages, image_files
 
 
 def test_many_classes_become_a_list() -> None:
-    assert 'layout="select"' in format_labeling_interface(tuple(map(str, range(21))))
-    assert "layout" not in format_labeling_interface(tuple(map(str, range(20))))
-    assert '<Choice value="a &lt; b &amp; c"/>' in format_labeling_interface(("a < b & c",))
+    assert 'layout="select"' in LabelStudio.format_interface(tuple(map(str, range(21))))
+    assert "layout" not in LabelStudio.format_interface(tuple(map(str, range(20))))
+    assert '<Choice value="a &lt; b &amp; c"/>' in LabelStudio.format_interface(("a < b & c",))
 
 
 def test_confidence_outside_the_unit_interval_is_not_a_score(

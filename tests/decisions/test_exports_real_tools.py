@@ -17,7 +17,7 @@ from tests.policy_maker import attach, score
 
 HERE = Path(__file__).resolve().parent
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.outside
 
 LABEL_STUDIO = """
 import json, sys

@@ -20,9 +20,9 @@ from secondlook.policies import Policy, certify_confidence
 DIGITS = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 PACKAGE = str(Path(sl.__file__).parent)
 VIEWS = "identity shift:1,0 shift:0,1 rotate:5 zoom:1.1"
-MAX_FUNCTIONS = 113
+MAX_FUNCTIONS = 60
 """Of secondlook that a warm decision may pass."""
-MAX_OWN_FUNCTIONS = 19
+MAX_OWN_FUNCTIONS = 15
 """Of policies and decisions among them."""
 
 

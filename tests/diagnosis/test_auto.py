@@ -15,6 +15,7 @@ from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.diagnosis import ViewChoice, candidate_views, choose_views, diagnose_views
 from secondlook.errors import DiagnosisError, SecondLookError
 from secondlook.predictions import Predictions
+from secondlook.views import ViewSet
 
 MakePool = Callable[..., Predictions]
 AUTO_POOL = candidate_views("auto", n=None).texts[1:]
@@ -144,6 +145,15 @@ def test_views_come_in_the_order_of_the_predictions(make_pool: MakePool) -> None
     assert choice.views == tuple(text for text in preds.views.texts if text not in harmful)[:5]
     assert choice.set_aside == harmful
     assert choose_views(preds).views == tuple(text for text in preds.views.texts if text not in harmful)
+
+
+def test_written_file_is_a_view_set(make_pool: MakePool, tmp_path: Path) -> None:
+    choice = choose_views(make_pool(), budget=4)
+    assert ViewSet(choice.write(tmp_path / "views.txt")).texts == choice.views
+    assert str(choice).splitlines()[0] in (tmp_path / "views.txt").read_text(encoding="utf-8")
+    for name in ("views.csv", "missing/views.txt"):
+        with pytest.raises(DiagnosisError, match=name):
+            choice.write(tmp_path / name)
 
 
 def test_image_alone_is_chosen_if_the_views_are_measurably_worse(misleading_pool: MakePool) -> None:

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from secondlook.diagnosis import CANDIDATE_KINDS, candidate_views
+from secondlook.diagnosis import candidate_views
+from secondlook.diagnosis.candidates import CANDIDATE_KINDS
 from secondlook.errors import DiagnosisError
 from secondlook.views import View, ViewSet
 

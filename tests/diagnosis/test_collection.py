@@ -3,7 +3,7 @@
 import numpy as np
 
 import secondlook as sl
-from secondlook.diagnosis import choose_tuning_images
+from secondlook.diagnosis.choice import choose_tuning_images
 
 
 def test_tuning_images_of_a_source_are_never_copies_of_others() -> None:

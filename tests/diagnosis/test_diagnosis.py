@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from secondlook.diagnosis import describe_harmful_views, diagnose_views
-from secondlook.diagnosis.diagnosis import MAX_IMAGES_FOR_WARNINGS, assess_view, find_choosable, read_pool
+from secondlook.diagnosis.diagnosis import MAX_IMAGES_FOR_WARNINGS, assess_view, read_pool
 from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
@@ -75,18 +75,6 @@ def test_unknown_view_is_rejected(make_pool: MakePool) -> None:
         diagnose_views(make_pool(30))["rotate:90"]
 
 
-def test_long_lists_of_harmful_views_are_truncated() -> None:
-    views = ["identity", *(f"vflip+rotate:{angle}" for angle in range(1, 6))]
-    probabilities = np.full((50, 6, 2), 0.5)
-    probabilities[:, 0] = [0.9, 0.1]
-    probabilities[:, 1:] = [0.1, 0.9]
-    diagnosis = diagnose_views(Predictions(probabilities=probabilities, views=views))
-    lines = diagnosis.describe_harmful(2)
-    assert len(lines) == 3
-    assert "3 more views are" in lines[-1]
-    assert "1 more view is" in diagnosis.describe_harmful(4)[-1]
-
-
 def test_weak_views_are_listed_with_the_drop(weak_pool: Predictions) -> None:
     diagnosis = diagnose_views(weak_pool)
     assert list(diagnosis.harmful) == ["vflip"]
@@ -103,13 +91,6 @@ def test_identity_is_usable_and_drops_are_in_standard_errors(weak_pool: Predicti
     drop = np.zeros(400)
     drop[:10] = 0.05
     assert assess_view(pool, 3)[2] == pytest.approx(drop.mean() / (drop.std() / 20))
-
-
-def test_weak_views_fill_the_budget_least_weak_first(weak_pool: Predictions) -> None:
-    pool = read_pool(weak_pool)
-    assert find_choosable(pool, 2).tolist() == [0, 1]
-    assert find_choosable(pool, 3).tolist() == [0, 1, 3]
-    assert find_choosable(pool, 9).tolist() == [0, 1, 2, 3]
 
 
 def test_one_sentence_names_the_harmful_views_and_the_repair(make_pool: MakePool) -> None:

@@ -18,7 +18,7 @@ from secondlook.estimators import (
 from secondlook.estimators.bootstrap import (
     BLOCK_BYTES,
     bootstrap_confidences,
-    default_resamplings,
+    default_resamples,
     plurality_order,
     view_resampling_counts,
 )
@@ -32,8 +32,8 @@ FIVE_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
     ("views", "members", "expected"),
     [(2, 1, 100), (10, 1, 100), (11, 1, 352), (12, 1, 1000), (500, 1, 1000), (1, 5, 500), (6, 2, 1352), (34, 5, 5000)],
 )
-def test_the_default_number_of_resamplings_follows_the_paper(views: int, members: int, expected: int) -> None:
-    assert default_resamplings(views, members) == expected
+def test_the_default_number_of_resamples_follows_the_paper(views: int, members: int, expected: int) -> None:
+    assert default_resamples(views, members) == expected
 
 
 def test_counts_are_seeded_and_sum_to_the_number_of_outputs() -> None:
@@ -105,7 +105,7 @@ def test_the_interval_of_equal_views_is_a_point() -> None:
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 def test_bootstrap_ranks_by_the_other_class_mass(predictions: Maker, members: int, predict_from: Any) -> None:
     preds = predictions(members=members)
-    counts = view_resampling_counts(4 * max(members, 1), default_resamplings(4, max(members, 1)), seed=2)
+    counts = view_resampling_counts(4 * max(members, 1), default_resamples(4, max(members, 1)), seed=2)
     order = plurality_order(other_class_mass(preds, predict_from, 1), counts)
     values = confidence(preds, "bootstrap", seed=2, predict_from=predict_from)
     np.testing.assert_array_equal(np.argsort(-values), order)

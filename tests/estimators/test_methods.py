@@ -49,7 +49,7 @@ def test_the_registered_methods_are_these() -> None:
         assert record.symbol
         assert record.summary
         assert "\n" not in record.summary
-    assert METHODS["bootstrap"].options == ("resamplings", "window", "seed")
+    assert METHODS["bootstrap"].options == ("resamples", "window", "seed")
     assert {name for name, record in METHODS.items() if record.is_mean_over_views} == {"mean", "blend", "learned"}
     assert {name for name, record in METHODS.items() if record.fitted} == {"learned", "max-logit-pnorm"}
 
@@ -94,7 +94,7 @@ def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> No
     for text, plain, options in (
         ("max-logit-pnorm?p=3&on=views", "max-logit-pnorm", {"p": 3, "on": "views"}),
         ("view:shift:1,0?temperature=2.5", "view:shift:1,0", {"temperature": 2.5}),
-        ("bootstrap?seed=4&resamplings=50", "bootstrap", {"seed": 4, "resamplings": 50}),
+        ("bootstrap?seed=4&resamples=50", "bootstrap", {"seed": 4, "resamples": 50}),
         ("mean?views=identity hflip", "mean", {"views": "identity hflip"}),
         ("mean?temperature=fit", "mean", {"temperature": "fit"}),
     ):
@@ -128,7 +128,7 @@ def test_a_fitted_option_replaces_the_wish_to_fit_it() -> None:
         ("nn-ensemble", {}, ConfidenceError, ["'nn-ensemble'", "members"]),
         ("mc-dropout", {}, ConfidenceError, ["'mc-dropout'", "passes="]),
         ("distance", {"embeddings": np.ones((40, 2))}, ConfidenceError, ["'distance'", "train_labels="]),
-        ("bootstrap", {"resamplings": 0}, ConfidenceError, ["resamplings", "0"]),
+        ("bootstrap", {"resamples": 0}, ConfidenceError, ["resamples", "0"]),
         ("bootstrap", {"window": 0}, ConfidenceError, ["window", "0"]),
         ("bootstrap", {"seed": -1}, ConfidenceError, ["seed", "-1"]),
         ("bootstrap", {"seed": "1"}, ConfidenceError, ["seed", "'1'"]),

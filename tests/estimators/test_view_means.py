@@ -21,7 +21,7 @@ from secondlook.estimators import (
     fit_method,
 )
 from secondlook.estimators import bootstrap as bootstrap_module
-from secondlook.estimators.bootstrap import default_resamplings, view_resampling_counts
+from secondlook.estimators.bootstrap import default_resamples, view_resampling_counts
 from secondlook.predictions import Predictions, batching
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
@@ -119,7 +119,7 @@ def test_intervals_are_percentiles_of_the_same_confidence_of_resampled_views(
         for image, chosen in zip(outputs, classes, strict=True)
     ]
     ends = confidence_interval(
-        preds, 0.8, method, seed=4, resamplings=50, predict_from=predict_from, top_k=top_k, **options
+        preds, 0.8, method, seed=4, resamples=50, predict_from=predict_from, top_k=top_k, **options
     )
     np.testing.assert_allclose(ends, np.percentile(expected, [10, 90], axis=1), rtol=1e-6)
 
@@ -154,7 +154,7 @@ def test_the_interval_of_the_mean_is_that_of_its_options(predictions: Maker) -> 
         confidence_interval(averaged, method="mean", temperature=2.0),
         rtol=1e-5,
     )
-    assert default_resamplings(6, 2) != default_resamplings(6)
+    assert default_resamples(6, 2) != default_resamples(6)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,6 @@ def test_confidences_of_different_images_are_rejected(first: Predictions, second
         Comparison.from_confidences(entries, ["auroc"])
 
 
-def test_invalid_number_of_resamplings_is_rejected(first: Predictions) -> None:
+def test_invalid_number_of_resamples_is_rejected(first: Predictions) -> None:
     with pytest.raises(MetricError, match="resamples=0"):
         Comparison.from_confidences({"own": (first.correct(), confidence(first, "msr"))}, ["auroc"], resamples=0)

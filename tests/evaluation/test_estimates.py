@@ -56,8 +56,8 @@ def test_interval_is_that_of_resampled_images(preds: Predictions) -> None:
     result = evaluate(preds, ["mean"], ["auroc"], resamples=300, seed=5)
     correct, values = preds.correct(), confidence(preds, "mean")
     rng = np.random.default_rng(5)
-    resamplings = [rng.integers(600, size=600) for _ in range(300)]
-    resampled = [metrics.auroc(correct[images], values[images]) for images in resamplings]
+    resamples = [rng.integers(600, size=600) for _ in range(300)]
+    resampled = [metrics.auroc(correct[images], values[images]) for images in resamples]
     low, high = np.quantile(resampled, [0.025, 0.975])
     assert result["mean", "auroc"].interval is not None
     assert result["mean", "auroc"].interval.low == pytest.approx(low, abs=1e-12)
@@ -89,7 +89,7 @@ def test_undefined_metric_has_a_reason(preds: Predictions) -> None:
     assert result["mean", "aurc"].value == 0.0
 
 
-def test_metric_defined_on_few_resamplings_has_no_interval() -> None:
+def test_metric_defined_on_few_resamples_has_no_interval() -> None:
     labels = np.array([1] + [0] * 29)
     preds = Predictions(probabilities=np.tile([0.9, 0.1], (30, 1, 1)), views="identity", labels=labels)
     one = evaluate(preds, {"own": np.arange(30.0)}, ["auroc"], resamples=50)["own", "auroc"]

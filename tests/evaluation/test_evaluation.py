@@ -40,7 +40,7 @@ def test_same_seed_gives_the_same_bytes(preds: Predictions) -> None:
 def test_table_fits_into_80_columns(preds: Predictions) -> None:
     text = str(evaluate(preds, resamples=200))
     assert "all images: 600 images" in text
-    assert "4 views, class predicted from the image; 95 % intervals (200 resamplings)" in text
+    assert "4 views, class predicted from the image; 95 % intervals (200 resamples)" in text
     assert "auroc ↑" in text
     assert "aurc ↓" in text
     assert "Δ vs msr" in text
@@ -129,7 +129,7 @@ def test_from_dict_rejects_more_errors_than_images(preds: Predictions) -> None:
         Evaluation.from_dict({**result.to_dict(), "rows": [row]})
 
 
-def test_invalid_resamplings_and_empty_metrics_are_rejected(preds: Predictions) -> None:
+def test_invalid_resamples_and_empty_metrics_are_rejected(preds: Predictions) -> None:
     with pytest.raises(MetricError, match=str(10**30)):
         evaluate(preds, resamples=10**30)
     with pytest.raises(MetricError, match="metrics"):

@@ -26,7 +26,7 @@ POLICIES = {"decide": "policy.json", "adaptive": "adaptive.json"}
 """Policy files by the names of the models on the server."""
 N_IMAGES = 50
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.outside
 
 
 @dataclass(frozen=True)

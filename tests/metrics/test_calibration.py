@@ -35,7 +35,7 @@ def test_a_fully_confident_error_costs_a_finite_number_of_nats() -> None:
 def test_each_image_is_in_one_bin_of_the_reliability_curve(images: Images) -> None:
     correct, confidence = images(4, n=500, decimals=3)
     confidence[:2] = 0.0, 1.0
-    curve = metrics.reliability(correct, confidence, bins=10)
+    curve = metrics.rank(correct, confidence).reliability(10)
     edges = np.linspace(0, 1, 11)
     assert curve.images.sum() == len(correct)
     for low, high, mean, accuracy in zip(edges[:-1], edges[1:], curve.confidence, curve.accuracy, strict=True):
@@ -52,4 +52,4 @@ def test_a_confidence_that_is_no_probability_is_rejected(metric: Callable[..., f
 
 def test_less_than_one_bin_is_rejected() -> None:
     with pytest.raises(MetricError, match="bins=0"):
-        metrics.reliability([True], [0.1], bins=0)
+        metrics.rank([True], [0.1]).reliability(0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secondlook.errors import MetricError
-from secondlook.metrics import confidence_histogram
+from secondlook.metrics import rank
 
 IMAGES = st.lists(st.tuples(st.booleans(), st.floats(-3, 3)), min_size=1, max_size=40)
 
@@ -14,7 +14,7 @@ IMAGES = st.lists(st.tuples(st.booleans(), st.floats(-3, 3)), min_size=1, max_si
 @given(IMAGES, st.integers(1, 12))
 def test_every_image_is_counted_in_its_bin(images: list[tuple[bool, float]], bins: int) -> None:
     correct, confidence = map(np.array, zip(*images, strict=True))
-    histogram = confidence_histogram(correct, confidence, bins=bins)
+    histogram = rank(correct, confidence).histogram(bins)
     edges = histogram.edges
     for kind, counts in ((True, histogram.correct), (False, histogram.wrong)):
         values = [value for is_correct, value in images if is_correct is kind]
@@ -25,14 +25,14 @@ def test_every_image_is_counted_in_its_bin(images: list[tuple[bool, float]], bin
 
 
 def test_probabilities_are_counted_over_the_unit_interval() -> None:
-    histogram = confidence_histogram([True, False, True], [0.2, 0.3, 0.4])
+    histogram = rank([True, False, True], [0.2, 0.3, 0.4]).histogram()
     assert (histogram.edges[0], histogram.edges[-1], len(histogram.correct)) == (0, 1, 40)
 
 
 def test_other_confidences_are_counted_over_their_range() -> None:
-    histogram = confidence_histogram([True, False, True], [-2.0, 0.5, 7.0], bins=3)
+    histogram = rank([True, False, True], [-2.0, 0.5, 7.0]).histogram(3)
     assert (histogram.edges[0], histogram.edges[-1]) == (-2, 7)
-    assert confidence_histogram([True, False], [-2.0, -2.0]).correct.sum() == 1
+    assert rank([True, False], [-2.0, -2.0]).histogram().correct.sum() == 1
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_other_confidences_are_counted_over_their_range() -> None:
 )
 def test_invalid_input_is_rejected(confidence: list[float], bins: int, offending: str) -> None:
     with pytest.raises(MetricError, match=offending):
-        confidence_histogram([True, False], confidence, bins=bins)
+        rank([True, False], confidence).histogram(bins)

@@ -6,18 +6,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.metrics import aurc, percentile_interval, rank, resample_metrics
-from secondlook.metrics.ranking import SortedImages, image_resampling_counts
+from secondlook.metrics import Interval, Ranking, aurc, rank, resample_metrics
 
 Images = Callable[..., tuple[Any, Any]]
 
 
 def test_counts_rank_like_repeated_images(images: Images) -> None:
     correct, confidence = images(0, n=60, decimals=1)
-    sorted_images = SortedImages(correct, confidence)
-    for counts in image_resampling_counts(60, 20, seed=1):
-        found = sorted_images.ranking(counts)
-        expected = rank(np.repeat(correct, counts), np.repeat(confidence, counts))
+    rankings: list[Ranking] = []
+
+    def keep(_: str, ranking: Ranking) -> list[float]:
+        rankings.append(ranking)
+        return [0.0]
+
+    resample_metrics({"mine": (correct, confidence)}, keep, 20, seed=1)
+    assert len(rankings) == 20
+    rng = np.random.default_rng(1)
+    for found in rankings:
+        drawn = rng.integers(60, size=60)
+        expected = rank(correct[drawn], confidence[drawn])
         np.testing.assert_array_equal(found.confidences, expected.confidences)
         np.testing.assert_array_equal(found.accepted, expected.accepted)
         np.testing.assert_array_equal(found.errors, expected.errors)
@@ -41,14 +48,14 @@ def test_metrics_are_those_of_the_drawn_images_and_paired_by_name(images: Images
 
 
 @pytest.mark.parametrize(("n_undefined", "is_defined"), [(0, True), (10, True), (11, False), (100, False)])
-def test_an_interval_needs_enough_defined_resamplings(n_undefined: int, is_defined: bool) -> None:
+def test_an_interval_needs_enough_defined_resamples(n_undefined: int, is_defined: bool) -> None:
     values = np.linspace(0, 1, 100)
     values[:n_undefined] = np.nan
-    interval = percentile_interval(values, 0.9)
+    interval = Interval.from_resamples(values, 0.9)
     assert (interval is not None) == is_defined
 
 
 def test_the_interval_holds_the_central_values() -> None:
-    interval = percentile_interval(np.arange(101.0), 0.9)
+    interval = Interval.from_resamples(np.arange(101.0), 0.9)
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((5.0, 95.0))

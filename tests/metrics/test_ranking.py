@@ -48,7 +48,7 @@ def test_images_are_grouped_by_equal_confidence() -> None:
     assert ranking.errors.tolist() == [0, 1, 2]
     assert ranking.tie_sizes.tolist() == [1, 1, 2]
     assert ranking.tie_errors.tolist() == [0, 1, 1]
-    assert ranking.expected_errors().tolist() == [0.0, 1.0, 1.5, 2.0]
+    assert (4 * ranking.risk_coverage(joint=True).risk).tolist() == [0.0, 1.0, 1.5, 2.0]
 
 
 def test_infinite_confidences_can_be_ranked_but_are_no_probabilities() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from secondlook import metrics
 from secondlook.errors import MetricError
-from secondlook.metrics import METRICS, parse_metric, parse_metrics
-from secondlook.metrics.registry import Metric
+from secondlook.metrics import METRICS, Metric, parse_metric, parse_metrics
 
 FORMS = {
     *("accuracy", "auroc", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"),
@@ -35,7 +34,7 @@ def test_a_metric_is_a_plain_function_of_correct_and_confidence(record: Metric) 
 
 
 def test_texts_are_parsed_into_a_metric_and_its_parameter() -> None:
-    assert [(one.metric.name, one.arguments) for one in parse_metrics(["auroc", "risk_at:0.8"])] == [
+    assert [(one.name, one.arguments) for one in parse_metrics(["auroc", "risk_at:0.8"])] == [
         ("auroc", ()),
         ("risk_at", (0.8,)),
     ]

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from secondlook import metrics
 from secondlook.errors import MetricError
-from secondlook.metrics.selective_risk import Order
+from secondlook.metrics import rank
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "paper" / "published.csv"
 Images = Callable[..., tuple[Any, Any]]
@@ -20,8 +20,8 @@ Images = Callable[..., tuple[Any, Any]]
 
 def test_areas_are_means_of_their_curves(images: Images) -> None:
     correct, confidence = images(0, n=500, decimals=1)
-    assert np.mean(metrics.risk_coverage(correct, confidence).risk) == pytest.approx(metrics.aurc(correct, confidence))
-    joint = metrics.risk_coverage(correct, confidence, joint=True)
+    assert np.mean(rank(correct, confidence).risk_coverage().risk) == pytest.approx(metrics.aurc(correct, confidence))
+    joint = rank(correct, confidence).risk_coverage(joint=True)
     error_rate = 1 - metrics.accuracy(correct, confidence)
     assert np.trapezoid([0, *joint.risk], [0, *joint.coverage]) == pytest.approx(metrics.augrc(correct, confidence))
     assert joint.risk[-1] == pytest.approx(error_rate)
@@ -37,21 +37,21 @@ def test_closed_forms_of_joint_areas_hold(images: Images) -> None:
 
 def test_the_given_curve_is_between_the_perfect_and_the_worst_curve(images: Images) -> None:
     correct, confidence = images(1, n=500, decimals=1)
+    ranking = rank(correct, confidence)
     for joint in (False, True):
         given, perfect, worst = (
-            metrics.risk_coverage(correct, confidence, order=order, joint=joint).risk for order in get_args(Order)
+            one.risk_coverage(joint=joint).risk for one in (ranking, ranking.perfect(), ranking.worst())
         )
         assert np.all(perfect <= given + 1e-12)
         assert np.all(given <= worst + 1e-12)
         assert perfect[-1] == pytest.approx(given[-1])
 
 
-@pytest.mark.parametrize("order", ["perfect", "worst"])
-def test_extreme_curves_are_those_of_an_extreme_confidence(order: Order, images: Images) -> None:
+def test_extreme_curves_are_those_of_an_extreme_confidence(images: Images) -> None:
     correct, confidence = images(2, n=500, decimals=1)
-    extreme = correct if order == "perfect" else ~correct
-    found = metrics.risk_coverage(correct, confidence, order=order).risk
-    assert found == pytest.approx(metrics.risk_coverage(correct, extreme.astype(float)).risk)
+    ranking = rank(correct, confidence)
+    for extreme, order in ((ranking.perfect(), correct), (ranking.worst(), ~correct)):
+        assert extreme.risk_coverage().risk == pytest.approx(rank(correct, order.astype(float)).risk_coverage().risk)
 
 
 def test_points_of_a_small_curve() -> None:
@@ -71,7 +71,7 @@ def test_coverage_at_is_the_last_point_of_the_curve_within_the_risk(
     images: list[tuple[bool, int]], percent: int
 ) -> None:
     correct, confidence = [c for c, _ in images], [float(s) for _, s in images]
-    curve = metrics.risk_coverage(correct, confidence)
+    curve = rank(correct, confidence).risk_coverage()
     within = curve.coverage[curve.risk <= percent / 100 + 1e-10]
     found = metrics.coverage_at(correct, confidence, percent / 100)
     assert found == pytest.approx(within[-1] if len(within) else 0.0)
@@ -89,11 +89,9 @@ def test_a_coverage_out_of_range_is_rejected(coverage: float) -> None:
         metrics.risk_at([True], [0.5], coverage)
 
 
-def test_a_risk_out_of_range_and_an_unknown_order_are_rejected() -> None:
+def test_a_risk_out_of_range_is_rejected() -> None:
     with pytest.raises(MetricError, match=r"-0\.1"):
         metrics.coverage_at([True], [0.5], -0.1)
-    with pytest.raises(MetricError, match="'best'"):
-        metrics.risk_coverage([True], [0.1], order="best")  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="needs the published numbers of the paper")

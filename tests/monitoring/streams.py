@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from secondlook.classifiers import load_classifier
 from secondlook.monitoring import Monitor
-from secondlook.policies import Calibration, Guarantee, Policy, make_reference
+from secondlook.policies import Calibration, Guarantee, Policy, Reference
 from tests.policy_maker import attach
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ def make_policy(
         top_k=top_k,
         guarantee=None if risk is None else Guarantee(risk=risk, delta=0.01),
         calibration=Calibration(images=4000, accepted=int(np.sum(confidence >= threshold)), errors=60),
-        reference=make_reference(confidence, first_look, disagreement, wrong) if has_reference else None,
+        reference=Reference.make(confidence, first_look, disagreement, wrong) if has_reference else None,
     )
     classifier = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="synthetic")
     return attach(rule, classifier=classifier, views=("identity", "hflip"), class_names=CLASSES, made="2026-01-01")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import AccuracyEstimate, AccuracyEstimator, Monitor
-from secondlook.monitoring.estimates import compute_expected_accuracy, compute_threshold_weights
-from secondlook.policies import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel, make_reference
+from secondlook.monitoring import AccuracyEstimate, Monitor
+from secondlook.monitoring.estimates import AccuracyEstimator, compute_expected_accuracy, compute_threshold_weights
+from secondlook.policies import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel
 from tests.monitoring import streams
 
 THRESHOLD = 0.7
@@ -29,7 +29,7 @@ def draw_images(n_images: int, seed: int, *, skill: float = 3.0) -> tuple[Float6
 def make_policy(shifts: ShiftModel | None = None, *, labeled: bool = True) -> Policy:
     """Return what an estimator needs of a policy that was calibrated on 4,000 images."""
     confidence, correct = draw_images(4000, 0)
-    reference = make_reference(confidence, confidence, None, ~correct if labeled else None)
+    reference = Reference.make(confidence, confidence, None, ~correct if labeled else None)
     calibration = SimpleNamespace(images=4000, accepted=int(np.sum(confidence >= THRESHOLD)))
     return cast(Policy, SimpleNamespace(reference=reference, shifts=shifts, calibration=calibration))
 

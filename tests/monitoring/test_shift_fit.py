@@ -8,11 +8,7 @@ import pytest
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import shifts
 from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, find_error, learn_shift_model
-from secondlook.policies import (
-    Reference,
-    ShiftModel,
-    make_reference,
-)
+from secondlook.policies import Reference, ShiftModel
 
 N_CLASSES = 5
 
@@ -46,7 +42,7 @@ CLEAN = draw_scores(4000, 0)
 
 
 def make_calibration() -> Reference:
-    return make_reference(CLEAN.confidence, CLEAN.confidence, None, ~CLEAN.correct)
+    return Reference.make(CLEAN.confidence, CLEAN.confidence, None, ~CLEAN.correct)
 
 
 def estimate_accuracy(model: ShiftModel, scores: LabeledScores) -> float:
@@ -122,7 +118,7 @@ def test_model_is_small_and_survives_json() -> None:
 
 
 def test_unlabeled_calibration_images_are_rejected() -> None:
-    reference = make_reference(CLEAN.confidence, CLEAN.confidence, None, None)
+    reference = Reference.make(CLEAN.confidence, CLEAN.confidence, None, None)
     with pytest.raises(MonitoringError, match="labeled"):
         learn_shift_model(reference, N_CLASSES, CLEAN, make_kinds(100))
 

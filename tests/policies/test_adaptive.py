@@ -10,11 +10,11 @@ from scipy.stats import binom
 from secondlook.errors import DecisionError
 from secondlook.estimators import running_confidence, tuning_positions
 from secondlook.policies import (
+    Frontier,
     Policy,
     Schedule,
     certify,
     certify_confidence,
-    compute_frontier,
     fit_schedule,
     read_policy,
     threshold_for,
@@ -100,7 +100,7 @@ def test_labels_of_certified_images_do_not_change_the_schedule(preds: Prediction
     others = np.delete(np.arange(preds.n_images), tuning_positions(preds.n_images))
     labels[others] = (labels[others] + 1) % 5
     changed = Predictions(logits=preds.logits, views=VIEWS, labels=labels)
-    frontier = compute_frontier(changed, risk=RISK, delta=DELTA)
+    frontier = Frontier.compute(changed, risk=RISK, delta=DELTA)
     assert frontier.schedule == rule.schedule
     assert not frontier.policy.certified
 
@@ -251,7 +251,7 @@ def test_guarantee_and_bound_are_broken_at_most_as_often_as_stated() -> None:
 
 
 def test_frontier_goes_from_one_look_to_all(preds: Predictions, rule: Policy) -> None:
-    frontier = compute_frontier(preds, risk=RISK, delta=DELTA)
+    frontier = Frontier.compute(preds, risk=RISK, delta=DELTA)
     assert frontier.policy.threshold == rule.threshold
     assert frontier.schedule == rule.schedule
     assert frontier.points[0].looks == 1.0
@@ -266,7 +266,7 @@ def test_frontier_goes_from_one_look_to_all(preds: Predictions, rule: Policy) ->
 
 
 def test_frontier_without_a_guarantee_has_the_looks_of_the_tuning_images(preds: Predictions) -> None:
-    frontier = compute_frontier(preds, risk=1e-5)
+    frontier = Frontier.compute(preds, risk=1e-5)
     assert {point.coverage for point in frontier.points} == {0.0}
     assert [point.looks for point in frontier.points] == [point.looks for point in frontier.schedule.frontier]
 

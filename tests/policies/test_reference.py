@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from secondlook import Predictions, certify
 from secondlook.estimators import compute_look_statistics
-from secondlook.policies import BinCounts, Reference, make_reference, threshold_for
+from secondlook.policies import BinCounts, Reference, threshold_for
 
 
 @given(values=st.lists(st.floats(-5, 5), min_size=10, max_size=300))
@@ -125,7 +125,7 @@ def test_too_few_images_have_no_reference() -> None:
 )
 def test_inconsistent_reference_is_rejected(change: dict[str, object]) -> None:
     values = np.linspace(0, 1, 50)
-    reference = make_reference(values, values, None, values <= 0.3)
+    reference = Reference.make(values, values, None, values <= 0.3)
     content = reference.model_dump()
     if change.get("errors") == "one more than images":
         change = {"errors": tuple(count + 1 for count in reference.confidence.counts)}

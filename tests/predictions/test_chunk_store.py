@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from secondlook.errors import DecisionError
 from secondlook.file_systems import open_location
-from secondlook.predictions import BrokenChunkError, ChunkStore, LocalStorage, Storage, encode_chunk
+from secondlook.predictions import BrokenChunkError, ChunkStore, LocalStorage, Storage
 
 
 def encode(number: int, value: object, job: str = "job") -> bytes:
-    return encode_chunk(job, number, pa.table({"value": [value]}), {"name": "test"})
+    return ChunkStore.encode(job, number, pa.table({"value": [value]}), {"name": "test"})
 
 
 @pytest.fixture(params=["local", "s3"])

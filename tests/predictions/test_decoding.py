@@ -15,7 +15,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.predictions import DecodedChunk, collect, decode_chunk
-from secondlook.sources import ArraySource, Source, Subset, object_sources, open_source
+from secondlook.sources import ArraySource, Source, object_sources, open_source
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 12, 10, 3), dtype=np.uint8)
 SCATTERED = np.array([7, 3, 19, 0, 4])
@@ -56,13 +56,13 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "array of floats": lambda folder: open_source((IMAGES / 255).astype(np.float32)),
     "array in another order": lambda folder: open_source(np.asfortranarray(IMAGES)),
     "tensor": lambda folder: open_source(torch.from_numpy(IMAGES).permute(0, 3, 1, 2)),
-    "subset of an array": lambda folder: Subset(open_source(IMAGES), SCATTERED, "few", "fail"),
+    "subset of an array": lambda folder: open_source(IMAGES).select(SCATTERED),
     "first images of an array": lambda folder: open_source(IMAGES, limit=7),
     "archive": lambda folder: open_source(write_archive(folder)),
-    "subset of an archive": lambda folder: Subset(open_source(write_archive(folder)), SCATTERED, "few", "fail"),
+    "subset of an archive": lambda folder: open_source(write_archive(folder)).select(SCATTERED),
     "first images of an archive": lambda folder: open_source(write_archive(folder), limit=7),
     "files": lambda folder: open_source(write_files(folder)),
-    "subset of files": lambda folder: Subset(open_source(write_files(folder)), SCATTERED, "few", "fail"),
+    "subset of files": lambda folder: open_source(write_files(folder)).select(SCATTERED),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "as they are": {},
@@ -124,7 +124,7 @@ class Inverted(ArraySource):
         return 255 - super().read(index)
 
 
-@pytest.mark.parametrize("select", [lambda source: source, lambda source: Subset(source, np.arange(20), "all", "fail")])
+@pytest.mark.parametrize("select", [lambda source: source, lambda source: source.select(np.arange(20))])
 def test_images_of_a_users_source_come_from_its_read(select: Any) -> None:
     source = select(Inverted(IMAGES))
     np.testing.assert_array_equal(decode(source).images, 255 - IMAGES)
@@ -227,7 +227,7 @@ def test_tensor_stays_on_its_device(dtype: torch.dtype) -> None:
     assert chunk.indices.tolist() == list(range(4, 9))
     is_shared = chunk.images.data_ptr() == tensor[4].data_ptr()
     assert is_shared == (dtype != torch.float16), "only the conversion of float16 takes a copy"
-    few = decode(Subset(source, SCATTERED, "few", "fail"), make_accelerated()).images
+    few = decode(source.select(SCATTERED), make_accelerated()).images
     assert isinstance(few, torch.Tensor)
     np.testing.assert_array_equal(few.numpy(), np.stack([source.read(index) for index in SCATTERED]))
 

@@ -14,7 +14,8 @@ from hypothesis.extra.numpy import arrays
 
 from secondlook.arrays import Array, Output, default_ids, softmax
 from secondlook.errors import PredictionsError
-from secondlook.predictions import PredictFrom, Predictions, concatenate, top_classes
+from secondlook.predictions import PredictFrom, Predictions, top_classes
+from secondlook.predictions.store import Table
 from secondlook.sources import open_source
 from secondlook.views import ViewSet
 
@@ -136,7 +137,7 @@ def test_selections_can_be_selected_from() -> None:
 
 
 def test_only_selected_outputs_are_read_and_only_once() -> None:
-    class CountingTable:
+    class CountingTable(Table):
         kind: Output = "logits"
         shape = (4, 3, 2)
         rows_per_read = 1
@@ -230,7 +231,7 @@ def test_concatenated_predictions_have_the_images_of_both(kind: str) -> None:
         Predictions(**some, views=VIEWS, class_names=names, skipped=[(f"bad {len(some[kind])}", "truncated")])
         for some in parts
     )
-    joined = concatenate(first, second.select(images=[2, 1, 0]))
+    joined = first.concatenate(second.select(images=[2, 1, 0]))
     assert joined.shape == (7, 3, 5)
     assert joined.has_logits == (kind == "logits")
     assert not joined.has_labels
@@ -244,12 +245,12 @@ def test_concatenated_predictions_have_the_images_of_both(kind: str) -> None:
 
 def test_concatenated_predictions_take_labels_and_ids() -> None:
     both = [Predictions(logits=random_logits(n, seed=n), views=VIEWS) for n in (2, 3)]
-    joined = concatenate(*both, labels=[0, 1, 2, 3, 4], ids=iter("abcde"))
+    joined = both[0].concatenate(both[1], labels=[0, 1, 2, 3, 4], ids=iter("abcde"))
     assert joined.labels.tolist() == [0, 1, 2, 3, 4]
     assert joined.ids == tuple("abcde")
     for wrong in ({"labels": [0, 1]}, {"ids": "abc"}):
         with pytest.raises(PredictionsError, match=next(iter(wrong))):
-            concatenate(*both, **wrong)
+            both[0].concatenate(both[1], **wrong)
 
 
 def test_concatenated_ensembles_are_concatenated_member_by_member() -> None:
@@ -258,7 +259,7 @@ def test_concatenated_ensembles_are_concatenated_member_by_member() -> None:
         return Predictions(members=members, views=VIEWS)
 
     first, second = make_ensemble(4), make_ensemble(3)
-    joined = concatenate(first, second, ids="abcdefg", labels=[0] * 7)
+    joined = first.concatenate(second, ids="abcdefg", labels=[0] * 7)
     assert (joined.n_members, joined.ids, joined.has_labels) == (2, tuple("abcdefg"), True)
     np.testing.assert_array_equal(joined.probabilities, np.concatenate([first.probabilities, second.probabilities]))
 
@@ -273,7 +274,7 @@ def test_predictions_that_differ_in_views_classes_members_or_output_cannot_be_co
     }
     for difference, other in others.items():
         with pytest.raises(PredictionsError, match=difference):
-            concatenate(preds, other)
+            preds.concatenate(other)
 
 
 def test_arrow_table_has_one_row_per_image() -> None:

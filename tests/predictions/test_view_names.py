@@ -11,7 +11,7 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.diagnosis import diagnose_views, search_views
+from secondlook.diagnosis import choose_views, diagnose_views
 from secondlook.errors import DecisionError, PredictionsError, SecondLookError, ViewError
 from secondlook.views import View
 from tests.policy_maker import attach
@@ -80,13 +80,13 @@ def test_evaluation_rule_and_table_do_not_depend_on_names(named: sl.Predictions,
     assert "probabilities:crop 1" in named.to_arrow(probabilities=True).column_names
 
 
-def test_diagnosis_and_search_name_the_views(named: sl.Predictions, parsed: sl.Predictions) -> None:
+def test_diagnosis_and_choice_name_the_views(named: sl.Predictions, parsed: sl.Predictions) -> None:
     diagnosis, reference = diagnose_views(named), diagnose_views(parsed)
     assert diagnosis["crop 1"].agreement == reference["hflip"].agreement
     assert len(diagnosis.usable) == len(reference.usable)
     assert set(diagnosis.usable.texts) <= set(named.views.texts)
-    found, expected = (search_views(preds, budget=2).found for preds in (named, parsed))
-    assert [named.views.index(view) for view in found] == [parsed.views.index(view) for view in expected]
+    chosen, expected = (choose_views(preds, budget=2).views for preds in (named, parsed))
+    assert [named.views.index(view) for view in chosen] == [parsed.views.index(view) for view in expected]
 
 
 def test_report_has_the_names(named: sl.Predictions, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_invalid_views_are_rejected(views: Any, value: str) -> None:
 
 
 def test_number_of_names_must_match() -> None:
-    with pytest.raises(PredictionsError, match="5 views, but views= has 2"):
+    with pytest.raises(PredictionsError, match=r"5 views, but there are 2; .*views="):
         make(["orig", "crop 1"])
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.decisions import ClassProbability, Decision, LookPrediction
+from secondlook.decisions import Decision
+from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.policies import Policy
 from secondlook.serving.access import Access, SessionStore
 from secondlook.serving.database import Database, decisions

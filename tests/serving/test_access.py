@@ -45,7 +45,7 @@ class Site:
         self.changes: list[Principal] = []
         self.app = FastAPI()
         self.app.include_router(access.make_access_router(cast(Any, self)))
-        self.app.include_router(make_pages_router(cast(Any, self)))
+        self.app.include_router(make_pages_router())
         self.app.add_exception_handler(SecondLookError, answer_error)
         self.app.add_middleware(RequestLog, metrics=ServiceMetrics())
         for permission in PERMISSIONS:

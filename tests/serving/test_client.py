@@ -19,7 +19,7 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.errors import ServingError, SourceError
-from secondlook.serving import Client, client
+from secondlook.serving import Client
 from secondlook.serving.client import encode_image, parse_wait
 from secondlook.serving.responses import RequestError, ServedDecision
 from secondlook.serving.service import Service
@@ -284,7 +284,7 @@ def test_an_error_of_something_else_is_told_by_its_status(body: bytes) -> None:
 
 
 def test_a_response_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 1000)
+    monkeypatch.setattr("secondlook.classifiers.http_client.MAX_RESPONSE_BYTES", 1000)
     with serve(respond(http(b" " * 2**22))) as server, pytest.raises(ServingError, match="MB"):
         Client(f"http://{server.host}").status()
 

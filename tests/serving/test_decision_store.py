@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import secondlook as sl
-from secondlook.decisions import ClassProbability, Decision, LookPrediction
+from secondlook.decisions import Decision
+from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.errors import ServingError
 from secondlook.serving import database as database_module
 from secondlook.serving.database import (

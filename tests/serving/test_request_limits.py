@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
+from secondlook.serving import request_limits
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.request_limits import MAX_FULL_BODIES, RequestLimits, find_body_limit, read_content_length
 from tests.serving.asgi import call
 
 LIMIT = 1000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_drain() -> Iterator[None]:
+    """A time that tests can wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_limits, "DRAIN_SECONDS", 0.01)
+        yield
 
 
 def make_app(**options: Any) -> FastAPI:

@@ -68,4 +68,4 @@ def test_minutes_begin_with_their_first_second(database: Database, store: Decisi
     activity = Activity(database)
     activity.update(now + 59.9)
     minutes = dict(activity.list_minutes(now + 59.9))
-    assert (minutes[5940].images, minutes[6000].images) == (1, 2)
+    assert (minutes[5940]["images"], minutes[6000]["images"]) == (1, 2)

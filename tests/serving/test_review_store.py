@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from secondlook.decisions import ClassProbability, Decision, LookPrediction
+from secondlook.decisions import Decision
+from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.serving.database import Database, decisions, deployments, images, reviews
 from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
 from secondlook.serving.responses import RequestError

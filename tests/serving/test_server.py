@@ -9,21 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from email import message_from_string
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from secondlook.errors import ServingError
 from secondlook.serving import request_limits, server
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_limits import GuardedProtocol
 from secondlook.serving.server import (
     bind_sockets,
     check_certificate,
@@ -43,11 +38,9 @@ HEADERS = b"POST /v1/decide HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 @pytest.fixture(scope="module")
 def quick_limits() -> Iterator[None]:
-    """Time limits that tests can wait for."""
+    """A time limit that tests can wait for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_limits, "HEADER_SECONDS", 1.0)
         patch.setattr(request_limits, "DRAIN_SECONDS", 0.5)
-        patch.setattr(request_limits, "WRITE_SECONDS", 0.5)
         yield
 
 
@@ -105,18 +98,6 @@ def send_forever(connection: socket.socket, piece: bytes, seconds: float = 15) -
     except ConnectionError:
         return
     raise AssertionError("the server did not close the connection")
-
-
-@contextmanager
-def run_app(app: ASGIApp, options: ServiceOptions) -> Iterator[str]:
-    """Serve an application with the limits of the service; yields the URL."""
-    protocol = partial(GuardedProtocol, options=options, max_connections=10)
-    made = uvicorn.Server(uvicorn.Config(app, http=protocol, lifespan="off", log_config=None))  # type: ignore[arg-type]
-    with bind_sockets(replace(options, port=0)) as sockets:
-        thread = start_thread(lambda: made.run(sockets))
-        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-        made.should_exit = True
-        thread.join()
 
 
 def start_thread(work: Callable[[], None]) -> threading.Thread:
@@ -194,18 +175,14 @@ class TestBodies:
             connection.sendall(HEADERS + b"Content-Length: 1073741824\r\nExpect: 100-continue\r\n\r\n")
             assert read_reply(connection).code == "body_too_large"
 
-    def test_trailers_without_end_are_refused(self, tmp_path: Path, quick_limits: None) -> None:
+    def test_trailers_without_end_are_refused(self, url: str) -> None:
         """They are no part of the body, and take memory until they are complete."""
-
-        async def read(_scope: Scope, receive: Receive, _send: Send) -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        with run_app(read, ServiceOptions(tmp_path, max_body_bytes=10_000)) as url, connect(url) as connection:
+        with connect(url) as connection:
             connection.sendall(HEADERS + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nTrailer: ")
             sender = start_thread(lambda: send_forever(connection, b"x" * 2**12))
-            assert read_error(connection).code == "body_too_large"
+            assert b" 400 " in connection.recv(65536)
             sender.join(20)
+        assert not sender.is_alive()
 
     def test_a_body_that_trickles_is_refused(self, url: str) -> None:
         with connect(url) as connection:
@@ -214,15 +191,6 @@ class TestBodies:
             start = time.monotonic()
             reply = read_reply(connection)
         assert (reply.status, reply.code) == (408, "slow_body")
-        assert time.monotonic() - start < 10
-
-    def test_a_body_that_nobody_waits_for_does_not_hold_the_connection(self, url: str) -> None:
-        """The response to an unknown address comes before the body."""
-        with connect(url) as connection:
-            connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n")
-            start_thread(lambda: trickle(connection, b"x"))
-            start = time.monotonic()
-            assert read_reply(connection).status == 404
         assert time.monotonic() - start < 10
 
     def test_a_short_rest_of_a_body_does_not_cost_the_connection(self, url: str) -> None:
@@ -236,8 +204,7 @@ class TestBodies:
     def test_broken_chunks_are_refused(self, url: str, body: bytes) -> None:
         with connect(url) as connection:
             connection.sendall(HEADERS + b"Transfer-Encoding: chunked\r\n\r\n" + body)
-            reply = read_reply(connection)
-        assert (reply.status, reply.code) == (400, "http")
+            assert read_reply(connection).status == 400
 
     def test_a_client_that_leaves_within_its_body_is_forgotten(self, url: str) -> None:
         with connect(url) as connection:
@@ -251,59 +218,14 @@ class TestBodies:
 
 
 class TestHeaders:
-    @pytest.mark.parametrize("start", [b"POST /v1/dec", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: a", b"G"])
-    def test_half_a_request_is_not_waited_for(self, url: str, start: bytes) -> None:
-        with connect(url) as connection:
-            connection.sendall(start)
-            reply = read_reply(connection)
-        assert (reply.status, reply.code) == (408, "slow_headers")
-
-    @pytest.mark.parametrize("piece", [b"X-More: a\r\n", b"a"])
-    def test_headers_that_trickle_are_not_waited_for(self, url: str, piece: bytes) -> None:
-        with connect(url) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\n")
-            start_thread(lambda: trickle(connection, piece))
-            start = time.monotonic()
-            assert read_reply(connection).code == "slow_headers"
-        assert time.monotonic() - start < 10
-
-    @pytest.mark.parametrize("piece", [b"", b"\r\n"])
-    def test_a_silent_connection_is_closed(self, url: str, piece: bytes) -> None:
-        with connect(url) as connection:
-            start_thread(lambda: trickle(connection, piece))
-            assert connection.recv(100) == b""
-
-    @pytest.mark.parametrize("piece", [b"", b"\r\n"])
-    def test_a_connection_that_was_used_is_not_held_by_blank_lines(self, url: str, piece: bytes) -> None:
-        with connect(url) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert b" 200 " in connection.recv(65536)
-            if not piece:
-                return  # idle connections are kept for longer than a test can wait
-            start_thread(lambda: trickle(connection, piece))
-            assert connection.recv(100) == b""
-
     @pytest.mark.parametrize("piece", [b"X-Flood: a\r\n", b"X" * 1000, b"X-Flood: " + b"a" * 5000 + b"\r\n"])
     def test_a_flood_of_headers_is_refused(self, url: str, piece: bytes) -> None:
         with connect(url) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n")
             sender = start_thread(lambda: send_forever(connection, piece))
-            reply = read_error(connection)
+            assert b" 400 " in connection.recv(65536)
             sender.join(20)
-        assert (reply.status, reply.code) == (431, "headers_too_large")
         assert not sender.is_alive()
-
-    def test_many_headers_are_refused(self, url: str) -> None:
-        with connect(url) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: a\r\n" * 100 + b"\r\n")
-            reply = read_reply(connection)
-        assert reply.code == "headers_too_large"
-        assert "default-src 'none'" in reply.headers["content-security-policy"]
-
-    def test_a_long_address_is_refused(self, url: str) -> None:
-        with connect(url) as connection:
-            connection.sendall(b"GET /" + b"a" * 400_000)
-            assert read_reply(connection).code == "headers_too_large"
 
     @pytest.mark.parametrize(
         "sent", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET  HTTP/9.9\r\n\r\n", b"\x00" * 100]
@@ -311,8 +233,7 @@ class TestHeaders:
     def test_what_is_not_http_is_refused(self, url: str, sent: bytes) -> None:
         with connect(url) as connection:
             connection.sendall(sent)
-            reply = read_reply(connection)
-        assert (reply.status, reply.code) == (400, "http")
+            assert read_reply(connection).status == 400
 
     def test_a_rebound_name_is_refused(self, url: str, digits: Digits) -> None:
         reply = send_image(url, digits.files[0], Host="evil.example")
@@ -334,36 +255,13 @@ class TestHeaders:
 
 class TestConnections:
     def test_their_number_is_bounded(self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(request_limits, "HEADER_SECONDS", 60.0)
         monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
         with serve(digits.policy, tmp_path / "service") as (url, _):
             with connect(url) as one, connect(url) as two, connect(url) as three:
                 for connection in (one, two, three):
                     connection.sendall(HEADERS)
-                reply = wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 503)
-                assert reply.code == "connections"
-                assert int(reply.headers["retry-after"]) > 0
-                assert reply.headers["x-content-type-options"] == "nosniff"
+                wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 503)
             wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 200)
-
-    def test_a_response_that_nobody_reads_does_not_hold_the_connection(
-        self, tmp_path: Path, quick_limits: None
-    ) -> None:
-        ended = threading.Event()
-
-        async def send_much(_scope: Scope, _receive: Receive, send: Send) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            for _ in range(1000):
-                await send({"type": "http.response.body", "body": b"x" * 2**20, "more_body": True})
-            ended.set()
-
-        with run_app(send_much, ServiceOptions(tmp_path)) as url, connect(url) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert ended.wait(15)  # what is sent after the connection was lost goes nowhere
-
-    def test_a_flood_of_requests_behind_one_another_is_cut_off(self, url: str) -> None:
-        with connect(url) as connection:
-            send_forever(connection, b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 100)
 
     def test_half_of_the_open_files_are_for_other_things(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resource = pytest.importorskip("resource")
@@ -451,7 +349,7 @@ class TestCertificates:
                 connection.sendall(HEADERS + b"Content-Length: 100000000\r\n\r\n" + b"x" * 100_000)
                 assert read_error(connection).code == "body_too_large"
             with connect(url) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
-                head = b"GET /docs HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/html\r\nConnection: close\r\n\r\n"
+                head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/html\r\nConnection: close\r\n\r\n"
                 connection.sendall(head)
                 assert "Secure" in str(read_reply(connection).headers["set-cookie"])
             made.should_exit = True

@@ -186,9 +186,9 @@ def test_data_that_a_browser_opens_start_no_session(server: Server) -> None:
     for path in ("/v1/status", "/v1/policy", "/metrics"):
         assert send(url + path, **opened).status == 200
     assert read_rows(service.options.data_dir, "SELECT * FROM sessions") == []
-    for path in ("/", "/review", "/docs"):
+    for path in ("/", "/review"):
         assert "set-cookie" in send(url + path, **opened).headers
-    assert len(read_rows(service.options.data_dir, "SELECT * FROM sessions")) == 3
+    assert len(read_rows(service.options.data_dir, "SELECT * FROM sessions")) == 2
 
 
 def test_dashboard_is_a_page_without_inline_scripts(server: Server) -> None:

@@ -386,10 +386,10 @@ def test_minutes_are_forgotten_after_an_hour(sqlite: Database, policy: Policy, t
     service.add(make_stream(50, audit=None), at=now)
     activity = service.watcher._activity
     activity.update(now)
-    assert sum(counts.images for _, counts in activity.list_minutes(now)) == 49
+    assert sum(counts["images"] for _, counts in activity.list_minutes(now)) == 49
     activity.update(now + 3700)
-    assert sum(counts.images for _, counts in activity.list_minutes(now + 3700)) == 0
-    assert activity.by_deployment[1].images == 49
+    assert sum(counts["images"] for _, counts in activity.list_minutes(now + 3700)) == 0
+    assert activity.by_deployment[1]["images"] == 49
     assert not activity._by_minute
 
 

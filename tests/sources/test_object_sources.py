@@ -12,7 +12,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import Source, object_sources, open_labeled, open_source
-from secondlook.sources.image_files import FileSource
+from secondlook.sources.encoded_sources import FileSource
 from secondlook.views import apply_views
 from tests.sources.conftest import png_bytes, random_images, write_png
 
@@ -148,7 +148,7 @@ def test_single_path_is_a_source_of_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert open_source("absent.jpg", on_error="skip").ids == ("absent.jpg",)
     with pytest.raises(SourceError, match=re.escape(f"perhaps 'folder:{tmp_path}'")):
         open_source(tmp_path)
-    with pytest.raises(SourceError, match="max_pixels=47; pass max_pixels=48 "):
+    with pytest.raises(SourceError, match="above the limit of 47; pass max_pixels=48 "):
         read_all(open_source(path, max_pixels=47))
 
 
@@ -352,7 +352,7 @@ def make_loader(**options: Any) -> Any:
 INVALID: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "mixed kinds": (lambda: [IMAGES[0], Image.fromarray(IMAGES[1])], ["image 1", "PIL image", "array"]),
     "mixed dtypes": (lambda: [IMAGES[0], IMAGES[1] / np.float32(255)], ["image 1", "float32", "uint8"]),
-    "normalized": (lambda: Pictures(lambda index: TENSOR[index] / 100 - 1), ["image 0", "normalized"]),
+    "normalized": (lambda: Pictures(lambda index: TENSOR[index] / 100 - 1), ["image 0", "normalized", "mean=", "std="]),
     "failing item": (lambda: Pictures(fail_at), ["item 4", "the disk is gone"]),
     "three parts": (lambda: Pictures(lambda index: (TENSOR[index], 1, 2)), ["item 0", "3 parts"]),
     "unknown keys": (lambda: Pictures(lambda index: {"img": TENSOR[index]}), ["item 0", "img", "'pixel_values'"]),
@@ -362,7 +362,7 @@ INVALID: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "batches in a list": (lambda: [IMAGES, IMAGES], ["image 0", "[6, 8, 6, 3]", "labels="]),
     "pixels as lists": (lambda: IMAGES.tolist(), ["item 0", "8 parts"]),
     "list of numbers": (lambda: [1, 2], ["image 0", "int"]),
-    "normalized batch": (lambda: TENSOR / 100 - 1, ["normalized"]),
+    "normalized batch": (lambda: TENSOR / 100 - 1, ["normalized", "mean=", "std="]),
     "channels last": (lambda: torch.from_numpy(IMAGES), ["[6, 8, 6, 3]", "permute(0, 3, 1, 2)"]),
     "empty": (list, ["empty"]),
     "dict": (lambda: {"test": [1], "train": [2]}, ["test, train"]),

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, Source, Subset, open_source
+from secondlook.sources import ArraySource, Source, open_source
+from secondlook.sources.source import Subset
 
 IMAGES = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
 IDS = [f"photo-{number}" for number in range(20)]

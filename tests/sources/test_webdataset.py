@@ -215,7 +215,7 @@ def test_digest_covers_bytes_of_small_files_and_otherwise_times(
     first = open_source(f"webdataset:{path}").digest
     path.write_bytes(tar(("a.txt", b"more"), ("a.png", pngs[0])))
     assert open_source(f"webdataset:{path}").digest == first
-    monkeypatch.setattr("secondlook.sources.located_images.MAX_HASHED_BYTES", 100)
+    monkeypatch.setattr("secondlook.sources.encoded_sources.MAX_HASHED_BYTES", 100)
     large = open_source(f"webdataset:{path}").digest
     assert open_source(f"webdataset:{path}").digest == large != first
     path.write_bytes(tar(("a.png", pngs[0]), ("a.txt", b"more")))

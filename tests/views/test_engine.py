@@ -1,7 +1,11 @@
 """The engine against the reference: equal for copies, within one gray level for all other operations."""
 
 import itertools
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -243,3 +247,16 @@ def test_every_integer_shift_of_small_images(size: tuple[int, int]) -> None:
         padded = np.pad(images[:, :, ::-1] if flip else images, [(0, 0), (9, 9), (9, 9), (0, 0)])
         expected = padded[:, 9 - dy : 9 - dy + height, 9 - dx : 9 - dx + width]
         np.testing.assert_array_equal(apply_view(images, f"{flip}shift:{dx},{dy}"), expected)
+
+
+def test_an_older_opencv_is_rejected(tmp_path: Path) -> None:
+    """A later `pip install 'opencv-python<5'` silently replaces the module, whose warps differ by several levels."""
+    (tmp_path / "cv2.py").write_text("__version__ = '4.12.0'\n")
+    code = "import numpy as np, secondlook as sl; sl.apply_views(np.zeros((1, 4, 4, 3), np.uint8), 'identity hflip')"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    message = ended.stderr.splitlines()[-1]
+    assert "ViewError" in message
+    for fact in ("OpenCV 4.12.0", "OpenCV 5", "pip install 'opencv-python-headless>=5'"):
+        assert fact in message

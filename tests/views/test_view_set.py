@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from secondlook.errors import ViewError
-from secondlook.views import View, ViewSet, ViewWarning, as_view_set, as_view_set_with_identity
+from secondlook.views import View, ViewSet, ViewWarning, as_view_set
 
 
 def test_sets_are_read_from_text_lists_and_files(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_view_set_is_an_immutable_value() -> None:
     assert pickle.loads(pickle.dumps(views)) == views == copy.deepcopy(views)
     assert hash(views) == hash(ViewSet(list(views)))
     with pytest.raises(AttributeError, match="'views'"):
-        views.views = ()
+        views.views = ()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("preset", ["cifar10", "cifar100", "imagenet", "stl10", "stl10-elu", "natural", "digits"])
@@ -98,8 +98,8 @@ def test_invalid_set_is_rejected_with_a_short_message(views: object, value: str)
 
 def test_as_view_set_returns_sets_as_they_are() -> None:
     views = ViewSet("identity hflip")
-    assert as_view_set(views) is as_view_set_with_identity(views) is views
-    assert as_view_set("cifar10").preset is as_view_set_with_identity("cifar10").preset is not None
+    assert as_view_set(views) is ViewSet.with_identity(views) is views
+    assert as_view_set("cifar10").preset is ViewSet.with_identity("cifar10").preset is not None
 
 
 @pytest.mark.parametrize(
@@ -112,18 +112,18 @@ def test_as_view_set_returns_sets_as_they_are() -> None:
     ],
 )
 def test_lists_may_omit_the_identity_without_a_warning(views: Iterable[View | str]) -> None:
-    assert as_view_set_with_identity(views).texts == ("identity", "hflip", "shift:1,0")
+    assert ViewSet.with_identity(views).texts == ("identity", "hflip", "shift:1,0")
 
 
 def test_errors_in_lists_without_the_identity_count_the_given_views() -> None:
-    assert as_view_set_with_identity([]).texts == ("identity",)
+    assert ViewSet.with_identity([]).texts == ("identity",)
     with pytest.raises(ViewError, match=re.escape("view 2 of 2: ")):
-        as_view_set_with_identity(["hflip", "nope"])
+        ViewSet.with_identity(["hflip", "nope"])
 
 
 @pytest.mark.parametrize("views", [1, None, 2.5])
 def test_values_that_are_no_views_are_rejected(views: Any) -> None:
-    for function in (ViewSet, as_view_set, as_view_set_with_identity):
+    for function in (ViewSet, as_view_set, ViewSet.with_identity):
         with pytest.raises(ViewError, match=re.escape(repr(views))):
             function(views)
 

@@ -31,14 +31,6 @@ SOFTMAX_ROW_SUM_TOLERANCE = 1e-4
 ROUNDING_ERROR = 1e-6
 """Negative probabilities down to minus this value are rounding errors, and are set to 0."""
 
-IRREGULAR_FILES = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISSOCK, "a socket"),
-)
-
 CHECK_SIZE = Repair(
     "check the size and layout of the images ({resize}, {crop}, {layout})", resize=ANY, crop=ANY, layout=ANY
 )
@@ -47,15 +39,6 @@ Fetch = Callable[[], Float32Array]
 """Waits for outputs and returns them. float32 [n, classes]"""
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
-
-
-def check_device(device: object) -> None:
-    """Raise for a text that is not a device."""
-    if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
-        hint = ". Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
-        raise ClassifierError(
-            f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}", argument="device", value=device
-        )
 
 
 class Classifier(ABC):
@@ -144,13 +127,22 @@ class Classifier(ABC):
         values = self(images)
         return softmax(values).astype(np.float32) if self.output == "logits" else values
 
+    @staticmethod
+    def check_device(device: object) -> None:
+        """Raise for a text that is not a device."""
+        if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
+            hint = ". Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
+            raise ClassifierError(
+                f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}", argument="device", value=device
+            )
+
     def on_device(self, device: str) -> "Classifier":
         """Return the classifier on a device: 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'.
 
         'auto' leaves a classifier where it was put explicitly, and otherwise uses the GPUs where it can.
         """
         if device not in ("auto", "cpu"):
-            check_device(device)
+            self.check_device(device)
             raise ClassifierError(
                 f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can",
                 argument="device",
@@ -300,9 +292,16 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
             f"classifier {name!r} returned {type(values).__name__} with dtype {array.dtype}; "
             "expected a numeric array [images, classes]."
         )
-    fault = _describe_shape_fault(array, n_images, n_classes)
-    if fault is not None:
-        raise ClassifierError(f"classifier {name!r} returned {fault}.")
+    if array.ndim != 2 or len(array) != n_images or array.shape[1] < 2:
+        raise ClassifierError(
+            f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images; expected a row "
+            "per image and a column per class, not labels or feature maps: for a binary classifier return [1 - p, p]."
+        )
+    if n_classes is not None and array.shape[1] != n_classes:
+        raise ClassifierError(
+            f"classifier {name!r} returned {array.shape[1]} classes, but it has {n_classes}; the number of classes "
+            "must be the same for every batch."
+        )
     if array.dtype != np.float32:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
@@ -325,27 +324,6 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
     return array
 
 
-def _describe_shape_fault(array: Array, n_images: int, n_classes: int | None) -> str | None:
-    """Return how an array fails to be [n_images, n_classes]; None where it does not."""
-    if array.ndim != 2:
-        return (
-            f"an array of shape {list(array.shape)} for {n_images} images; "
-            "expected one value per class, [images, classes], not labels or feature maps"
-        )
-    if len(array) != n_images:
-        return f"{len(array)} rows for {n_images} images; expected one row per image, in the order of the images"
-    if array.shape[1] < 2:
-        return (
-            f"{array.shape[1]} column(s) per image; expected one column per class: "
-            "for a binary classifier return [1 - p, p]"
-        )
-    if n_classes is not None and array.shape[1] != n_classes:
-        return (
-            f"{array.shape[1]} classes, but it has {n_classes}; the number of classes must be the same for every batch"
-        )
-    return None
-
-
 def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
     """Return probabilities, with rounding errors below 0 set to 0. float32 [N, C] -> float32 [N, C]"""
     lowest, declared = float(values.min()), f"classifier {name!r} was declared to output probabilities"
@@ -357,18 +335,13 @@ def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
     sums = values.sum(axis=1, dtype=np.float64)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > ROW_SUM_TOLERANCE:
-        if values.max() <= 1 and len(values) > 1:
-            raise ClassifierError(
-                f"{declared}, and returned values in [0, 1], but row {worst} of the batch sums to {sums[worst]:.6g}",
-                repair=Repair(
-                    "the sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly "
-                    "one class, export the model without the sigmoid and pass {output}, or else normalize each row",
-                    output="logits",
-                ),
-            )
         raise ClassifierError(
             f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1",
-            repair=Repair("pass {output} if these are logits, or normalize each row", output="logits"),
+            repair=Repair(
+                "pass {output} if these are logits, or normalize each row; sigmoid outputs of a multi-label model are "
+                "no class probabilities: if each image has exactly one class, export the model without the sigmoid",
+                output="logits",
+            ),
         )
     return np.maximum(values, 0, out=values if values.flags.writeable else None) if lowest < 0 else values
 
@@ -396,7 +369,7 @@ def check_regular_file(file: Path, what: str) -> None:
             f"{what} does not exist or cannot be read ({shorten_reason(error)}); check the path."
         ) from error
     if not stat.S_ISREG(mode):
-        kind = next((name for check, name in IRREGULAR_FILES if check(mode)), "something else")
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, a socket or a device"
         raise ClassifierError(f"{what} is {kind}, not a regular file; pass the path of the model file itself.")
 
 

@@ -100,9 +100,12 @@ class PlacedImages:
 class DeviceWorkers:
     """One model per GPU; each makes and classifies the views of its share of the images, all at the same time."""
 
-    def __init__(self, models: Sequence[DeviceModel]) -> None:
+    def __init__(self, models: Sequence[DeviceModel], dtype: str | None = None) -> None:
         self.models = tuple(models)
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"secondlook-{model.device}") for model in models[1:]]
+        self.dtype = dtype
+        """What the user chose to compute with, see `DTYPES`."""
+        used = self.models if len(self.models) > 1 else ()  # a single one needs no thread, and can be pickled
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"secondlook-{model.device}") for model in used]
         self._batch_sizes: dict[tuple[int, ...], int] = {}
 
     @property
@@ -113,7 +116,7 @@ class DeviceWorkers:
     @property
     def first(self) -> "DeviceWorkers":
         """The first worker alone."""
-        return DeviceWorkers(self.models[:1])
+        return DeviceWorkers(self.models[:1], self.dtype)
 
     def upload(self, images: "Array | Tensor") -> PlacedImages:
         """Start to copy images to the devices. uint8|float32 [N, H, W, C] on the host or on a device"""
@@ -126,23 +129,22 @@ class DeviceWorkers:
 
     def start(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
         """Start to classify views of images; the outputs are float32 [V * n, classes], one view after another."""
+        with use_exact_arithmetic(self.dtype):
+            return self._start_all(images, views, preprocessing)
+
+    def _start_all(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
         if len(self.models) == 1:
             return self._start(self.models[0], images.shards[0], views, preprocessing)
-        # The first device is served here, so that no thread is needed for a single one.
-        others = [
-            thread.submit(self._start, model, shard, views, preprocessing) if len(shard) else None
-            for thread, model, shard in zip(self._threads, self.models[1:], images.shards[1:], strict=True)
+        used = [number for number, shard in enumerate(images.shards) if len(shard)]
+        started = [
+            self._threads[number].submit(self._start, self.models[number], images.shards[number], views, preprocessing)
+            for number in used
         ]
-        first: Fetch | None = None
-        try:
-            if len(images.shards[0]):
-                first = self._start(self.models[0], images.shards[0], views, preprocessing)
-        finally:
-            wait([other for other in others if other is not None])  # none is left behind if the first one fails
-        fetches = [first, *(None if other is None else other.result() for other in others)]
+        wait(started)  # none is left behind if one fails
+        fetches = [one.result() for one in started]
 
         def fetch() -> Float32Array:
-            found = [(places, one()) for places, one in zip(images.places, fetches, strict=True) if one is not None]
+            found = [(images.places[number], one()) for number, one in zip(used, fetches, strict=True)]
             outputs = np.empty((len(views), len(images), found[0][1].shape[1]), dtype=np.float32)
             for places, values in found:
                 outputs[:, places] = values.reshape(len(views), len(places), -1)
@@ -153,7 +155,8 @@ class DeviceWorkers:
     def find_batch_size(self, image: Array, preprocessing: Preprocessing) -> int:
         """Return how many images [H, W, C] fill all devices, and fit in their memory."""
         if image.shape not in self._batch_sizes:
-            sizes = [self._find_batch_size(model, image, preprocessing) for model in self.models]
+            with use_exact_arithmetic(self.dtype):
+                sizes = [self._find_batch_size(model, image, preprocessing) for model in self.models]
             self._batch_sizes[image.shape] = min(sizes) * len(sizes)
         return self._batch_sizes[image.shape]
 
@@ -275,16 +278,6 @@ class Placement:
                 f"is unknown; expected one of {', '.join(DTYPES)}", argument="dtype", value=self.dtype
             )
 
-    @property
-    def is_device_chosen(self) -> bool:
-        """Whether the user chose a device."""
-        return self.device not in (None, "auto")
-
-    @property
-    def changes_weights(self) -> bool:
-        """Whether the weights get another dtype or memory format."""
-        return self.dtype is not None or bool(self.channels_last)
-
     def move(self, module: torch.nn.Module, device: str | None) -> torch.nn.Module:
         """Move a module to a device (None: where it is), to the dtype and to the memory format."""
         dtype = None if self.dtype is None else getattr(torch, self.dtype.replace("tf32", "float32"))
@@ -330,12 +323,11 @@ class PlacedModule:
     ) -> None:
         gpus = list_gpus(device) if device is not None and device.startswith("cuda") else [device]
         runs = [ModuleRun(make_module(gpu), placement, name) for gpu in gpus]
-        self.module = runs[0].module
-        self.run = runs[0]
+        self.run, self.module = runs[0], runs[0].module
         self.workers: DeviceWorkers | None = None
         if is_on_gpu(self.module):
-            models = [each.to_device_model(takes_pixels=takes_pixels, batch_size=batch_size) for each in runs]
-            self.workers = DeviceWorkers(models)
+            models = [each.to_device_model(takes_pixels, batch_size) for each in runs]
+            self.workers = DeviceWorkers(models, placement.dtype)
 
 
 def is_on_gpu(module: torch.nn.Module) -> bool:
@@ -348,13 +340,14 @@ class ModuleRun:
     """A call of a module in eval mode, compiled or as CUDA graphs if that was asked for."""
 
     def __init__(self, module: torch.nn.Module, placement: Placement, name: str) -> None:
-        self.module = module
+        self.module, self._name = module, name
         self.channels_last = placement.uses_channels_last(module)
-        self._name = name
-        self._forward: Callable[[Tensor], Any] = torch.compile(module) if placement.compile else module
-        self._call: Callable[[Tensor], Tensor] = self._run
-        if placement.cuda_graphs and is_on_gpu(module):
-            self._call = GraphedCall(self._run)
+        forward: Callable[[Tensor], Any] = torch.compile(module) if placement.compile else module
+
+        def call(inputs: Tensor) -> Tensor:
+            return extract_tensor(forward(inputs), name)
+
+        self._call = GraphedCall(call) if placement.cuda_graphs and is_on_gpu(module) else call
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the output of the module. [n, C, H, W] -> [n, classes]"""
@@ -366,10 +359,7 @@ class ModuleRun:
         with _eval_mode(self.module):
             return extract_tensor(self.module(inputs), self._name)
 
-    def _run(self, inputs: Tensor) -> Tensor:
-        return extract_tensor(self._forward(inputs), self._name)
-
-    def to_device_model(self, *, takes_pixels: bool, batch_size: int | None) -> DeviceModel:
+    def to_device_model(self, takes_pixels: bool, batch_size: int | None) -> DeviceModel:
         """Return the module as one that gets its views on its device."""
         weight = find_weight(self.module)
         assert weight is not None, "a module on a GPU has weights"

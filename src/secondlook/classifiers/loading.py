@@ -1,10 +1,12 @@
 """Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
 
+import base64
 import dataclasses
-import importlib
 import inspect
 import math
+import pkgutil
 import platform
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,12 +15,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from urllib.parse import unquote
 
 from secondlook.arrays import OUTPUTS, Output
 from secondlook.classifiers.classifier import Classifier, Ensemble
-from secondlook.classifiers.http_client import split_credentials
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
-from secondlook.errors import ANY, ClassifierError, Repair
+from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import Spec, parse_spec
 
@@ -32,6 +34,8 @@ SCHEMES_BY_SUFFIX = {
 }
 """The scheme to suggest for a file name without a scheme."""
 
+URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]*)", re.IGNORECASE)
+HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:[0-9]*)?")
 COMMON_OPTIONS = {
     "output": str,
     "default_output": str | None,
@@ -239,6 +243,25 @@ def load_classifier(
     return spec
 
 
+def split_credentials(text: str) -> tuple[str, str | None]:
+    """Return a spec without the user name and password of its URL, and the authorization that they stand for."""
+    found = URL.match(text)
+    if found is None:
+        return text, None
+    credentials, at, host = found["authority"].rpartition("@")
+    if not HOST_AND_PORT.fullmatch(host):
+        # The text is not repeated: what looks like a port may be the start of a password that contains a slash.
+        raise ClassifierError(
+            "the URL of a remote model has an invalid host or port (not shown, since it may contain a password); "
+            "expected http://HOST:PORT/..., with '/', '?', '#' and '@' percent-encoded in a user name or password."
+        )
+    if not at:
+        return text, None
+    user, _, password = credentials.partition(":")
+    token = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode("ascii")
+    return f"{text[: found.start('authority')]}{host}{text[found.end() :]}", f"Basic {token}"
+
+
 def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
     # First of all, so that no message, name or digest below can contain them.
     text, authorization = split_credentials(text)
@@ -384,23 +407,17 @@ def _has_type(value: object, kind: object) -> bool:
 
 def import_object(location: str, spec: str) -> Any:
     """Import `package.module:name`; modules in the current folder are found too."""
-    module_name, _, attribute = location.partition(":")
-    if not attribute:
+    if not location.partition(":")[2]:
         raise ClassifierError(f"{spec!r} does not name an object in a module; expected package.module:name.")
-    folder = str(Path.cwd())
     # A command-line tool does not have the current folder on its path, although models are often defined there.
-    is_missing = folder not in sys.path
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
-        if is_missing:
-            sys.path.insert(0, folder)
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
+        return pkgutil.resolve_name(location)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
         raise ClassifierError(
-            f"{spec!r} needs the module {error.name!r}, which was not found; install it, or run in its folder."
+            f"{spec!r} cannot be imported: {shorten_reason(error)}; check the name, install the module or run in its "
+            "folder."
         ) from error
     finally:
-        if is_missing:
-            sys.path.remove(folder)
-    if not hasattr(module, attribute):
-        raise ClassifierError(f"module {module_name!r} of {spec!r} has no attribute {attribute!r}; check the name.")
-    return getattr(module, attribute)
+        sys.path.remove(folder)

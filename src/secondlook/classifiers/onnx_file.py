@@ -66,6 +66,11 @@ class OnnxFile:
     timeout: float = DEFAULT_TIMEOUT
     """Seconds that loading may take."""
 
+    @staticmethod
+    def has_suffix(path: object) -> bool:
+        """Whether something is the path of an ONNX file, by its name."""
+        return isinstance(path, str | Path) and Path(path).suffix.lower() == ".onnx"
+
     def read_metadata(self) -> dict[str, str]:
         """Return the metadata: texts by key, of several with the same key the last one."""
         with self._reject_damage():
@@ -165,6 +170,8 @@ class OnnxFile:
         try:
             # By default, ONNX Runtime prints an error, and uses the CPU.
             session = self._create([cuda, CPU_PROVIDER], options, enable_fallback=0)
+            if CUDA_PROVIDER not in session.get_providers():
+                raise OSError(f"it did not find the CUDA libraries that its {CUDA_PROVIDER} needs")
         except ClassifierError:
             raise
         except Exception as error:
@@ -172,17 +179,11 @@ class OnnxFile:
                 f"cannot be used by ONNX Runtime: {shorten_reason(error)}",
                 argument="device",
                 value=device,
-                repair=Repair("pass another device, or {device}", device="cpu"),
-            ) from error
-        if CUDA_PROVIDER not in session.get_providers():
-            raise ClassifierError(
-                f"cannot be used: ONNX Runtime did not find the CUDA libraries that its {CUDA_PROVIDER} needs",
-                argument="device",
-                value=device,
                 repair=Repair(
-                    "install CUDA and cuDNN in the versions that it was built for, or pass {device}", device="cpu"
+                    "install CUDA and cuDNN in the versions that it was built for, or pass another device or {device}",
+                    device="cpu",
                 ),
-            )
+            ) from error
         return session
 
     def _make_options(self) -> Any:
@@ -220,6 +221,28 @@ class OnnxFile:
                 f"loading {str(self.path)!r} was stopped after {self.timeout:g} seconds",
                 repair=Repair("if the model is only large, pass a larger {timeout}", timeout=ANY),
             ) from error
+        finally:
+            TIME_LIMITS.end(limit)
+
+    @staticmethod
+    def run_limited(call: Callable[..., Any], *arguments: Any, what: str, timeout: float, n_images: int) -> Any:
+        """Return `call(*arguments, run_options)` of a session; stop it after `timeout` seconds, which is an error."""
+        import onnxruntime
+
+        run_options = onnxruntime.RunOptions()
+        limit = TIME_LIMITS.start(timeout, partial(setattr, run_options, "terminate", True))
+        try:
+            return call(*arguments, run_options)
+        except Exception as error:
+            if run_options.terminate:
+                raise ClassifierError(
+                    f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images",
+                    repair=Repair(
+                        "if the model is not in an endless loop, pass a larger {timeout} or use a smaller batch",
+                        timeout=ANY,
+                    ),
+                ) from error
+            raise
         finally:
             TIME_LIMITS.end(limit)
 
@@ -302,28 +325,6 @@ def sees_gpus() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def run_limited(call: Callable[..., Any], *arguments: Any, what: str, timeout: float, n_images: int) -> Any:
-    """Return `call(*arguments, run_options)` of a session; after `timeout` seconds it is stopped, which is an error."""
-    import onnxruntime
-
-    run_options = onnxruntime.RunOptions()
-    limit = TIME_LIMITS.start(timeout, partial(setattr, run_options, "terminate", True))
-    try:
-        return call(*arguments, run_options)
-    except Exception as error:
-        if run_options.terminate:
-            raise ClassifierError(
-                f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images",
-                repair=Repair(
-                    "if the model is not in an endless loop, pass a larger {timeout} or use a smaller batch",
-                    timeout=ANY,
-                ),
-            ) from error
-        raise
-    finally:
-        TIME_LIMITS.end(limit)
 
 
 class TimeLimits:

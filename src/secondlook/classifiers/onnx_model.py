@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array, Output
-from secondlook.classifiers.classifier import Classifier, check_device, digest_with_options, find_model_file
+from secondlook.classifiers.classifier import Classifier, digest_with_options, find_model_file
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import (
     ModelInput,
@@ -25,7 +25,6 @@ from secondlook.classifiers.onnx_file import (
     DEFAULT_TIMEOUT,
     OnnxFile,
     list_session_gpus,
-    run_limited,
     sees_gpus,
 )
 from secondlook.classifiers.preprocessing import InputType
@@ -92,7 +91,9 @@ class SessionRun:
 
     def _run(self, inputs: "Array | Tensor", *call: Any) -> Any:
         try:
-            return run_limited(*call, what=f"classifier {self.name!r}", timeout=self.timeout, n_images=len(inputs))
+            return OnnxFile.run_limited(
+                *call, what=f"classifier {self.name!r}", timeout=self.timeout, n_images=len(inputs)
+            )
         except ClassifierError:
             raise
         except Exception as error:
@@ -207,7 +208,7 @@ class OnnxClassifier(Classifier):
 
     def on_device(self, device: str) -> "OnnxClassifier":
         """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs that torch sees) or 'cuda:N'."""
-        check_device(device)
+        self.check_device(device)
         if device in ("auto", self._device):
             return self
         moved = copy.copy(self)
@@ -229,7 +230,7 @@ class OnnxClassifier(Classifier):
 
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        return run_in_batches(self.preprocessing.normalize(images), self.model_input.batch_size, self._placed.run)
+        return run_in_batches(self.preprocessing.normalize(images), self.model_input.shape[0], self._placed.run)
 
     @property
     def _placed(self) -> PlacedSession:
@@ -285,8 +286,6 @@ def open_onnx(
     ----------
     location
         Path of the file.
-    options
-        Options common to all model schemes.
     output_name
         The output to use if there are several.
     providers

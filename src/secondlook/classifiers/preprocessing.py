@@ -137,20 +137,16 @@ class Preprocessing:
     def _check_mean(self) -> None:
         """Raise if the mean is above the largest pixel, as that of pixels from 0 to 255 is if they are scaled to 1."""
         largest = 255 * self.scale
-        if max(self.mean) <= largest * (1 + 1e-6):
-            return
-        mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
-        repair = Repair("if it is that of pixels from 0 to 255, pass {mean}", mean=mean)
-        if max(self.std) > largest:
-            repair = Repair(f"{repair.text}, {{std}}", mean=mean, std=std)
-        elif self.std == (1.0,):
-            repair = Repair(f"{repair.text} and {{std}} in the same units", mean=mean, std=ANY)
-        raise ClassifierError(
-            f"is above {largest:g}, the largest value that pixels have here",
-            argument="mean",
-            value=_round_numbers(self.mean),
-            repair=repair,
-        )
+        if max(self.mean) > largest * (1 + 1e-6):
+            mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
+            is_std_too = self.std == (1.0,) or max(self.std) > largest
+            text = "if it is that of pixels from 0 to 255, pass {mean}" + " and {std} in the same units" * is_std_too
+            raise ClassifierError(
+                f"is above {largest:g}, the largest value that pixels have here",
+                argument="mean",
+                value=_round_numbers(self.mean),
+                repair=Repair(text, mean=mean, std=std if max(self.std) > largest else ANY),
+            )
 
     @cached_property
     def fitted_size(self) -> Size | None:

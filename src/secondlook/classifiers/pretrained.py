@@ -55,14 +55,10 @@ def open_timm(
     ----------
     location
         Name of the model, optionally with the tag of its weights (`resnet50.a1_in1k`), or `hf-hub:ORG/NAME`.
-    options
-        Options common to all model schemes.
     weights
         'DEFAULT' for the pretrained weights, or a safetensors file or state dict.
     n_classes
         Number of classes of the weights in the file, if it differs from the pretrained weights.
-    placement
-        How the module is run, as for a torch model.
     """
     placed = make_placement(**placement)
     timm = _import_package("timm", "timm.data", options.spec)
@@ -136,14 +132,10 @@ def open_torchvision(
     ----------
     location
         Name of the model, such as `resnet50`.
-    options
-        Options common to all model schemes.
     weights
         'DEFAULT' or the name of other pretrained weights (`IMAGENET1K_V1`), or a safetensors file or state dict.
     n_classes
         Number of classes of the weights in the file, if it differs from the pretrained weights.
-    placement
-        How the module is run, as for a torch model.
     """
     placed = make_placement(**placement)
     models = _import_package("torchvision", "torchvision.models", options.spec).models
@@ -188,20 +180,15 @@ def _check_weights_file(name: str, file: str, published: list[str], spec: str) -
 
 def _parse_transforms(transforms: Any, spec: str) -> Preprocessing:
     """Return the preprocessing equal to the transforms of pretrained torchvision weights."""
-    for attribute in ("resize_size", "crop_size", "mean", "std", "interpolation"):
-        if not hasattr(transforms, attribute):
-            raise ClassifierError(
-                f"the transforms of {spec!r} ({type(transforms).__name__}) have no {attribute}; "
-                "expected those of an image classifier."
-            )
-    return Preprocessing(
-        resize=_parse_side_or_size(transforms.resize_size),
-        crop=_parse_side_or_size(transforms.crop_size),
-        interpolation=transforms.interpolation.value,
-        channels=3,
-        mean=tuple(transforms.mean),
-        std=tuple(transforms.std),
-    )
+    with reject_failures(f"{spec!r} does not have the transforms of an image classifier", "use another model."):
+        return Preprocessing(
+            resize=_parse_side_or_size(transforms.resize_size),
+            crop=_parse_side_or_size(transforms.crop_size),
+            interpolation=transforms.interpolation.value,
+            channels=3,
+            mean=tuple(transforms.mean),
+            std=tuple(transforms.std),
+        )
 
 
 def _parse_side_or_size(value: Any) -> int | Size:
@@ -248,15 +235,11 @@ def open_transformers(
     ----------
     location
         Name on the Hub, or path of a folder.
-    options
-        Options common to all model schemes.
     revision
         Branch, tag or commit on the Hub.
     trust_remote_code
         Run the Python code that the model comes with; by default such a model is rejected. Pickled weights are loaded
         as data in either case.
-    placement
-        How the module is run, as for a torch model.
     """
     _check_folder(Path(location), options.spec)
     with reject_failures(
@@ -315,13 +298,20 @@ def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
         raise ClassifierError(
             f"the image processor of {spec!r} pads images (do_pad), which is not supported; export the model to ONNX."
         )
+    resample = settings.get("resample")
+    interpolation: Any = "bilinear" if resample is None else INTERPOLATIONS.get(int(resample))
+    if interpolation is None:
+        raise ClassifierError(
+            f"the image processor of {spec!r} has an unknown interpolation, resample={resample!r}; "
+            f"expected one of {', '.join(map(str, INTERPOLATIONS))}."
+        )
     resize, crop = _parse_resize_and_crop(settings, spec)
     mean, std = _parse_mean_and_std(settings)
     return Preprocessing(
         resize=resize,
         crop=crop,
         crop_rounding="down",
-        interpolation=_parse_interpolation(settings.get("resample"), spec),
+        interpolation=interpolation,
         channels=3,
         scale=float(settings.get("rescale_factor") or 1 / 255) if settings.get("do_rescale") else 1.0,
         mean=mean,
@@ -362,16 +352,6 @@ def _parse_mean_and_std(settings: Mapping[str, Any]) -> tuple[tuple[float, ...],
     mean = mean + (1.0 if settings.get("rescale_offset") else 0.0)
     std = std * np.array(settings["image_std"]) if settings.get("include_top") else std
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _parse_interpolation(resample: Any, spec: str) -> Any:
-    name = INTERPOLATIONS.get(int(resample)) if resample is not None else "bilinear"
-    if name is None:
-        raise ClassifierError(
-            f"the image processor of {spec!r} has an unknown interpolation, resample={resample!r}; "
-            f"expected one of {', '.join(map(str, INTERPOLATIONS))}."
-        )
-    return name
 
 
 def _check_processor(processor: Any, preprocessing: Preprocessing, spec: str) -> None:

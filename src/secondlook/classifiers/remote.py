@@ -1,27 +1,21 @@
 """Remote models over the Open Inference Protocol (KServe V2: Triton, KServe, MLServer)."""
 
-import itertools
 import json
+import os
+import random
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 
 from secondlook.arrays import Array
 from secondlook.classifiers.classifier import Classifier, digest_values
-from secondlook.classifiers.http_client import (
-    AUTHORIZATION,
-    HttpClient,
-    HttpResponse,
-    merge_headers,
-    read_header_from_env,
-)
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.model_input import (
     ModelInput,
@@ -33,13 +27,15 @@ from secondlook.classifiers.model_input import (
 from secondlook.classifiers.preprocessing import InputType
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+    from secondlook.classifiers.http_client import HttpClient
+
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
+"""Seconds before the first retry, and before any; waits double, and are shortened by up to half at random."""
 QUERY_RETRIES = 2
 """Metadata queries are retried this often, so that a wrong address is reported soon."""
-
-MAX_METADATA_BYTES = 2**20
-MAX_RESPONSE_BYTES = 32 * 2**20
-"""Enough for 32 images x 21,843 classes as JSON."""
 
 MAX_JSON_VALUES = 2**20
 """Enough for 32 images x 21,843 classes; a value takes up to 25 times the memory of its text."""
@@ -66,7 +62,14 @@ OUTPUT_TYPES = {
 }
 """NumPy types of the numbers that a server may send; NumPy has no bfloat16, which is the upper half of a float32."""
 
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 MODEL_PATH = re.compile(r"(?P<base>.*?)/?v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?/?")
+CHECK_SERVER = Repair(
+    "check the address, the model's name and that the server is up, or raise {timeout} or {retries}",
+    timeout=ANY,
+    retries=ANY,
+)
 Result = TypeVar("Result")
 
 
@@ -80,31 +83,27 @@ class Address:
     encrypted: bool
 
     @classmethod
-    def parse(cls, url: str, model: str | None, version: str | None, spec: str) -> "Address":
-        """Parse a URL that contains the path of the model, or a server's URL with the model's name given beside it."""
+    def parse(cls, url: str, spec: str) -> "Address":
+        """Parse the URL of a model."""
         parts = urlsplit(url)
         found = MODEL_PATH.fullmatch(parts.path)
         try:
-            is_address = bool(parts.hostname) and parts.port != 0
+            is_host = bool(parts.hostname) and parts.port != 0
         except ValueError:  # a port above 65535
-            is_address = False
-        if (found is None and model is None) or not is_address:
+            is_host = False
+        if found is None or not is_host:
             raise ClassifierError(
-                f"{spec!r} does not name a model, expected {parts.scheme}://HOST:PORT/v2/models/NAME",
-                repair=Repair("complete the address, or pass {model}", model=ANY),
+                f"{spec!r} does not name a model; expected {parts.scheme}://HOST:PORT/v2/models/NAME, complete the "
+                "address."
             )
-        base, named, versioned = (
-            (found["base"], found["model"], found["version"]) if found else (parts.path, None, None)
-        )
         return cls(
-            host=parts.netloc + base.rstrip("/"),
-            model=model or named or "",
-            version=version or versioned or "",
-            encrypted=parts.scheme == "https",
+            parts.netloc + found["base"].rstrip("/"), found["model"], found["version"] or "", parts.scheme == "https"
         )
 
-    def connect(self, timeout: float, headers: Mapping[str, str] | None = None) -> HttpClient:
+    def connect(self, timeout: float, headers: Mapping[str, str] | None = None) -> "HttpClient":
         """Return a client for the server."""
+        from secondlook.classifiers.http_client import HttpClient  # which loads urllib3
+
         parts = urlsplit(f"//{self.host}")
         port = parts.port or (443 if self.encrypted else 80)
         return HttpClient(parts.hostname or "", port, encrypted=self.encrypted, timeout=timeout, headers=headers)
@@ -124,114 +123,79 @@ class Address:
         return f"{self.model!r} at {'https' if self.encrypted else 'http'}://{self.host}"
 
 
-def compute_waits(retries: int, seed: int, request: int) -> list[float]:
-    """Return the seconds before each retry: doubling, and shortened by up to half at random to spread the load."""
-    longest = np.minimum(FIRST_WAIT * 2.0 ** np.arange(retries), LONGEST_WAIT)
-    factors = np.random.default_rng((seed, request)).uniform(0.5, 1, retries)
-    return [float(wait) for wait in longest * factors]
-
-
-class _StatusError(Exception):
-    """A response with an HTTP status other than 200."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"[{status}] {reason}")
-        self.status = status
-
-
 class InferenceClient:
     """A client for one model that sends several requests at once; whatever goes wrong is a `ClassifierError`."""
 
-    def __init__(
-        self,
-        address: Address,
-        http: HttpClient,
-        *,
-        retries: int,
-        seed: int,
-        in_flight: int,
-        binary: bool | None,
-    ) -> None:
+    def __init__(self, address: Address, http: "HttpClient", *, retries: int, in_flight: int) -> None:
         self.address = address
         self._http = http
-        self._retries, self._seed = retries, seed
-        self._binary = binary
+        self._retries = retries
+        self._is_binary: bool | None = None
         self._threads = ThreadPoolExecutor(max_workers=in_flight, thread_name_prefix="inference-client")
-        self._numbers = itertools.count(1)
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the server's description of the model: its inputs, outputs and versions."""
         return self._query(self.address.model_path, _parse_model)
 
-    def _query(self, path: str, parse: Callable[[HttpResponse], Result]) -> Result:
-        waits = compute_waits(self._retries, self._seed, 0)[:QUERY_RETRIES]
-        return self._send(
-            lambda: self._http.send("GET", path, max_bytes=MAX_METADATA_BYTES),
-            parse,
-            waits,
-            TRANSIENT_STATUSES,
-            threading.Event(),
-        )
+    def _query(self, path: str, parse: "Callable[[BaseHTTPResponse], Result]") -> Result:
+        retries = min(self._retries, QUERY_RETRIES)
+        return self._send(parse, retries, TRANSIENT_STATUSES, threading.Event(), method="GET", path=path)
 
     def infer(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array]:
         """Return the outputs in the order of the requests. Arrays [n, ...] -> arrays [n, n_classes]"""
-        if self._binary is None:  # every server supports JSON
-            self._binary = self._query(self.address.server_path, _parse_binary_support)
-        is_binary, stop, path = self._binary, threading.Event(), f"{self.address.model_path}/infer"
+        if self._is_binary is None:  # every server supports JSON
+            self._is_binary = self._query(self.address.server_path, _parse_binary_support)
+        is_binary, stop, path = self._is_binary, threading.Event(), f"{self.address.model_path}/infer"
 
-        def send(inputs: Array, number: int) -> Array:
+        def send(inputs: Array) -> Array:
             headers, body = _format_request(inputs, input_name, output_name, is_binary)
             return self._send(
-                lambda: self._http.send("POST", path, headers=headers, body=body, max_bytes=MAX_RESPONSE_BYTES),
                 lambda response: _parse_output(response, output_name, len(inputs)),
-                compute_waits(self._retries, self._seed, number),
+                self._retries,
                 TRANSIENT_STATUSES + STARTUP_STATUSES,
                 stop,
+                method="POST",
+                path=path,
+                headers=headers,
+                body=body,
             )
 
-        numbers = [next(self._numbers) for _ in requests]
         try:
-            return list(self._threads.map(send, requests, numbers))
+            return list(self._threads.map(send, requests))
         finally:
             stop.set()  # After a failure, the other requests are not repeated.
 
     def _send(
         self,
-        send: Callable[[], HttpResponse],
-        parse: Callable[[HttpResponse], Result],
-        waits: Sequence[float],
+        parse: "Callable[[BaseHTTPResponse], Result]",
+        retries: int,
         statuses: Sequence[int],
         stop: threading.Event,
+        **request: Any,
     ) -> Result:
-        """Send a request; repeat it after each wait if the connection fails or the response has one of `statuses`."""
-        attempt = 0
-        while True:
-            attempt += 1
+        """Send a request; repeat it if the connection fails or the response has one of `statuses`."""
+        for attempt in range(1, retries + 2):
+            wait = min(FIRST_WAIT * 2.0 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.5, 1)
             try:
-                response = send()
+                response = self._http.send(**request)
+            except (OSError, HTTPException) as error:
+                reason, is_transient = shorten_reason(error), True
+            else:
                 if response.status == 200:
                     return self._parse(parse, response)
-                raise _StatusError(response.status, _describe_status(response))
-            except ClassifierError:
-                raise
-            except Exception as error:
-                is_transient = isinstance(error, OSError | HTTPException) or (
-                    isinstance(error, _StatusError) and error.status in statuses
-                )
-                if not is_transient or attempt > len(waits) or stop.wait(waits[attempt - 1]):
-                    raise self._fail(
-                        f"failed after {attempt} attempt(s): {shorten_reason(error)}",
-                        Repair(
-                            "check the address, the model's name and that the server is up, or raise {timeout} or "
-                            "{retries}",
-                            timeout=ANY,
-                            retries=ANY,
-                        ),
-                    ) from error
+                reason = f"[{response.status}] {_describe_status(response)}"
+                is_transient = response.status in statuses
+                wait = max(wait, self._http.parse_retry_after(response))
+            if not is_transient or attempt > retries or stop.wait(wait):
+                break
+        reason = shorten_reason(ValueError(reason))
+        raise self._fail(f"failed after {attempt} attempt(s): {reason}", CHECK_SERVER)
 
-    def _parse(self, parse: Callable[[HttpResponse], Result], response: HttpResponse) -> Result:
+    def _parse(self, parse: "Callable[[BaseHTTPResponse], Result]", response: "BaseHTTPResponse") -> Result:
         try:
             return parse(response)
+        except ClassifierError:
+            raise
         except Exception as error:
             raise self._fail(
                 "sent a response that does not follow the Open Inference Protocol "
@@ -299,15 +263,11 @@ def open_remote(
     location: str,
     options: LoadOptions,
     *,
-    model: str | None = None,
-    version: str | None = None,
     output_name: str | None = None,
     rows_per_request: int = 32,
     in_flight: int = 4,
     timeout: float = 30.0,
     retries: int = 8,
-    seed: int = 0,
-    binary: bool | None = None,
     headers: Mapping[str, str] | None = None,
     header_from_env: str | None = None,
 ) -> Classifier:
@@ -316,23 +276,17 @@ def open_remote(
     Parameters
     ----------
     location
-        `//HOST:PORT/v2/models/NAME[/versions/VERSION]`, or the address of the server with `model=`. The user name and
-        password of a URL (`http://USER:PASSWORD@HOST`) are sent as an Authorization header, and never stored.
-    options
-        Options common to all model schemes.
-    model, version
-        Name and version of the model, if the address does not contain them.
+        `//HOST:PORT/v2/models/NAME[/versions/VERSION]`. The user name and password of a URL
+        (`http://USER:PASSWORD@HOST`) are sent as an Authorization header, and never stored.
     output_name
         The output to use if there are several.
     rows_per_request, in_flight
         Images per request, and number of concurrent requests.
     timeout
         Seconds for each request in all: connecting, sending, and receiving the complete response.
-    retries, seed
-        How often a failed request is repeated, after waits that double from 0.25 to 8 seconds and are shortened at
-        random with this seed.
-    binary
-        Send tensors as bytes (True) or as JSON (False); by default as bytes if the server supports it.
+    retries
+        How often a failed request is repeated, after waits that double from 0.25 to 8 seconds; longer if the server
+        asks for it (Retry-After).
     headers
         HTTP headers of every request, such as an authorization; never stored.
     header_from_env
@@ -345,11 +299,11 @@ def open_remote(
             raise ClassifierError(f"of {options.spec!r} must be positive", argument=name, value=value)
     if retries < 0:
         raise ClassifierError(f"of {options.spec!r} must not be negative", argument="retries", value=retries)
-    address = Address.parse(f"{options.scheme}:{location}", model, version, options.spec)
-    from_url = {} if options.authorization is None else {AUTHORIZATION: options.authorization}
+    address = Address.parse(f"{options.scheme}:{location}", options.spec)
+    from_url = {} if options.authorization is None else {"Authorization": options.authorization}
     from_env = {} if header_from_env is None else dict([read_header_from_env(header_from_env, options.spec)])
     http = address.connect(timeout, merge_headers([from_url, headers or {}, from_env], options.spec))
-    client = InferenceClient(address, http, retries=retries, seed=seed, in_flight=in_flight, binary=binary)
+    client = InferenceClient(address, http, retries=retries, in_flight=in_flight)
     try:
         return RemoteClassifier(client, options, output_name, rows_per_request)
     except BaseException:
@@ -363,6 +317,37 @@ for _scheme in ("http", "https"):
         form=f"{_scheme}://HOST:PORT/v2/models/NAME",
         summary="model on a KServe V2 server (Triton, KServe, MLServer); ?output= is required",
     )(open_remote)
+
+
+def read_header_from_env(variable: str, spec: str) -> tuple[str, str]:
+    """Return the name and the value of the HTTP header that an environment variable holds."""
+    name, colon, value = os.environ.get(variable, "").partition(":")
+    if not colon:
+        raise ClassifierError(
+            f"of {spec!r} does not hold a header",
+            argument="header_from_env",
+            value=variable,
+            repair="set this environment variable to a whole header, such as 'Authorization: Bearer TOKEN'",
+        )
+    return name.strip(), value.strip()
+
+
+def merge_headers(groups: Iterable[Mapping[str, str]], spec: str) -> dict[str, str]:
+    """Return the headers of all groups; messages show their names only."""
+    merged: dict[str, str] = {}
+    for name, value in ((name, value) for group in groups for name, value in group.items()):
+        if not HEADER_NAME.fullmatch(str(name)) or not HEADER_VALUE.fullmatch(str(value)):
+            raise ClassifierError(
+                f"a header of {spec!r} is invalid (not shown, since it may be secret); expected a name of letters, "
+                "digits and hyphens, and a value of one line."
+            )
+        if str(name).lower() in (known.lower() for known in merged):
+            raise ClassifierError(
+                f"duplicate header {name!r} for {spec!r}",
+                repair=Repair("give it once, in the URL or in {headers}", headers=ANY),
+            )
+        merged[str(name)] = str(value)
+    return merged
 
 
 # --- The protocol: any exception of the parsing functions means that the response is invalid. ---
@@ -388,9 +373,9 @@ def _format_request(inputs: Array, input_name: str, output_name: str, is_binary:
     return {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(head))}, head + content
 
 
-def _parse_output(response: HttpResponse, output_name: str, n_images: int) -> Array:
+def _parse_output(response: "BaseHTTPResponse", output_name: str, n_images: int) -> Array:
     """Return the named output of an inference response, an array [n_images, ...]."""
-    body, length = response.body, response.headers.get(HEADER_LENGTH)
+    body, length = response.data, response.headers.get(HEADER_LENGTH)
     end = len(body) if length is None else int(length)
     if not 0 <= end <= len(body):
         raise ValueError(f"{HEADER_LENGTH} is {end}, but the body has {len(body)} bytes")
@@ -431,7 +416,7 @@ def _check_count(value: object) -> int:
     return value
 
 
-def _parse_model(response: HttpResponse) -> dict[str, Any]:
+def _parse_model(response: "BaseHTTPResponse") -> dict[str, Any]:
     """Return the inputs, outputs and versions of a model."""
     document = _parse_object(response)
     tensors = {key: [_parse_description(each) for each in document.get(key) or []] for key in ("inputs", "outputs")}
@@ -451,18 +436,18 @@ def _check_name(value: Any) -> str:
     return value
 
 
-def _parse_binary_support(response: HttpResponse) -> bool:
+def _parse_binary_support(response: "BaseHTTPResponse") -> bool:
     """Return whether a server lists the binary tensor extension."""
     return "binary_tensor_data" in list(_parse_object(response).get("extensions") or [])
 
 
-def _parse_object(response: HttpResponse, end: int | None = None) -> dict[str, Any]:
+def _parse_object(response: "BaseHTTPResponse", end: int | None = None) -> dict[str, Any]:
     """Return the JSON object in a response, up to the byte `end`."""
     # None was requested, and a small compressed response can decompress to any size.
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise ValueError(f"it is compressed ({encoding})")
-    document = _load_json(response.body[:end])
+    document = _load_json(response.data[:end])
     if not isinstance(document, dict):
         raise ValueError(f"it is a JSON {type(document).__name__}, not an object")
     return document
@@ -471,23 +456,26 @@ def _parse_object(response: HttpResponse, end: int | None = None) -> dict[str, A
 def _load_json(content: bytes) -> Any:
     """Parse JSON of a limited number of values; each but the first of a list or an object follows a comma."""
     if content.count(b",") >= MAX_JSON_VALUES:
-        raise ValueError(f"it has more than {MAX_JSON_VALUES:,} values as JSON; lower rows_per_request")
+        raise ClassifierError(
+            f"the server sent more than {MAX_JSON_VALUES:,} values as JSON for one request",
+            repair=Repair("lower {rows_per_request}", rows_per_request=ANY),
+        )
     return json.loads(content)
 
 
-def _describe_status(response: HttpResponse) -> str:
+def _describe_status(response: "BaseHTTPResponse") -> str:
     """Return the server's message for a failed request, or what else it sent."""
     if 300 <= response.status < 400:
         target = response.headers.get("Location", "")[:LONGEST_NAME]
         return f"redirects to {target!r}, which is not followed"
     try:
-        reason = _load_json(response.body)["error"]
-    except (ValueError, TypeError, LookupError, RecursionError):
+        reason = _load_json(response.data)["error"]
+    except (ClassifierError, ValueError, TypeError, LookupError, RecursionError):
         reason = None
     return " ".join(reason.split()) if isinstance(reason, str) else _describe_body(response)
 
 
-def _describe_body(response: HttpResponse) -> str:
+def _describe_body(response: "BaseHTTPResponse") -> str:
     """Return status, content type, size and first bytes of a response."""
     kind = response.headers.get("Content-Type", "no content type")[:LONGEST_NAME]
-    return f"status {response.status}, {kind}, {len(response.body)} bytes, starting with {response.body[:60]!r}"
+    return f"status {response.status}, {kind}, {len(response.data)} bytes, starting with {response.data[:60]!r}"

@@ -7,16 +7,14 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
     Classifier,
-    Fetch,
-    check_device,
     check_regular_file,
     digest_files,
     digest_with_options,
@@ -32,7 +30,7 @@ from secondlook.views import View
 if TYPE_CHECKING:
     import torch
 
-    from secondlook.classifiers.device import DeviceWorkers, PlacedImages, PlacedModule, Placement
+    from secondlook.classifiers.device import DeviceWorkers, PlacedModule, Placement
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
 DATA_PARALLEL_PREFIX = "module."
@@ -76,11 +74,9 @@ class TorchClassifier(Classifier):
         self.batch_size = batch_size
         self._known: dict[str | None, PlacedModule] = {}
         """The module by the device that was asked for; copies of the classifier share it."""
-        self._is_device_chosen = placement.is_device_chosen
+        self._is_device_chosen = placement.device not in (None, "auto")
         """Whether the user chose the device, which device='auto' keeps then."""
-        self._device = placement.device if placement.is_device_chosen else None
-        if placement.device == "auto":
-            self._device = self._choose_device()
+        self._device = self._choose_device() if placement.device == "auto" else placement.device
         self._placed = self._place(self._device)
 
     @property
@@ -101,7 +97,7 @@ class TorchClassifier(Classifier):
 
     def on_device(self, device: str) -> "TorchClassifier":
         """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'; a module is copied to move it."""
-        check_device(device)
+        self.check_device(device)
         if device == "auto":
             chosen = self._device if self._is_device_chosen else self._choose_device()
         else:
@@ -147,30 +143,15 @@ class TorchClassifier(Classifier):
             return run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
         # One GPU only: its module is the one that methods register hooks for.
         first = self.workers.first
-        with self._use_exact_arithmetic():
-            placed = first.upload(self.preprocessing.convert_channels(images))
-            return first.start(placed, [View()], self.preprocessing)()
-
-    def start(self, images: "PlacedImages", views: Sequence[View]) -> Fetch:
-        """Start to classify views of images on the GPUs, see `Classifier.start`."""
-        with self._use_exact_arithmetic():
-            return super().start(images, views)
-
-    def find_batch_size(self, image: Array) -> int | None:
-        """Return how many images [H, W, C] fill the GPUs and fit in their memory; None without GPUs."""
-        with self._use_exact_arithmetic():
-            return super().find_batch_size(image)
-
-    def _use_exact_arithmetic(self) -> AbstractContextManager[None]:
-        from secondlook.classifiers.device import use_exact_arithmetic
-
-        return use_exact_arithmetic(self._placement.dtype)
+        return first.start(first.upload(self.preprocessing.convert_channels(images)), [View()], self.preprocessing)()
 
     def _run(self, inputs: Array) -> Array:
         import torch
 
+        from secondlook.classifiers.device import use_exact_arithmetic
+
         try:
-            with torch.inference_mode(), self._use_exact_arithmetic():
+            with torch.inference_mode(), use_exact_arithmetic(self._placement.dtype):
                 # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
                 tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
                 outputs = self._placed.run(self._move_inputs(tensor))
@@ -234,12 +215,8 @@ def open_torch(
     ----------
     target
         A module, `package.module:factory`, or the path of a torch.export or TorchScript file.
-    options
-        Options common to all model schemes.
     weights
         Safetensors file or state dict for the module; no code in it is run.
-    placement
-        How the module is run, see `PlacementOptions`.
     """
     output = options.require_output()
     placed = make_placement(**placement)
@@ -282,7 +259,8 @@ def wrap_module(
     digest = digest_with_options(_digest_module(module), dtype=placement.dtype)
 
     def make_module(device: str | None) -> "torch.nn.Module":
-        is_used_elsewhere = device is not None or (is_shared and placement.changes_weights)
+        changes_weights = placement.dtype is not None or bool(placement.channels_last)
+        is_used_elsewhere = device is not None or (is_shared and changes_weights)
         return placement.move(copy.deepcopy(module) if is_used_elsewhere else module, device)
 
     return TorchClassifier(

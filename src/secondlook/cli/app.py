@@ -1,14 +1,12 @@
 """The commands, each imported when it is chosen; errors that users can repair are one sentence with exit code 2."""
 
-import codecs
 import importlib
 import io
-import json
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -30,7 +28,7 @@ COMMANDS = {
     "serve": "Serve decisions over HTTP, with a page to review doubtful images and a dashboard.",
     "report": "Write a self-contained HTML page that works offline and can be sent to a colleague.",
     "compare": "Compare runs on the images they share; differences are to the first row.",
-    "search": "Choose views from the stored predictions of a run, judged on images they were not chosen on.",
+    "search": "Choose the first views of a run that do not harm its classifier, from the stored predictions.",
     "info": "Describe a run, a policy, an exported file or a model.",
     "list": "List what is available, with a line on each.",
     "views": "Draw views of an image, or propose candidate views.",
@@ -111,7 +109,8 @@ def main() -> None:
     """Run the command line and exit the process with its exit code."""
     warnings.showwarning = _show_warning
     signal.signal(signal.SIGINT, interrupt)
-    _escape_unprintable(sys.stdout)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     try:
         app()
     except SecondLookError as error:
@@ -141,19 +140,6 @@ def shorten(message: str) -> str:
         return message
     half = (LONGEST_MESSAGE - len(OMISSION)) // 2
     return f"{message[:half]}{OMISSION}{message[-half:]}"
-
-
-def _escape_unprintable(stream: TextIO) -> None:
-    """Let a stream escape characters that its encoding lacks, as JSON does."""
-    if isinstance(stream, io.TextIOWrapper):
-        codecs.register_error("secondlook.escape", _escape)
-        stream.reconfigure(errors="secondlook.escape")
-
-
-def _escape(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _exit_with_error(message: str) -> None:

@@ -1,5 +1,6 @@
 """`secondlook calibrate`: a policy file with a guaranteed threshold, from a run or from reviewed images."""
 
+import json
 import math
 import re
 import warnings
@@ -12,17 +13,9 @@ import typer
 from typer import Option
 
 from secondlook.cli import options
-from secondlook.cli.options import PrintingLong
+from secondlook.cli.options import Printing
 from secondlook.errors import DecisionError
-from secondlook.policies import (
-    DEFAULT_DELTA,
-    DEFAULT_SHIFT_IMAGES,
-    DEFAULT_TOLERANCE,
-    MIN_SHIFT_IMAGES,
-    OTHER_GROUPS,
-    Policy,
-    read_policy,
-)
+from secondlook.policies import DEFAULT_DELTA, Policy, Schedule, ShiftModel, read_policy
 from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
 
@@ -85,7 +78,7 @@ def calibrate(
         Option(
             metavar="T",
             help="With --adaptive: share of decisions that may differ from those with all looks.",
-            show_default=f"{DEFAULT_TOLERANCE:g}",
+            show_default=f"{Schedule.DEFAULT_TOLERANCE:g}",
         ),
     ] = None,
     max_looks: Annotated[
@@ -126,9 +119,9 @@ def calibrate(
         Option(
             "--shift-images",
             metavar="N",
-            min=MIN_SHIFT_IMAGES,
+            min=ShiftModel.MIN_IMAGES,
             help="With --shifts: number of labeled images to corrupt.",
-            show_default=f"{DEFAULT_SHIFT_IMAGES}",
+            show_default=f"{ShiftModel.DEFAULT_IMAGES}",
         ),
     ] = None,
     model: Annotated[
@@ -144,7 +137,7 @@ def calibrate(
     predict_from: options.PredictFromOfRun = None,
     top_k: options.TopKOfRun = None,
     overwrite: options.Overwrite = False,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Choose the threshold above which predictions are accepted, and write a policy file.
 
@@ -182,7 +175,10 @@ def calibrate(
     else:
         settings: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
         settings |= _choose_target(risk, DEFAULT_DELTA if delta is None else delta, coverage, method)
-        settings |= _choose_looking(adaptive, tolerance, max_looks)
+        looking = {"tolerance": tolerance, "max_looks": max_looks}
+        options.require_partner({"--tolerance": tolerance, "--max-looks": max_looks}, "--adaptive", adaptive)
+        if adaptive:
+            settings |= {"adaptive": True} | {name: value for name, value in looking.items() if value is not None}
         settings |= _choose_groups(per_class, class_risk, risk, adaptive)
         assert run is not None, "it is given where reviewed images are not"
         opened = open_run(run)
@@ -190,7 +186,7 @@ def calibrate(
         if shifts:
             execution = Execution(device, batch_size or "auto", progress=printing.progress)
             calibrated = _learn_shifts(
-                opened, calibrated, model, images or DEFAULT_SHIFT_IMAGES, execution, quiet=printing.quiet
+                opened, calibrated, model, images or ShiftModel.DEFAULT_IMAGES, execution, quiet=printing.quiet
             )
             changes = ["", str(calibrated.shifts)]
     try:
@@ -200,13 +196,11 @@ def calibrate(
         raise DecisionError(
             f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
         ) from None
-    if printing.as_json:
-        typer.echo(calibrated.model_dump_json())
-    elif not printing.quiet:
-        about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-        swap = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
-        next_step = swap if is_served else _describe_next_step(calibrated, out)
-        typer.echo("\n".join([str(calibrated), *about, "", f"Saved in {out}. {next_step}"]))
+    about = [describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
+    swap = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
+    next_step = swap if is_served else _describe_next_step(calibrated, out)
+    text = "\n".join([str(calibrated), *about, "", f"Saved in {out}. {next_step}"])
+    printing.print(json.loads(calibrated.model_dump_json()), text)
 
 
 def _check_origin(run: Path | None, reviewed: str | None, policy: Path | None, scores: list[str] | None) -> None:
@@ -254,7 +248,7 @@ def _calibrate_from_service(location: str, **options: Any) -> tuple["Recertifica
     return recertify(found.policy, found.tables, found.labels, data=f"service {found.where}", **options), used
 
 
-def _calibrate_run(run: "Run", settings: dict[str, Any], printing: PrintingLong) -> Policy:
+def _calibrate_run(run: "Run", settings: dict[str, Any], printing: Printing) -> Policy:
     """Return the policy from the labeled images of a run."""
     from secondlook.diagnosis import SetupWarning
     from secondlook.report import CalibrationWarning
@@ -297,13 +291,6 @@ def _choose_target(risk: float | None, delta: float, coverage: float | None, met
     return {"method": methods[0] if methods else None, "coverage": coverage}
 
 
-def _choose_looking(adaptive: bool, tolerance: float | None, max_looks: int | None) -> dict[str, Any]:
-    """Return the arguments of adaptive looking, if any."""
-    given = {"tolerance": tolerance, "max_looks": max_looks}
-    options.require_partner({"--tolerance": tolerance, "--max-looks": max_looks}, "--adaptive", adaptive)
-    return {"adaptive": True} | {name: value for name, value in given.items() if value is not None} if adaptive else {}
-
-
 def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | None, adaptive: bool) -> dict[str, Any]:
     """Return the arguments of a threshold for each class, if any."""
     options.require_partner({"--per-class": per_class}, "--risk", risk is not None)
@@ -314,7 +301,7 @@ def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | 
         )
     if not class_risk:
         return {"groups": "class"} if per_class else {}
-    return {"groups": "class", "risk": {OTHER_GROUPS: risk, **parse_class_risks(class_risk)}}
+    return {"groups": "class", "risk": {"*": risk, **parse_class_risks(class_risk)}}
 
 
 def _describe_next_step(policy: Policy, path: Path) -> str:

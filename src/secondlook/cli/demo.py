@@ -94,7 +94,8 @@ def serve_digits(out: Path, port: int) -> None:
     def show(url: str) -> None:
         typer.echo(
             f"\nServing at {url}: the new digits are being sent to it.\n\n"
-            f"  Review doubtful digits: {url}/review\n  Dashboard: {url}/\n  API: {url}/docs\n\nStop with Ctrl-C."
+            f"  Review doubtful digits: {url}/review\n  Dashboard: {url}/\n  API: {url}/openapi.json\n\n"
+            "Stop with Ctrl-C."
         )
         Thread(target=_send_digits, args=(out / "new.npz", url), daemon=True).start()
         typer.launch(f"{url}/review")

@@ -1,6 +1,5 @@
 """Commands on labeled images: `evaluate` writes a run, `check` comes before, `report`, `compare`, `search` read it."""
 
-import json
 import warnings
 from pathlib import Path
 from shlex import quote
@@ -10,15 +9,11 @@ import typer
 from typer import Argument, Option
 
 from secondlook.cli import options
-from secondlook.cli.options import ClusterExecution, LocalExecution, ModelOptions, PrintingLong
+from secondlook.cli.options import ClusterExecution, LocalExecution, ModelOptions, Printing
 from secondlook.cli.wording import make_name_argument
 from secondlook.errors import MetricError
-from secondlook.metrics import METRICS
 from secondlook.policies import DEFAULT_DELTA
 from secondlook.views import AUTO, ViewWarning
-
-OBJECTIVES = ", ".join(metric.form for metric in METRICS.values() if metric.name != "accuracy")
-"""All metrics but the one that does not depend on the views."""
 
 
 def check(
@@ -29,7 +24,7 @@ def check(
         int, Option("--images", min=1, help="Number of images to use, spread evenly over the data.")
     ] = 256,
     execution: LocalExecution,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Check preprocessing, order of channels and order of classes: try others on a few hundred images.
 
@@ -73,7 +68,7 @@ def evaluate(
         bool, Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images.")
     ] = False,
     execution: ClusterExecution,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Evaluate confidence methods on labeled images and write a run folder.
 
@@ -105,19 +100,19 @@ def evaluate(
             resamples=resamples,
             seed=seed,
         )
-    if printing.as_json:
-        typer.echo(json.dumps(run.evaluation_content, ensure_ascii=False))
-    elif not printing.quiet:
-        if run.record.view_choice is not None:
-            typer.echo(f"{run.record.view_choice}\n")
-        typer.echo(str(run.evaluation))
-        if had_report and not report_file.exists():
-            typer.echo(f"\nRemoved {report_file}, which showed the evaluation before this one.")
-        folder, skipped = quote(str(run.path)), len(run.skipped)
-        if skipped:
-            typer.echo(f"\n{skipped} image(s) could not be read and were skipped; secondlook info {folder} lists them.")
-        next_step = f"secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-        typer.echo(f"\nSaved in {run.path}. Next: {next_step}")
+    folder, lines = quote(str(run.path)), [str(run.evaluation)]
+    if run.record.view_choice is not None:
+        lines.insert(0, str(run.record.view_choice))
+    if had_report and not report_file.exists():
+        lines.append(f"Removed {report_file}, which showed the evaluation before this one.")
+    if run.skipped:
+        lines.append(
+            f"{len(run.skipped)} image(s) could not be read and were skipped; secondlook info {folder} lists them."
+        )
+    lines.append(
+        f"Saved in {run.path}. Next: secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
+    )
+    printing.print(run.evaluation_content, "\n\n".join(lines))
 
 
 def report(
@@ -134,7 +129,7 @@ def report(
         ),
     ] = None,
     galleries: Annotated[bool, Option(help="Show images, where they are still available.")] = True,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Write a self-contained HTML page that works offline and can be sent to a colleague.
 
@@ -157,6 +152,7 @@ def report(
 
 
 def compare(
+    *,
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders on the same images.")],
     method: options.Methods = None,
     metric: options.Metrics = None,
@@ -165,9 +161,7 @@ def compare(
     level: options.Level = 0.95,
     resamples: options.Resamples = 500,
     seed: options.Seed = 0,
-    config: options.Config = None,
-    as_json: options.Json = False,
-    no_progress: options.NoProgress = False,
+    printing: Printing,
 ) -> None:
     """Compare runs on the images they share; differences are to the first row.
 
@@ -192,60 +186,29 @@ def compare(
         level=level,
         resamples=resamples,
         seed=seed,
-        execution=Execution(progress=not no_progress),
+        execution=Execution(progress=printing.progress),
     )
-    typer.echo(json.dumps(result.to_dict(), ensure_ascii=False) if as_json else str(result))
+    printing.print(result.to_dict(), result)
 
 
 def search(
     *,
-    run: Annotated[Path, Option("--run", metavar="DIR", help="Run folder with all candidate views and labels.")],
-    budget: Annotated[int, Option(help="Number of views to choose, in addition to the image itself.")] = 12,
-    objective: Annotated[str, Option(metavar="METRIC", help=f"Metric to improve: {OBJECTIVES}.")] = "auroc",
-    preset: Annotated[
-        str | None, Option(metavar="SET", help=f"Views to compare with, all of them in the run. {options.VIEWS_HELP}")
-    ] = None,
-    out: Annotated[
-        Path | None, Option("--out", metavar="FILE.txt", help="Text file for the chosen views, with a plot beside it.")
-    ] = None,
-    curve: Annotated[
-        Path | None,
-        Option(
-            "--curve",
-            metavar="FILE.png",
-            help="Plot of the gain over the number of views.",
-            show_default="FILE.png of --out",
-        ),
-    ] = None,
-    seed: options.Seed = 0,
-    printing: PrintingLong,
+    run: Annotated[Path, Option("--run", metavar="DIR", help="Run folder with all candidate views.")],
+    budget: Annotated[int, Option(help="Largest number of views to choose, in addition to the image itself.")] = 12,
+    out: Annotated[Path | None, Option("--out", metavar="FILE.txt", help="Text file for the chosen views.")] = None,
+    printing: Printing,
 ) -> None:
-    """Choose views from the stored predictions of a run, judged on images they were not chosen on.
+    """Choose the first views of a run that do not harm its classifier, from the stored predictions.
 
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """
-    from secondlook.diagnosis import search_views
-    from secondlook.predictions import Execution
+    from secondlook.diagnosis import choose_views
     from secondlook.report import open_run
 
     opened = open_run(run)
-    result = search_views(
-        opened.predictions,
-        budget,
-        objective,
-        preset=preset,
-        top_k=opened.top_k,
-        seed=seed,
-        execution=Execution(progress=printing.progress),
+    choice = choose_views(opened.predictions, budget=budget, top_k=opened.top_k)
+    written = [] if out is None else [str(choice.write(out))]
+    printing.print(
+        {**choice.model_dump(mode="json"), "files": written},
+        "\n".join([str(choice), *(f"Written: {path}" for path in written)]),
     )
-    if printing.is_text:
-        typer.echo(str(result))
-    plot = curve or (out.with_suffix(".png") if out and out.name else None)
-    files = []
-    for write, path in ((result.write, out), (result.plot, plot)):
-        if path is not None:
-            files.append(str(write(path)))
-            if printing.is_text:
-                typer.echo(f"Written: {path}")
-    if printing.as_json:
-        typer.echo(json.dumps({**result.to_dict(), "files": files}, ensure_ascii=False))

@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from secondlook.cli import options
-from secondlook.cli.options import LocalExecution, Printing, PrintingLong
+from secondlook.cli.options import LocalExecution, Printing
 from secondlook.errors import ExportError
 
 FAILED = 3
@@ -74,7 +74,7 @@ def verify(
         Option(min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"),
     ] = None,
     execution: LocalExecution,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Compare an exported file with the library, image by image.
 

@@ -17,11 +17,11 @@ from secondlook.decisions import EXPORTS, INPUT_NAME, SCORE_FORMATS, compile_pol
 from secondlook.errors import SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
-from secondlook.policies import POLICY_METADATA, Policy, read_policy
+from secondlook.policies import Policy, read_policy
 from secondlook.predictions import Execution
 from secondlook.registry import Registry
 from secondlook.sources import SOURCES
-from secondlook.tables import TextTable, describe_prediction
+from secondlook.tables import describe_prediction
 from secondlook.views import PRESETS, STEPS
 
 Facts = Mapping[str, object]
@@ -53,18 +53,17 @@ def info(
     """
     facts = describe(what)
     if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False, default=_to_json))
+        typer.echo(json.dumps(facts))
         return
-    tables = {name: value for name, value in facts.items() if isinstance(value, TextTable)}
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        if name not in tables:
-            table.add_row(name, _format_value(value))
+        if name != "summary":
+            table.add_row(name, "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value))
     Console(highlight=False, markup=False).print(table)
-    for value in tables.values():  # below, where they have room
-        typer.echo(f"\n{value}")
+    if "summary" in facts:  # below, where its tables have room
+        typer.echo(f"\n{facts['summary']}")
 
 
 def describe(what: str) -> Facts:
@@ -75,7 +74,7 @@ def describe(what: str) -> Facts:
     if path.is_file() and path.suffix == ".json":
         return _describe_policy(read_policy(path))
     if path.is_file() and path.suffix == ".onnx":
-        is_exported = POLICY_METADATA in OnnxFile(path, str(path)).read_metadata()
+        is_exported = Policy.METADATA in OnnxFile(path, str(path)).read_metadata()
         return _describe_exported_file(path) if is_exported else _describe_model(f"onnx:{path}")
     if ":" in what:
         return _describe_model(what)
@@ -111,37 +110,23 @@ def _describe_run(path: Path) -> Facts:
 
 
 def _describe_policy(policy: Policy) -> Facts:
-    calibration = policy.calibration
+    classifier, calibration, reference = policy.classifier, policy.calibration, policy.reference
+    shifts = "" if policy.shifts is None else f", and what was learned from {len(policy.shifts.shifts)} kinds of shifts"
     return {
         "what": "policy",
         "file": "changed after it was written" if policy.was_changed else "as it was written",
-        "rule": policy.describe_threshold(),
-        **({"classes": policy.make_group_table()} if policy.groups else {}),
-        **({"methods": policy.make_method_table()} if len(policy.compared) > 1 else {}),
-        "options": [f"{name} = {value}" for name, value in policy.options.items()],
         "guarantee": policy.guarantee_text,
+        "options": [f"{name} = {value}" for name, value in policy.options.items()],
         "prediction": describe_prediction(policy.predict_from, policy.top_k),
-        **_describe_classifier(policy),
+        "classifier": classifier.name if classifier else "unknown, since the policy was made from arrays",
+        "classifier digest": classifier.digest if classifier else "unknown",
+        "preprocessing": str(Preprocessing.from_dict(classifier.preprocessing)) if classifier else "unknown",
         "views": list(policy.views),
-        **_describe_looks(policy),
-        "calibrated on": "nothing" if calibration is None else f"{calibration.images:,} images of {calibration.data}",
-        "accepted": "" if calibration is None else f"{calibration.accepted:,}, {calibration.describe_errors()}",
-        "tuning images": calibration.tuning if calibration else 0,
-        "joint delta": calibration.joint_delta if calibration and calibration.joint_delta else "only this calibration",
-        "monitoring": _describe_monitoring(policy),
-        "created": policy.made,
+        "schedule": policy.schedule.describe_fit() if policy.schedule else "all views of every image",
+        "calibrated on": f"{calibration.images:,} images of {calibration.data}" if calibration else "nothing",
+        "monitoring": f"a reference of {reference.images:,} images{shifts}" if reference else "no reference",
         "secondlook": policy.secondlook,
-    }
-
-
-def _describe_classifier(policy: Policy) -> Facts:
-    classifier = policy.classifier
-    if classifier is None:
-        return {"classifier": "unknown, since the policy was made from arrays"}
-    return {
-        "classifier": classifier.name,
-        "classifier digest": classifier.digest,
-        "preprocessing": str(Preprocessing.from_dict(classifier.preprocessing)),
+        "summary": str(policy),
     }
 
 
@@ -165,34 +150,6 @@ def _describe_exported_file(path: Path) -> Facts:
     return facts if record.mismatch is None else {**facts, "guarantee": f"none, since {record.mismatch}"}
 
 
-def _describe_monitoring(policy: Policy) -> str:
-    """Return what the scores of new images can be compared with."""
-    if policy.reference is None:
-        return "nothing to compare new images with; calibrate again"
-    shifts = "" if policy.shifts is None else f", and what was learned from {len(policy.shifts.shifts)} kinds of shifts"
-    return f"a reference of {policy.reference.images:,} images{shifts}"
-
-
-def _describe_looks(policy: Policy) -> Facts:
-    """Return how often a policy looks at an image, and when it stops."""
-    schedule, calibration = policy.schedule, policy.calibration
-    if schedule is None:
-        return {"looks": f"all {len(policy.views)} views of every image"}
-    looks = f"at most {schedule.max_looks} of {schedule.full_looks}"
-    facts = {"schedule": [schedule.describe_fit(), *str(schedule.make_table(policy.threshold)).splitlines()]}
-    if calibration is None or calibration.mean_looks is None:
-        return {"looks": looks, **facts}
-    differing = f"{calibration.differing:,} of {calibration.images:,} from those with all looks"
-    if calibration.differing_bound is not None and calibration.differing_delta is not None:
-        level = f"{100 * (1 - calibration.differing_delta):g} % confidence"
-        differing += f", at most {100 * calibration.differing_bound:.2g} % of new images with {level}"
-    return {
-        "looks": f"{calibration.mean_looks:.2f} on average on the calibration images, {looks}",
-        "differing decisions": differing,
-        **facts,
-    }
-
-
 def _describe_model(spec: str) -> Facts:
     model = load_classifier(spec)
     return {
@@ -203,18 +160,6 @@ def _describe_model(spec: str) -> Facts:
         "classes": model.n_classes if model.n_classes is not None else "known after the first call",
         "preprocessing": str(model.preprocessing),
     }
-
-
-def _to_json(value: object) -> object:
-    """Return a table as a list of its rows by column, and anything else as text."""
-    if not isinstance(value, TextTable):
-        return str(value)
-    header, *rows = value.rows
-    return [{name: cell for name, cell in zip(header, row, strict=True) if name} for row in rows]
-
-
-def _format_value(value: object) -> str:
-    return "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def list_kind(
@@ -230,7 +175,7 @@ def list_kind(
     registries = REGISTRIES[kind]
     if as_json:
         rows = {title: registry.to_rows() for title, registry in registries.items()}
-        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     console = Console()
     for title, registry in registries.items():

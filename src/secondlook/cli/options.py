@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 from secondlook.arrays import Output
-from secondlook.classifiers import MODELS, check_device, load_classifier, split_credentials
+from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
 from secondlook.errors import ClassifierError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
@@ -111,7 +111,7 @@ NoProgress = Annotated[bool, Option("--no-progress", callback=_hide_bars, help="
 
 
 def _check_device(device: str) -> str:
-    check_device(device)
+    Classifier.check_device(device)
     return device
 
 
@@ -189,30 +189,23 @@ class Printing:
     config: Config = None
     as_json: Json = False
     quiet: Quiet = False
-
-    @property
-    def is_text(self) -> bool:
-        """Whether to print for people: neither nothing nor JSON."""
-        return not (self.quiet or self.as_json)
-
-    def print(self, content: Any, text: object) -> None:
-        """Print the content as JSON, or the text, or nothing."""
-        if self.as_json:
-            typer.echo(json.dumps(content, ensure_ascii=False))
-        elif not self.quiet:
-            typer.echo(str(text))
-
-
-@dataclass(frozen=True)
-class PrintingLong(Printing):
-    """The same of a command that takes long and shows progress bars."""
-
     no_progress: NoProgress = False
 
     @property
     def progress(self) -> bool:
         """Whether to show progress bars."""
         return not (self.quiet or self.no_progress)
+
+    def print(self, content: Any, text: object) -> None:
+        """Print the content as JSON, or the text, or nothing."""
+        if self.as_json:
+            typer.echo(json.dumps(content))
+        self.print_text(text)
+
+    def print_text(self, text: object) -> None:
+        """Print for people: not with --json, and not with --quiet."""
+        if not (self.as_json or self.quiet):
+            typer.echo(str(text))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from secondlook.cli import options
-from secondlook.cli.options import ClusterExecution, PrintingLong
+from secondlook.cli.options import ClusterExecution, Printing
 
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
@@ -64,7 +64,7 @@ def score(
     part_size: options.PartSize = None,
     allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Accept or reject the prediction for every new image. An interrupted job resumes when run again.
 
@@ -148,7 +148,7 @@ def monitor(
             "--shuffle", help="Read the images of each file in random order: for folders sorted by class, not by time."
         ),
     ] = False,
-    printing: PrintingLong,
+    printing: Printing,
 ) -> None:
     """Tell whether new images still look like the calibration images, and whether the guarantee still holds.
 

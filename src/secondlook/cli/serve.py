@@ -16,7 +16,7 @@ from secondlook.imports import import_extra
 from secondlook.tables import format_table
 
 DATABASE_VARIABLE = "SECONDLOOK_DATABASE"
-PACKAGES = ("fastapi", "uvicorn", "httptools", "sqlalchemy", "prometheus_client", "argon2", "python_multipart")
+PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -116,7 +116,7 @@ def parse_duration(text: str) -> float:
 
 
 def _announce(url: str) -> None:
-    typer.echo(f"Serving at {url}: dashboard {url}/, review {url}/review, API {url}/docs. Stop with Ctrl-C.")
+    typer.echo(f"Serving at {url}: dashboard {url}/, review {url}/review, API {url}/openapi.json. Stop with Ctrl-C.")
 
 
 token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
@@ -163,7 +163,7 @@ def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
         for record in _open_tokens(data_dir).list()
     ]
     if as_json:
-        typer.echo(json.dumps(rows, ensure_ascii=False))
+        typer.echo(json.dumps(rows))
     elif rows:
         typer.echo(format_table([list(rows[0]), *(list(row.values()) for row in rows)]))
     else:

@@ -7,7 +7,6 @@ import typer
 from typer import Argument, Option
 
 from secondlook.cli import options
-from secondlook.diagnosis import CANDIDATE_KINDS
 from secondlook.errors import ViewError
 
 views = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
@@ -52,7 +51,7 @@ def show_views(
 
 @views.command("candidates")
 def propose_views(
-    kind: Annotated[str, Argument(help=f"Kind of images: {', '.join(CANDIDATE_KINDS)}.")] = "natural",
+    kind: Annotated[str, Argument(help="Kind of images: natural, digits, harmful or auto.")] = "natural",
     image_size: Annotated[int, Option(help="Side of the classifier's input in pixels.")] = 32,
     number: Annotated[int, Option("-n", "--number", help="Number of views, the gentlest first.")] = 100,
     output: Annotated[

@@ -20,11 +20,10 @@ PARAMETER_OF_ARGUMENT = {
 """Arguments of the library that have another name among the parameters of commands."""
 
 WITHOUT_OPTION = {
-    "audit": "--audit FRACTION",
     "labels": "labeled images",
     "tuning": "tuning images",
 }
-"""Arguments that no command, or another one, has, and what takes their place."""
+"""Arguments that no command has, and what takes their place."""
 
 
 def word(message: object, flags: Mapping[str, str]) -> str:
@@ -54,7 +53,10 @@ def make_name_argument(flags: Mapping[str, str]) -> NameArgument:
         if name in model_options() | source_options():
             start = "--model-option " if name in model_options() and "model_options" in flags else "?"
             return f"{start}{name}={'VALUE' if value is ANY else _write_value(value)}"
-        return WITHOUT_OPTION.get(name) or name_in_python(name, value)
+        if name in WITHOUT_OPTION:
+            return WITHOUT_OPTION[name]
+        other = flags_of_all_commands().get(name)  # such as --audit of score, in a message of calibrate
+        return name_in_python(name, value) if other is None else _write_option(other, value)
 
     return name_argument
 
@@ -70,6 +72,14 @@ def _write_value(value: object) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@cache
+def flags_of_all_commands() -> dict[str, str]:
+    """Return the long options of all commands by the names of their parameters."""
+    from secondlook.cli.app import COMMANDS, find_flags
+
+    return {name: flag for command in COMMANDS for name, flag in find_flags([command]).items()}
 
 
 @cache

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import secondlook
-from secondlook import errors
+from secondlook import SecondLookError, Source
 from secondlook.cluster.connection import summarize_error
-from secondlook.errors import ANY, ClusterError, Repair, SecondLookError
-from secondlook.predictions import Worker
-from secondlook.sources import Source, Subset
-from secondlook.threads import limit_threads
+from secondlook.extension import ANY, ClusterError, Repair, Worker, limit_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,6 +122,12 @@ class ChunkActor:
         worker: Worker = pickle.loads(ray.get(self._settings.load_worker))()
         return worker
 
+    def _load_source(self, chunk: dict[str, Any]) -> Source:
+        if chunk["source"] is None:
+            return self._whole_source.select(np.arange(chunk["start"], chunk["stop"]))
+        source: Source = pickle.loads(zlib.decompress(chunk["source"]))
+        return source
+
     @cached_property
     def _whole_source(self) -> Source:
         import ray
@@ -132,17 +135,10 @@ class ChunkActor:
         source: Source = ray.get(self._settings.whole_source)
         return source
 
-    def _load_source(self, chunk: dict[str, Any]) -> Source:
-        if chunk["source"] is not None:
-            source: Source = pickle.loads(zlib.decompress(chunk["source"]))
-            return source
-        whole = self._whole_source
-        return Subset(whole, np.arange(chunk["start"], chunk["stop"]), whole.spec, whole.on_error)
-
 
 def encode_error(error: SecondLookError) -> bytes:
     """Pickle an error as the nearest of its classes that is in `secondlook.errors`, which every process knows."""
-    kind: Any = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    kind: Any = next(kind for kind in type(error).__mro__ if kind.__module__ == SecondLookError.__module__)
     known = kind.__new__(kind)
     known.__dict__.update(error.__dict__)
     return pickle.dumps(known)

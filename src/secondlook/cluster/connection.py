@@ -9,14 +9,13 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
-from secondlook.errors import ClusterError
-from secondlook.imports import import_extra
+from secondlook.extension import ClusterError, import_extra
 
 SECONDS_TO_CONNECT = 5.0
 """How long a head node may take to answer. Ray itself waits for more than a minute."""
 _HTTP_2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """The preface of a connection and empty settings (RFC 9113). A Ray head is a gRPC server: it answers with its own."""
-_SETTINGS_FRAME = 4
+_SETTINGS_FRAME = b"\x04"
 
 
 @contextmanager
@@ -65,31 +64,26 @@ def _start(ray: Any, address: str | None) -> None:
 
 def check_address(address: str) -> None:
     """Raise `ClusterError` unless an address is 'host:port' and something like a Ray head answers there."""
-    fault = _find_fault(address)
-    if fault is not None:
-        raise ClusterError(fault, argument="address", value=address)
-
-
-def _find_fault(address: str) -> str | None:
+    host, _, port = address.rpartition(":")
     if address.startswith("ray://"):
-        return (
+        fault = (
             "is a Ray Client, which cannot be used; run this on the cluster by 'ray job submit', or on one of its"
             " machines with 'host:port' of the head node (port 6379 by default)"
         )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        return "is invalid; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'"
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT) as connection:
-            connection.settimeout(SECONDS_TO_CONNECT)
-            connection.sendall(_HTTP_2_GREETING)
-            answer = connection.recv(9)
-    except OSError as error:
-        reason = error.strerror or summarize_error(error)
-        return f"is no Ray cluster: {reason}; start one with 'ray start', or pass the address of its head node"
-    if len(answer) < 4 or answer[3] != _SETTINGS_FRAME:
-        return "is not the head of a Ray cluster; pass its address, with port 6379 by default (8265 is the dashboard)"
-    return None
+    elif not host or not port.isdigit() or not 0 < int(port) < 65536:
+        fault = "is invalid; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'"
+    else:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT) as connection:
+                connection.sendall(_HTTP_2_GREETING)
+                answer = connection.recv(9)
+            if answer[3:4] == _SETTINGS_FRAME:
+                return
+            fault = "is not the head of a Ray cluster; pass its address (port 6379 by default, 8265 is the dashboard)"
+        except OSError as error:
+            reason = error.strerror or summarize_error(error)
+            fault = f"is no Ray cluster: {reason}; start one with 'ray start', or pass the address of its head node"
+    raise ClusterError(fault, argument="address", value=address)
 
 
 def summarize_error(error: BaseException) -> str:

@@ -10,11 +10,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import secondlook
+from secondlook import Source
 from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, WorkerSettings
 from secondlook.cluster.connection import connect, silence_native_code, summarize_error
-from secondlook.errors import ANY, ClusterError, Repair
-from secondlook.predictions import Chunking, ComputedChunk, Engine, LoadWorker
-from secondlook.sources import Source
+from secondlook.extension import ANY, Chunking, ClusterError, ComputedChunk, Engine, LoadWorker, Repair
 
 if TYPE_CHECKING:
     import pyarrow as pa

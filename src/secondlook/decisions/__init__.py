@@ -3,11 +3,9 @@
 from typing import TYPE_CHECKING
 
 from secondlook.decisions.decision import (
-    ClassProbability,
     Decision,
     Decisions,
     FileOutputs,
-    LookPrediction,
     RowOptions,
     detail_decisions,
     make_decisions,
@@ -22,13 +20,7 @@ from secondlook.decisions.exported_file import (
     group_by_shape,
     list_outputs,
 )
-from secondlook.decisions.exports import (
-    EXPORTS,
-    Export,
-    format_labeling_interface,
-    make_label_studio_choice,
-    make_label_studio_task,
-)
+from secondlook.decisions.exports import EXPORTS, Export, LabelStudio
 from secondlook.decisions.formats import SCORE_FORMATS, ScoreFormat
 from secondlook.decisions.job import Review, score
 from secondlook.decisions.looking import LookedImage, Looking, LookStream
@@ -50,14 +42,13 @@ __all__ = [
     "INPUT_NAME",
     "REJECTED_LIST",
     "SCORE_FORMATS",
-    "ClassProbability",
     "Decision",
     "Decisions",
     "Export",
     "ExportRecord",
     "ExportedFile",
     "FileOutputs",
-    "LookPrediction",
+    "LabelStudio",
     "LookStream",
     "LookedImage",
     "Looking",
@@ -73,13 +64,10 @@ __all__ = [
     "compile_policy",
     "detail_decisions",
     "encode_png",
-    "format_labeling_interface",
     "group_by_shape",
     "list_outputs",
     "load_policy",
     "make_decisions",
-    "make_label_studio_choice",
-    "make_label_studio_task",
     "make_row_table",
     "resolve_classifier",
     "score",

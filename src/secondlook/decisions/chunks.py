@@ -31,7 +31,6 @@ from secondlook.predictions import (
     DamagedChunkWarning,
     LocalStorage,
     Storage,
-    encode_chunk,
 )
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class ScoreChunks:
 
     def encode(self, number: int, rows: "pa.Table") -> bytes:
         """Return the content of a chunk."""
-        return encode_chunk(self.record.digest, number, rows, self.metadata)
+        return ChunkStore.encode(self.record.digest, number, rows, self.metadata)
 
     def write(self, number: int, content: bytes) -> None:
         """Write a chunk that `encode` returned, here or in another process."""

@@ -9,7 +9,12 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float32Array, Float64Array, IntArray, is_number
 from secondlook.errors import DecisionError
-from secondlook.estimators import compute_look_statistics, confidence_interval, find_method
+from secondlook.estimators import (
+    Block,
+    compute_look_statistics,
+    confidence_interval,
+    find_method,
+)
 from secondlook.files import FrozenRecord
 from secondlook.policies import AuditPlan, Guarantee, Policy
 from secondlook.predictions import Predictions
@@ -319,6 +324,28 @@ def make_decisions(
         class_names=preds.class_names,
         guarantee=policy.guarantee,
     )
+
+
+def decide_block(policy: Policy, block: Block, ids: tuple[str, ...], class_names: tuple[str, ...] | None) -> Decisions:
+    """Decide about images in memory as `make_decisions` does, by a policy that `decides_blocks`."""
+    first_look, disagreement = block.compute_look_statistics()
+    confidence = policy.compiled.compute_block(block)
+    return Decisions(
+        ids=ids,
+        labels=block.classes[:, 0] if policy.top_k == 1 else block.classes,
+        confidence=confidence,
+        accept=policy.accept_values(confidence),
+        looks=np.full(len(confidence), block.outputs[0].shape[1]),
+        first_look=first_look,
+        disagreement=disagreement,
+        class_names=class_names,
+        guarantee=policy.guarantee,
+    )
+
+
+def decides_blocks(policy: Policy) -> bool:
+    """Whether `decide_block` can be called: one threshold and no schedule, and a method that needs one image only."""
+    return policy.schedule is None and policy.grouped_by is None and policy.compiled.takes_blocks
 
 
 def compute_interval(

@@ -15,11 +15,11 @@ from secondlook.arrays import (
     Float64Array,
     Output,
     as_pixels,
+    check_pixels,
     default_ids,
-    describe_image_fault,
     round_down_to_power_of_two,
 )
-from secondlook.classifiers import OnnxFile, Preprocessing, run_limited
+from secondlook.classifiers import OnnxFile, Preprocessing
 from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, make_decisions
 from secondlook.decisions.looking import LookedGroup
 from secondlook.decisions.plan import (
@@ -33,7 +33,7 @@ from secondlook.decisions.plan import (
 from secondlook.decisions.policy_classifier import split_members
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, reject_failures, shorten_reason
 from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
-from secondlook.policies import Binding, Policy, check_threshold_transfers
+from secondlook.policies import Binding, Policy
 from secondlook.predictions import (
     BatchSize,
     DecodedChunk,
@@ -43,7 +43,7 @@ from secondlook.predictions import (
     read_ahead,
 )
 from secondlook.progress import Advance, ignore_progress
-from secondlook.sources import Batch, Source, read_image
+from secondlook.sources import Source, read_image
 
 MAX_CHUNK_ROWS = 256
 _NO_IMAGES = np.empty((0, 1, 1, 1), dtype=np.uint8)
@@ -208,11 +208,9 @@ class ExportedFile:
         Pixels become those that the file takes: uint8 is divided by 255, float32 is rounded. `advance` is called with
         the number of images just decided; messages call the images `name`.
         """
-        fault = describe_image_fault(images)
-        if fault is None and len(images) == 0:
-            fault = "are none, expected at least one"
-        if fault is not None:
-            raise DecisionError(f"{name} {fault}.")
+        check_pixels(images, name, DecisionError)
+        if len(images) == 0:
+            raise DecisionError(f"{name} are none, expected at least one.")
         self.check_shape(images.shape[1:], name)
         size = self._choose_batch_size(batch_size, images.shape[1:])
         decided = []
@@ -312,7 +310,7 @@ class ExportedFile:
         _, image = find_first_image(source)
         block_size = max(source.threads, chunk_rows(image, MAX_CHUNK_ROWS))
 
-        def read_blocks() -> Iterator[Batch | None]:
+        def read_blocks() -> Iterator[Any]:
             for _, requested in chunks:
                 yield from source.batches(block_size, requested.start, requested.stop)
                 yield None  # the end of the chunk
@@ -358,7 +356,7 @@ class ExportedFile:
         try:
             with _as_decision_errors():
                 call = self._session.run, [label, *_FIELDS], {INPUT_NAME: pixels}
-                values = run_limited(*call, what=name, timeout=self._timeout, n_images=len(images))
+                values = OnnxFile.run_limited(*call, what=name, timeout=self._timeout, n_images=len(images))
         except DecisionError:
             raise
         except Exception as error:
@@ -428,7 +426,7 @@ def open_exported_file(policy: Policy, binding: Binding, timeout: float = OnnxFi
     """
     file = binding.path
     assert file is not None, "it is the file that the policy is from"
-    check_threshold_transfers(policy.method, policy.options)
+    policy.check_transfers()
     onnx_file = OnnxFile(file, str(file), None, timeout)
     with _as_decision_errors():
         record = read_record(onnx_file.read_metadata(), policy, str(file))

@@ -1,7 +1,7 @@
 """Exports of the review queue to labeling tools: Label Studio and FiftyOne."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -99,55 +99,53 @@ class ExportFile:
             self.export.write(self.path, queue, locations)
 
 
-def _write_label_studio(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
-    """Write a JSON list of tasks, and the labeling interface next to it."""
-    config = format_labeling_interface(queue.class_names).encode()
-    write_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), lambda file: file.write(config), clean=True)
-    write_atomically(path, lambda file: file.writelines(_label_studio_lines(queue, locations)), clean=True)
+class LabelStudio:
+    """The files of Label Studio: a JSON list of tasks, and the labeling interface next to it."""
 
+    @staticmethod
+    def write(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+        """Write the images of a queue as tasks, and the labeling interface."""
+        config = LabelStudio.format_interface(queue.class_names).encode()
+        write_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), lambda file: file.write(config), clean=True)
+        tasks = (LabelStudio.make_task(image, locations.url_of(image)) for image in queue)
+        write_atomically(path, lambda file: file.writelines(LabelStudio.format_tasks(tasks)), clean=True)
 
-def format_labeling_interface(class_names: tuple[str, ...]) -> str:
-    """Return the labeling interface of Label Studio: one image, and a single choice among the classes."""
-    layout = ' layout="select"' if len(class_names) > MAX_BUTTONS else ""
-    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
-    return (
-        '<View>\n  <Image name="image" value="$image"/>\n'
-        f'  <Choices name="class" toName="image" choice="single"{layout}>\n{choices}\n  </Choices>\n</View>\n'
-    )
+    @staticmethod
+    def format_interface(class_names: tuple[str, ...]) -> str:
+        """Return the labeling interface: one image, and a single choice among the classes."""
+        layout = ' layout="select"' if len(class_names) > MAX_BUTTONS else ""
+        choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
+        return (
+            '<View>\n  <Image name="image" value="$image"/>\n'
+            f'  <Choices name="class" toName="image" choice="single"{layout}>\n{choices}\n  </Choices>\n</View>\n'
+        )
 
+    @staticmethod
+    def format_tasks(tasks: Iterable[dict[str, object]]) -> Iterator[bytes]:
+        """Yield the content of a file of tasks, one after another."""
+        yield b"["
+        for number, task in enumerate(tasks):
+            yield f"{',' if number else ''}\n{json.dumps(task, ensure_ascii=False)}".encode()
+        yield b"\n]\n"
 
-def _label_studio_lines(queue: ReviewQueue, locations: ImageLocations) -> Iterator[bytes]:
-    yield b"["
-    for number, image in enumerate(queue):
-        task = json.dumps(make_label_studio_task(image, locations.url_of(image)), ensure_ascii=False)
-        yield f"{',' if number else ''}\n{task}".encode()
-    yield b"\n]\n"
+    @staticmethod
+    def make_task(image: ReviewImage, url: str) -> dict[str, object]:
+        """Return an image as a task, with the prediction as a pre-annotation."""
+        low, high = image.interval or (None, None)
+        prediction: dict[str, object] = {
+            "model_version": "secondlook",
+            "result": [LabelStudio.make_choice(image.class_name)],
+        }
+        # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
+        if 0 <= image.confidence <= 1:
+            prediction["score"] = image.confidence
+        about = {"id": image.id, "confidence": image.confidence, "low": low, "high": high, "accept": image.accept}
+        return {"data": {"image": url, **about}, "predictions": [prediction]}
 
-
-def make_label_studio_task(image: ReviewImage, url: str) -> dict[str, object]:
-    """Return an image as a task of Label Studio, with the prediction as a pre-annotation."""
-    low, high = image.interval or (None, None)
-    prediction: dict[str, object] = {
-        "model_version": "secondlook",
-        "result": [make_label_studio_choice(image.class_name)],
-    }
-    # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
-    if 0 <= image.confidence <= 1:
-        prediction["score"] = image.confidence
-    data = {
-        "image": url,
-        "id": image.id,
-        "confidence": image.confidence,
-        "low": low,
-        "high": high,
-        "accept": image.accept,
-    }
-    return {"data": data, "predictions": [prediction]}
-
-
-def make_label_studio_choice(class_name: str) -> dict[str, object]:
-    """Return the choice of a class in the labeling interface."""
-    return {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [class_name]}}
+    @staticmethod
+    def make_choice(class_name: str) -> dict[str, object]:
+        """Return the choice of a class in the labeling interface."""
+        return {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [class_name]}}
 
 
 def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
@@ -183,7 +181,7 @@ EXPORTS.add(
     Export(
         "label-studio",
         "tasks with pre-annotations, and FILE-config.xml with the labeling interface",
-        write=_write_label_studio,
+        write=LabelStudio.write,
         reads_files=False,
         companions=(CONFIG_SUFFIX,),
     )

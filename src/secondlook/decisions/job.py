@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.classifiers import Classifier
+from secondlook.classifiers import Classifier, OnnxFile
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.decisions.decision import (
     DEFAULT_LEVEL,
@@ -38,14 +38,14 @@ from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.decisions.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
 from secondlook.decisions.summary import EngineUse, ScoreSummary
 from secondlook.errors import DecisionError, SourceError
-from secondlook.policies import Policy, has_onnx_suffix, read_policy
+from secondlook.policies import Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
+    ChunkStore,
     ClassifierRecord,
     Engine,
     Execution,
     Predictions,
-    encode_chunk,
     read_first_image,
     skip_by_default,
 )
@@ -359,7 +359,7 @@ class LoadScorer:
                 images, chunks, batch_size=self.execution.batch_size, class_names=self.class_names
             )
             (chunk,) = looked
-            return encode_chunk(self.job, number, _make_rows(options, chunk), self.metadata)
+            return ChunkStore.encode(self.job, number, _make_rows(options, chunk), self.metadata)
 
         return score_chunk
 
@@ -387,7 +387,7 @@ def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execu
             return plan
         bound = policy.bind(classifier)
     else:
-        if has_onnx_suffix(policy):
+        if OnnxFile.has_suffix(policy):
             check_classifier_is_inside(classifier=classifier)
         bound = read_policy(policy).bind(classifier, path=Path(policy).expanduser())
     # The workers of an engine put the classifier on devices of their own, and here it sees one image only.

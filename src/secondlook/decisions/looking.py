@@ -98,9 +98,18 @@ class Looking:
     def step(self) -> Iterator[int]:
         """Look once at every open image, or at all its views without a schedule; yield as `run` does."""
         is_adaptive, outstanding = self._schedule is not None, self._inference.outstanding
+        views = self._plan.views.views
+        n_inputs = int(self._is_open.sum()) * (1 if is_adaptive else len(views))
+        is_one_batch = not outstanding and n_inputs <= self._inference.batch_size
+        if is_one_batch and not is_adaptive and self._outputs is None:
+            outputs = self._inference.start(self._inference.prepare(self._images, views))()
+            by_view = outputs.reshape(len(views), len(self._looks), -1)
+            self._outputs = np.ascontiguousarray(by_view.swapaxes(0, 1))
+            self._looks[:], self._is_open[:] = len(views), False
+            yield n_inputs
+            return
         batches = self._prepare_next_views() if is_adaptive else self._prepare_all_views()
-        n_inputs = int(self._is_open.sum()) * (1 if is_adaptive else len(self._plan.views))
-        if not outstanding and n_inputs > self._inference.batch_size:
+        if not outstanding and not is_one_batch:
             # Where the host makes the views of several batches, it does so ahead of them.
             prepared = batches
             batches = read_ahead(lambda: prepared, _BATCHES_AHEAD)
@@ -119,6 +128,13 @@ class Looking:
             self._close_decided()
         else:
             self._is_open[:] = False
+
+    def finish(self) -> Float32Array:
+        """Look until all images are decided; return the outputs, float32 [n, V, outputs per look]."""
+        for _ in self.run():
+            pass
+        assert self._outputs is not None, "there is at least one image"
+        return self._outputs
 
     def groups(
         self, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None

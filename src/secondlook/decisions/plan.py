@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, default_ids
-from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, FileOutputs, make_decisions
+from secondlook.classifiers import OnnxFile
+from secondlook.decisions.decision import (
+    DEFAULT_LEVEL,
+    Decision,
+    FileOutputs,
+    decide_block,
+    decides_blocks,
+    make_decisions,
+)
 from secondlook.decisions.looking import LookedGroup, Looking
 from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier, split_members
 from secondlook.errors import DecisionError
-from secondlook.policies import (
-    Binding,
-    Policy,
-    check_threshold_transfers,
-    has_onnx_suffix,
-    read_policy,
-)
+from secondlook.estimators import Block
+from secondlook.policies import Binding, Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
     BatchSize,
@@ -48,6 +51,8 @@ OUTPUT_BYTES = 256 * 2**20
 """Approximate memory for the outputs of one chunk."""
 MIN_CHUNK_ROWS = 16
 
+_FIRST_ID = default_ids(1)
+
 
 class LookedChunk:
     """The images of one chunk that were looked at, and what an exported file decided about them, if it did."""
@@ -70,12 +75,12 @@ class Plan:
         Why the guarantee of the policy does not hold; None if it does.
     views
         The views in the order of looks.
-    members, name_candidates
-        The classifier, or the members of the ensemble; and what may be the names of the classes.
+    members, kinds, name_candidates
+        The classifier, or the members of the ensemble; what each outputs; and what may be the names of the classes.
     """
 
     def __init__(self, policy: Policy, resolved: ResolvedClassifier, execution: Execution = DEFAULT_EXECUTION) -> None:
-        check_threshold_transfers(policy.method, policy.options)
+        policy.check_transfers()
         self.resolved = resolved
         self.mismatch = resolved.mismatch
         self.given = policy
@@ -85,18 +90,31 @@ class Plan:
         classifier = resolved.classifier
         self.members = classifier.members or (classifier,)
         self.classifier = MemberOutputs(classifier) if classifier.members else classifier
+        self.kinds = [member.output for member in self.members]
         self.name_candidates = (classifier.class_names, policy.class_names)
+        self._class_names: dict[int, tuple[str, ...] | None] = {}
+        self._decides_blocks = decides_blocks(self.policy)
+        self._fitting_shape: tuple[int, ...] | None = None
+        """Shape of an image that was used as it is: most images have that of the one before."""
         self._inference: tuple[object, Inference | None] = None, None
 
     # --- Single images ---
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
         """Decide about one image of any kind that `read_image` takes."""
-        ((_, preds),) = Looking(self, self.fit_image(read_image(image))).groups()
-        return make_decisions(self.policy, preds, level=level if interval else None, seed=seed).make_row(0)
+        looking, policy = Looking(self, self.fit_image(read_image(image))), self.policy
+        if interval or not self._decides_blocks:
+            ((_, preds),) = looking.groups()
+            return make_decisions(policy, preds, level=level if interval else None, seed=seed).make_row(0)
+        block = Block.predict(looking.finish(), self.kinds, policy.predict_from, policy.top_k)
+        return decide_block(policy, block, _FIRST_ID, self._find_class_names(block.outputs[0].shape[2])).make_row(0)
 
     def fit_image(self, image: Array) -> Array:
         """Return an image at the input size of the classifier. uint8|float32 [h, w, C] -> [1, H, W, C]"""
+        if image.shape == self._fitting_shape:
+            return image[None]
+        if self.classifier.preprocessing.keeps(image.shape):
+            self._fitting_shape = image.shape
         return self.classifier.preprocessing.fit([image])
 
     def warm_up(self) -> None:
@@ -122,10 +140,14 @@ class Plan:
         self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
     ) -> Predictions:
         """Return the outputs of the first looks, float32 [n, looks, outputs per look], as predictions."""
-        names = class_names or choose_class_names(self.name_candidates, outputs.shape[2] // len(self.members))
+        names = class_names or self._find_class_names(outputs.shape[2] // len(self.members))
         views = take_first_views(self.policy.views, outputs.shape[1])
-        kinds = [member.output for member in self.members]
-        return split_members(outputs, kinds, views, ids or default_ids(len(outputs)), names)
+        return split_members(outputs, self.kinds, views, ids or default_ids(len(outputs)), names)
+
+    def _find_class_names(self, n_classes: int) -> tuple[str, ...] | None:
+        if n_classes not in self._class_names:
+            self._class_names[n_classes] = choose_class_names(self.name_candidates, n_classes)
+        return self._class_names[n_classes]
 
     # --- Sources, chunk by chunk ---
 
@@ -203,7 +225,7 @@ def compile_policy(policy: Policy) -> Any:
 
 def open_plan(policy: Policy, binding: Binding) -> Any:
     """Return a new plan of a policy."""
-    if has_onnx_suffix(binding.path) and binding.classifier is None:
+    if OnnxFile.has_suffix(binding.path) and binding.classifier is None:
         from secondlook.decisions.exported_file import open_exported_file
 
         return open_exported_file(policy, binding)
@@ -236,7 +258,7 @@ def load_policy(
         Where and how to classify.
     """
     policy = read_policy(path)
-    if not has_onnx_suffix(path):
+    if not OnnxFile.has_suffix(path):
         return policy.bind(classifier, path=Path(path).expanduser(), allow_mismatch=allow_mismatch, execution=execution)
     check_classifier_is_inside(classifier=classifier, allow_mismatch=allow_mismatch or None)
     bound = policy.bind(path=Path(path).expanduser(), execution=execution)

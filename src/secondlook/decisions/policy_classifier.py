@@ -40,12 +40,8 @@ class ResolvedClassifier:
         return replace(self, classifier=self.classifier.split_batches())
 
 
-@dataclass(frozen=True)
-class DescribedModel:
-    """A spec with all that is known about its model; `default_output` is for a model that does not tell its output."""
-
-    spec: str
-    default_output: Output | None = None
+DescribedModel = tuple[str, Output | None]
+"""A spec with all that is known about its model, and the kind of output if the model does not tell it."""
 
 
 def resolve_classifier(
@@ -133,7 +129,7 @@ def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
 
 def _load_models(models: Sequence[DescribedModel]) -> Classifier:
     """Load a model, or an ensemble whose name is made of those of its members."""
-    loaded = [load_classifier(model.spec, default_output=model.default_output) for model in models]
+    loaded = [load_classifier(spec, default_output=output) for spec, output in models]
     if len(loaded) == 1:
         return loaded[0]
     return load_classifier(loaded, name=MEMBER_SEPARATOR.join(member.name for member in loaded))
@@ -286,7 +282,7 @@ def inherit_options(specs: Sequence[str], policy: Policy) -> list[DescribedModel
 
 def _inherit(text: str, original: Spec, recorded: Mapping[str, str], output: Output | None) -> DescribedModel:
     if ":" not in text:
-        return DescribedModel(text)  # rejected with a hint when it is loaded
+        return text, None  # rejected with a hint when it is loaded
     spec = parse_spec(text, ClassifierError)
     scheme = MODELS.find(spec.scheme, f" in {split_credentials(text)[0]!r}")
     is_same_scheme = spec.scheme == original.scheme
@@ -294,14 +290,14 @@ def _inherit(text: str, original: Spec, recorded: Mapping[str, str], output: Out
     if is_same_scheme:
         options |= select_harmless_options(original)
     elif scheme.describes_itself:
-        return DescribedModel(text)
+        return text, None
     stated = options.pop("output", output)
     if (spec.scheme, _location(text)) != (original.scheme, original.location):
         # A function or a remote model is identified by its name, which another one must not borrow.
         options.pop("name", None)
     kept = {name: value for name, value in options.items() if name in scheme.known_options}
     merged = Spec(spec.scheme, spec.location, {**kept, **spec.options})
-    return DescribedModel(str(merged), next((output for output in OUTPUTS if output == stated), None))
+    return str(merged), next((output for output in OUTPUTS if output == stated), None)
 
 
 def _location(text: str) -> str:

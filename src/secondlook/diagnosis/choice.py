@@ -1,22 +1,23 @@
 """`choose_views`: the most useful views of a pool that do not harm a classifier, and predictions for them."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import IntArray, is_whole_number
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.diagnosis.candidates import AUTO_POOL
 from secondlook.diagnosis.diagnosis import Pool, assess_view, count_views, find_strain, list_first, read_pool
-from secondlook.diagnosis.search import THE_IMAGE, check_whole_number, compute_gain, measure_performances
-from secondlook.errors import ANY, DiagnosisError, Repair
+from secondlook.errors import ANY, DiagnosisError, MetricError, Repair
 from secondlook.estimators import tuning_positions
 from secondlook.files import Count, FrozenRecord
-from secondlook.metrics import parse_metric
+from secondlook.metrics import Interval, Ranking, auroc, parse_metric, resample_metrics
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
-from secondlook.sources import Source, Subset, open_labeled
+from secondlook.sources import Source, open_labeled
+from secondlook.tables import format_difference, format_difference_interval
 from secondlook.views import AUTO, ViewsLike, as_view_set
 
 MAX_IMAGES = 256
@@ -24,6 +25,9 @@ MAX_IMAGES = 256
 MAX_STRAIN, MAX_STRAIN_AGAIN = 0.3, 0.2
 """Growth of the doubt above which a view is set aside although nothing shows that it is harmful: at first, and when the
 chosen views are checked on more images, where a smaller growth is told from chance."""
+LEVEL = 0.95
+RESAMPLES = 200
+"""Confidence level and number of resamples of the interval of the difference to the image alone."""
 
 
 class ViewChoice(FrozenRecord):
@@ -49,6 +53,18 @@ class ViewChoice(FrozenRecord):
         again = _choose(chosen, max(1, len(self.views) - 1), top_k, MAX_STRAIN_AGAIN)
         set_aside = {**self.set_aside, **again.set_aside}
         return again.model_copy(update={"set_aside": set_aside, "pool": self.pool, "note": self.note or again.note})
+
+    def write(self, path: str | Path) -> Path:
+        """Write the chosen views to a .txt file, which can be passed wherever views are expected."""
+        target = Path(path)
+        if target.suffix != ".txt":
+            raise DiagnosisError(f"cannot write {str(target)!r}; expected a file name that ends in .txt.")
+        comments = [f"# {line}" for line in str(self).splitlines()]
+        try:
+            target.write_text("\n".join([*comments, *self.views, ""]), encoding="utf-8")
+        except OSError as error:
+            raise DiagnosisError(f"cannot write {str(target)!r}: {error.strerror}.") from None
+        return target
 
     def __str__(self) -> str:
         chosen, harmful = self.views[1:], "none"
@@ -94,10 +110,13 @@ def choose_views(
     execution
         Where and how to classify, see `Execution`.
     """
-    if isinstance(classifier, Predictions):
-        check_whole_number("budget", budget, 1)
+    is_collected = isinstance(classifier, Predictions)
+    if not is_whole_number(budget) or budget < 1 or (budget > len(AUTO_POOL) and not is_collected):
+        expected = "at least 1" if is_collected else f"1 to {len(AUTO_POOL)}"
+        fault = f"is out of range; expected a whole number, {expected}"
+        raise DiagnosisError(fault, argument="budget", value=budget)
+    if is_collected:
         return _choose(classifier, budget, top_k, MAX_STRAIN)
-    check_whole_number("budget", budget, 1, len(AUTO_POOL))
     if data is None:
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
@@ -132,13 +151,24 @@ def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:
     """Return by how much the mean over views is measurably worse than the image alone in AUROC, or None."""
     if pool.view_correct is None or pool.correct.all() or not pool.correct.any():
         return None
+    # A mean of probabilities may round to slightly more than 1.
+    mean, image = (np.clip(pool.mean_confidence(one), 0.0, 1.0) for one in (views, views[:1]))
     metric = parse_metric("auroc")
-    confidences = [pool.mean_confidence(views), pool.mean_confidence(views[:1])]
-    mean, image = measure_performances(metric, pool.correct, confidences, seed=0)
-    gain = compute_gain(metric, mean, image, THE_IMAGE)
-    if gain.verdict != "worse":
+
+    def compute(_: str, ranking: Ranking) -> list[float]:
+        try:
+            return [metric.compute(ranking)]
+        except MetricError:  # a resample without errors
+            return [math.nan]
+
+    entries = {"mean": (pool.correct, mean), "image": (pool.correct, image)}
+    resampled = resample_metrics(entries, compute, RESAMPLES, 0)
+    interval = Interval.from_resamples(resampled["mean"][:, 0] - resampled["image"][:, 0], LEVEL)
+    if interval is None or interval.high >= 0:
         return None
-    return f"the mean over {count_views(len(views) - 1)} is worse than {THE_IMAGE}, AUROC {gain}"
+    difference = format_difference(auroc(pool.correct, mean) - auroc(pool.correct, image))
+    ends = format_difference_interval(interval.low, interval.high)
+    return f"the mean over {count_views(len(views) - 1)} is worse than the image alone, AUROC {difference} {ends}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +199,7 @@ def collect_views(
     indices, choice = choose_tuning_images(source), None
     if isinstance(views, str) and views == AUTO:
         # Fewer than four images are too few to set one apart, and to certify anything.
-        sample = Subset(source, indices, source.spec, source.on_error) if len(indices) else source
+        sample = source.select(indices) if len(indices) else source
         choice = choose_views(classifier, sample, top_k=top_k, store=store, execution=execution)
         views = choice.views
     preds = collect(classifier, source, as_view_set(views), store=store, execution=execution)

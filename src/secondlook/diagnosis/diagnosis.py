@@ -1,18 +1,18 @@
 """What each view does to a classifier: agreement with the image itself, accuracy, and whether the view is harmful."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.errors import ANY, DiagnosisError, Repair
+from secondlook.arrays import Array, BoolArray, Float64Array
+from secondlook.errors import DiagnosisError
 from secondlook.estimators import class_mass, top_class_mass
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions, top_classes
 from secondlook.tables import TextTable, format_html
-from secondlook.views import View, ViewSet, as_view_set_with_names
+from secondlook.views import View, ViewSet
 
 MAX_CHANGED = 0.1
 """Fraction of the confident predictions that a view may change; docs/diagnosis.md shows real views on both sides."""
@@ -52,20 +52,10 @@ class Pool:
 
     @property
     def correct(self) -> BoolArray:
-        """Whether the prediction from the image itself is correct. bool [N]"""
-        if self.view_correct is None:
-            raise DiagnosisError(
-                "choosing views needs labels, and these predictions have none",
-                repair=Repair("pass {labels} to them", labels=ANY),
-            )
-        correct: BoolArray = self.view_correct[0]
+        """Whether the prediction from the image itself is correct; needs labels. bool [N]"""
+        view_correct: Any = self.view_correct
+        correct: BoolArray = view_correct[0]
         return correct
-
-    def select(self, images: Array) -> "Pool":
-        """Return the pool of some of the images. bool [N] or int64 [n]"""
-        arrays = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "views"}
-        selected: dict[str, Any] = {name: one[:, images] for name, one in arrays.items() if one is not None}
-        return replace(self, **selected)
 
     def mean_confidence(self, views: Sequence[str]) -> Float64Array:
         """Return the confidence 'mean' of some of the views. -> float64 [N]"""
@@ -74,7 +64,7 @@ class Pool:
         return mean
 
 
-def read_pool(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> Pool:
+def read_pool(preds: Predictions, top_k: int = 1) -> Pool:
     """Read predictions once; for an ensemble, the mean over its members."""
     if not isinstance(preds, Predictions):
         raise DiagnosisError(
@@ -84,19 +74,18 @@ def read_pool(preds: Predictions, top_k: int = 1, *, progress: bool = False) -> 
     shape = preds.n_views, preds.n_images
     mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
     agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
-    with preds.show_progress("reading the views", 2, enabled=progress) as watched:
-        classes = watched.predicted("image", top_k).reshape(-1, top_k)
-        for rows, block in watched.blocks():
-            mass[:, rows] = class_mass(block, classes[rows]).T
-            for view in range(preds.n_views):
-                outputs = block[:, view]
-                top = top_classes(outputs, top_k)
-                top_mass[view, rows] = top_class_mass(outputs, top_k)
-                agrees[view, rows] = top[:, 0] == classes[rows, 0]
-                if preds.has_labels:
-                    labels = preds.labels[rows, None]
-                    view_correct[view, rows] = (top == labels).any(axis=1)
-                    label_mass[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
+    classes = preds.predicted("image", top_k).reshape(-1, top_k)
+    for rows, block in preds.blocks():
+        mass[:, rows] = class_mass(block, classes[rows]).T
+        for view in range(preds.n_views):
+            outputs = block[:, view]
+            top = top_classes(outputs, top_k)
+            top_mass[view, rows] = top_class_mass(outputs, top_k)
+            agrees[view, rows] = top[:, 0] == classes[rows, 0]
+            if preds.has_labels:
+                labels = preds.labels[rows, None]
+                view_correct[view, rows] = (top == labels).any(axis=1)
+                label_mass[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
     labeled = (view_correct, label_mass) if preds.has_labels else (None, None)
     return Pool(preds.views, mass, top_mass, agrees, *labeled)
 
@@ -147,11 +136,11 @@ class Diagnosis:
     @property
     def usable(self) -> ViewSet:
         """Views that are neither harmful nor weak, including the identity."""
-        return as_view_set_with_names([row.view for row in self.rows if row.status == "usable"])
+        return ViewSet.with_names([row.view for row in self.rows if row.status == "usable"])
 
     @property
     def weak(self) -> dict[str, str]:
-        """Views that measurably lower the probability of the label, with the reason; they are chosen last."""
+        """Views that measurably lower the probability of the label, with the reason."""
         return self._reasons("weak")
 
     @property
@@ -171,7 +160,7 @@ class Diagnosis:
     def __getitem__(self, view: View | str) -> ViewDiagnosis:
         """Return the diagnosis of one view."""
         by_view = {row.view: row for row in self.rows}
-        text = str(as_view_set_with_names(list(by_view)).resolve(view))
+        text = str(ViewSet.with_names(list(by_view)).resolve(view))
         if text not in by_view:
             raise DiagnosisError(f"view {text!r} is not in the diagnosis; expected one of: {', '.join(by_view)}.")
         return by_view[text]
@@ -183,21 +172,14 @@ class Diagnosis:
     def _blocks(self) -> list[object]:
         labeled = ["accuracy", "AUROC alone", "with image"] if self.rows[0].accuracy is not None else []
         header = ["view", "agreement", "confident", "doubt", *labeled, "status"]
-        return [TextTable([header, *map(_format_row, self.rows)], numbers=True), *self.describe_harmful()]
+        harmful = (f"- {view} is harmful: {reason}." for view, reason in self.harmful.items())
+        return [TextTable([header, *map(_format_row, self.rows)], numbers=True), *harmful]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self._blocks()))
 
     def _repr_html_(self) -> str:
         return format_html(self._blocks())
-
-    def describe_harmful(self, limit: int | None = None) -> list[str]:
-        """Return a line for each harmful view; beyond `limit` views, the last line counts the others."""
-        lines = [f"- {view} is harmful: {reason}." for view, reason in self.harmful.items()]
-        if limit is None or len(lines) <= limit:
-            return lines
-        more = len(lines) - limit
-        return [*lines[:limit], f"- {count_views(more, 'more ')} {_be(more)} harmful; the diagnosis lists them."]
 
 
 def diagnose_views(preds: Predictions, *, top_k: int = 1) -> Diagnosis:
@@ -207,11 +189,7 @@ def diagnose_views(preds: Predictions, *, top_k: int = 1) -> Diagnosis:
     probability) grows by more than 40 %; with labels, if the errors do, whatever the doubt says. It is weak if the
     probability of the label drops. All of it must be more than chance explains.
     """
-    return diagnose_pool(read_pool(preds, top_k))
-
-
-def diagnose_pool(pool: Pool) -> Diagnosis:
-    """Diagnose the views of a pool."""
+    pool = read_pool(preds, top_k)
     return Diagnosis(tuple(_diagnose_view(pool, position) for position in range(len(pool.views))))
 
 
@@ -232,45 +210,28 @@ def describe_harmful_views(preds: Predictions, *, top_k: int = 1) -> str | None:
     At most 10,000 images are read, which bounds the memory.
     """
     step = -(-preds.n_images // MAX_IMAGES_FOR_WARNINGS)
-    pool = read_pool(preds if step == 1 else preds.select(images=np.arange(0, preds.n_images, step)), top_k)
-    harmful = [row for row in diagnose_pool(pool) if row.status == "harmful"]
+    read = preds if step == 1 else preds.select(images=np.arange(0, preds.n_images, step))
+    harmful = [row for row in diagnose_views(read, top_k=top_k) if row.status == "harmful"]
     if not harmful:
         return None
     harmful.sort(key=lambda row: (row.agreement.confident, -row.agreement.doubt_growth))
     worst, views = harmful[0], list_first([row.view for row in harmful])
-    count = f"{count_views(len(harmful))} {_be(len(harmful))}"
-    which = "" if len(harmful) == 1 else f"{worst.view!r}: "
+    verb, which = ("is", "") if len(harmful) == 1 else ("are", f"{worst.view!r}: ")
     return (
-        f"{count} likely to make the confidence worse: {views} ({which}{worst.reason}); the views 'auto' leave out "
-        "harmful ones."
+        f"{count_views(len(harmful))} {verb} likely to make the confidence worse: {views} ({which}{worst.reason}); the "
+        "views 'auto' leave out harmful ones."
     )
 
 
-def count_views(number: int, kind: str = "") -> str:
-    """Return a number of views: '1 view', '2 views', or with a kind such as 'usable ', '2 usable views'."""
-    return f"{number} {kind}view{'s' * (number != 1)}"
-
-
-def _be(number: int) -> str:
-    return "is" if number == 1 else "are"
+def count_views(number: int) -> str:
+    """Return a number of views: '1 view', '2 views'."""
+    return f"{number} view{'s' * (number != 1)}"
 
 
 def list_first(texts: Sequence[str], limit: int = 3) -> str:
     """Return the first of the texts in quotes, since views have commas of their own, and how many more there are."""
     listed, more = ", ".join(map(repr, texts[:limit])), len(texts) - limit
     return f"{listed} and {more} more" if more > 0 else listed
-
-
-def find_choosable(pool: Pool, n_views: int) -> IntArray:
-    """Return the positions of the usable views, and of the least weak ones where those are too few. -> int64 [n]
-
-    Positions are ascending, so the identity comes first.
-    """
-    assessed = [assess_view(pool, position) for position in range(len(pool.views))]
-    usable = [position for position, (status, _, _) in enumerate(assessed) if status == "usable"]
-    weak = [position for position, (status, _, _) in enumerate(assessed) if status == "weak"]
-    least_weak = sorted(weak, key=lambda position: assessed[position][2])[: max(0, n_views - len(usable))]
-    return np.array(sorted([*usable, *least_weak]))
 
 
 def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier, FunctionClassifier, Preprocessing, load_classifier
-from secondlook.predictions import Execution, collect, read_first_image
-from secondlook.sources import ArraySource, Source
 
 Settings = Mapping[str, Any]
 """Preprocessing settings by name."""
@@ -35,11 +32,6 @@ GRAY_NORMALIZATIONS: Mapping[str, Settings] = {
 }
 CROP_FRACTION = 0.875
 """The side of the crop as a part of the shorter side: 224 of 256 pixels."""
-IMAGES_AT_ONCE = 16
-"""Number of images held at their original size."""
-MAX_BYTES = 2**27
-"""Size of the resized images that are held at once; of very large images, fewer are taken."""
-
 MIN_GAIN = 0.05
 """Smallest gain in accuracy, and in accuracy corrected for chance, that is worth a word."""
 MIN_KAPPA, MIN_REORDERED_KAPPA = 0.2, 0.4
@@ -122,77 +114,6 @@ def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
-class Sample:
-    """At most `count` images of a source, the same ones each time, in random order.
-
-    `given` is the preprocessing as the model meets it, `predictions` are those of the classifier as given, for the
-    image itself, and `labels` are int64 [N] or None. `classified` counts the images that were classified so far.
-    """
-
-    def __init__(self, classifier: Classifier, source: Source, count: int, execution: Execution) -> None:
-        largest = MAX_BYTES // read_first_image(classifier, source).nbytes
-        self._classifier = classifier
-        self._execution = execution
-        self._source = source.spread(min(count, max(IMAGES_AT_ONCE, largest)))
-        self._sizes: set[tuple[int, ...]] = set()
-        self._fitted: dict[tuple[object, ...], Array] = {}
-        self.given = describe_input(classifier)
-        self.predictions = collect(
-            classifier,
-            self._source,
-            "identity",
-            execution=Execution(batch_size=execution.batch_size, progress=execution.progress),
-        )
-        self.labels: IntArray | None = self.predictions.labels if self.predictions.has_labels else None
-        self.classified = len(self.predictions)
-
-    def propose_readings(self, given: Preprocessing) -> dict[str, Preprocessing]:
-        """Return preprocessings that differ from a given one in one respect, by name."""
-        self._fit([given])
-        proposed = propose_readings(given, self._fitted[_geometry_of(given)].shape[3], self._sizes)
-        self._fit(proposed.values())
-        return proposed
-
-    def classify(self, preprocessing: Preprocessing, count: int) -> Float64Array | None:
-        """Return the probabilities of the first images under a proposed preprocessing, or None if the model fails.
-
-        float64 [count, C]
-        """
-        images = ArraySource(self._fitted[_geometry_of(preprocessing)][:count])
-        self.classified += len(images)
-        try:
-            # A model may do anything with an input that it was not made for.
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                classifier = read_as(self._classifier, preprocessing)
-                preds = collect(
-                    classifier,
-                    images,
-                    "identity",
-                    execution=Execution(batch_size=self._execution.batch_size, progress=False),
-                )
-        except Exception:  # noqa: BLE001
-            return None
-        probabilities = preds.probabilities[:, 0].astype(np.float64)
-        return probabilities if probabilities.shape[1] == self.predictions.n_classes else None
-
-    def _fit(self, preprocessings: Iterable[Preprocessing]) -> None:
-        """Read, resize and crop the images for each geometry that is new, in one pass over the source."""
-        new = {_geometry_of(each): each for each in preprocessings if _geometry_of(each) not in self._fitted}
-        if not new:
-            return
-        parts: dict[tuple[object, ...], list[Array]] = {geometry: [] for geometry in new}
-        for batch in self._source.batches(IMAGES_AT_ONCE):
-            self._sizes |= {image.shape[:2] for image in batch.images}
-            for geometry, preprocessing in new.items():
-                parts[geometry].append(preprocessing.fit(batch.images))
-        self._fitted |= {geometry: np.concatenate(arrays) for geometry, arrays in parts.items()}
-
-
-def _geometry_of(preprocessing: Preprocessing) -> tuple[object, ...]:
-    return tuple(preprocessing.geometry.values())
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trial:
     """A reading that was tried on N images, all or the first ones of a sample."""
@@ -236,9 +157,9 @@ class Trial:
 
     @property
     def outputs(self) -> IntArray:
-        """The output of the true class. int64 [N]"""
-        assert self.labels is not None
-        outputs: IntArray = self.labels if self.order is None else self.order[self.labels]
+        """The output of the true class, if there are labels. int64 [N]"""
+        labels: Any = self.labels
+        outputs: IntArray = labels if self.order is None else self.order[labels]
         return outputs
 
     @property
@@ -250,6 +171,11 @@ class Trial:
     def confidence(self) -> float:
         """Mean over images of the largest probability."""
         return float(self.probabilities.max(axis=1).mean())
+
+    @property
+    def contrast(self) -> float:
+        """Factor of the differences between pixels."""
+        return self.preprocessing.scale / min(self.preprocessing.std)
 
     @property
     def diversity(self) -> float:

@@ -1,10 +1,13 @@
 """`check_setup`: try other readings of a classifier on a few hundred images, and tell if one is clearly better."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from secondlook.arrays import is_whole_number
+import numpy as np
+
+from secondlook.arrays import Array, IntArray, is_whole_number
 from secondlook.classifiers import Classifier, FunctionClassifier, Preprocessing, load_classifier
 from secondlook.diagnosis.class_order import (
     MAX_LISTED,
@@ -14,14 +17,21 @@ from secondlook.diagnosis.class_order import (
     list_in_order,
     propose_orders,
 )
-from secondlook.diagnosis.readings import Sample, Trial, find_changes, format_changes
+from secondlook.diagnosis.readings import Trial, describe_input, find_changes, format_changes, propose_readings, read_as
 from secondlook.errors import ClassifierError
-from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions
+from secondlook.predictions import DEFAULT_EXECUTION, Execution, collect, read_first_image
 from secondlook.progress import progress_bar
-from secondlook.sources import SOURCES, Source, open_labeled
+from secondlook.sources import SOURCES, ArraySource, Source, open_labeled
 from secondlook.tables import format_table
 
+Geometry = tuple[object, ...]
+"""How images are resized and cropped."""
+
 DEFAULT_IMAGES = 256
+IMAGES_AT_ONCE = 16
+"""Number of images held at their original size."""
+MAX_BYTES = 2**27
+"""Size of the resized images that are held at once; of very large images, fewer are taken."""
 FIRST_IMAGES = 32
 """Images that every reading is tried on; the most promising ones are tried on all."""
 MAX_PROMISING = 3
@@ -171,42 +181,58 @@ def check_setup(
 def _check_member(
     classifier: Classifier, source: Source, n_images: int, quick: bool, execution: Execution
 ) -> SetupCheck:
-    sample = Sample(classifier, source, n_images, execution)
-    search = _Search(sample, source.class_names, execution.progress)
-    better = search.find_more_confident() if sample.labels is None else search.find_better(quick)
-    given, found = search.make_reading(search.given), None if better is None else search.make_reading(better)
-    sentences = [_describe_sigmoids(classifier)] if _are_sigmoids(sample.predictions) else []
-    verdict = _describe_given(given, len(search.trials) - 1)
-    if found is not None and sample.labels is None:
+    search = _Search(classifier, source, n_images, execution)
+    is_labeled = search.labels is not None
+    better = search.find_better(quick) if is_labeled else search.find_more_confident()
+    readings = tuple(search.make_reading(trial) for trial in search.trials)
+    given, found = readings[0], None if better is None else search.make_reading(better)
+    sentences = [_describe_sigmoids(classifier)] if search.has_sigmoids else []
+    verdict = _describe_given(given, len(readings) - 1)
+    if found is not None and not is_labeled:
         verdict = _describe_hint(classifier, given, found)
     elif found is not None:
         sentences.append(_describe_better(classifier, source, given, found))
     return SetupCheck(
         classifier=classifier.name,
         data=source.spec,
-        readings=tuple(search.make_reading(trial) for trial in search.trials),
-        better=found if sample.labels is not None else None,
+        readings=readings,
+        better=found if is_labeled else None,
         warnings=tuple(sentences),
         verdict=" ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) or verdict,
-        classified=sample.classified,
+        classified=search.classified,
     )
 
 
 class _Search:
-    """The search for a better reading. `trials` are the readings that were tried, the given one first."""
+    """The search for a better reading on a sample of at most `n_images` images, the same ones each time.
 
-    def __init__(self, sample: Sample, class_names: Sequence[str] | None, progress: bool) -> None:
-        self._sample = sample
-        self._progress = progress
-        self._orders = propose_orders(sample.predictions.n_classes, class_names)
-        self.given = Trial.create("as given", sample.given, sample.predictions.probabilities[:, 0], sample.labels)
+    `trials` are the readings that were tried, the given one first, and `classified` counts the classified images.
+    """
+
+    def __init__(self, classifier: Classifier, source: Source, n_images: int, execution: Execution) -> None:
+        largest = MAX_BYTES // read_first_image(classifier, source).nbytes
+        self._classifier = classifier
+        self._source = source.spread(min(n_images, max(IMAGES_AT_ONCE, largest)))
+        self._execution = Execution(batch_size=execution.batch_size, progress=execution.progress)
+        self._sizes: set[tuple[int, ...]] = set()
+        self._fitted: dict[Geometry, Array] = {}
+        preds = collect(classifier, self._source, "identity", execution=self._execution)
+        # Rows that sum to 1 are rejected as logits, so these are the sigmoid outputs of several classes.
+        self.has_sigmoids = (
+            preds.has_logits and len(preds) > 1 and bool(preds.logits.min() >= 0 and preds.logits.max() <= 1)
+        )
+        self.labels: IntArray | None = preds.labels if preds.has_labels else None
+        self.classified = len(preds)
+        self._orders = propose_orders(preds.n_classes, source.class_names)
+        self.given = Trial.create("as given", describe_input(classifier), preds.probabilities[:, 0], self.labels)
         self.trials = [self.given]
 
     def find_better(self, quick: bool) -> Trial | None:
-        """Return the best reading that is clearly more accurate than the given one."""
-        if quick and not self._is_suspicious():
+        """Return the best reading that is clearly better than the given one; `quick` tries others only if it is odd."""
+        best, accuracy = self.given, self.given.accuracy
+        is_suspicious = accuracy < LOW_ACCURACY or self.given.confidence - accuracy > OVERCONFIDENCE
+        if quick and not is_suspicious and self._choose(self.given, self._reorder(self.given), readings=1) is None:
             return None
-        best = self.given
         for _ in range(ROUNDS):
             found = self._try_readings(best)
             if found is None:
@@ -216,19 +242,14 @@ class _Search:
             best = found
         return None if best is self.given else best
 
-    def _is_suspicious(self) -> bool:
-        """Whether the accuracy is low, below the confidence, or clearly higher in another class order."""
-        accuracy = self.given.accuracy
-        if accuracy < LOW_ACCURACY or self.given.confidence - accuracy > OVERCONFIDENCE:
-            return True
-        return self._choose(self.given, self._reorder(self.given), readings=1) is not None
-
     def find_more_confident(self) -> Trial | None:
         """Return the reading with the highest confidence, if it is much higher and the classes are as diverse."""
         given = self.given
-        trials = self._try_all(given, self._sample.propose_readings(given.preprocessing), len(given))
+        trials = self._try_all(given, self._propose_readings(given.preprocessing), len(given))
         self.trials += trials
-        comparable = (trial for trial in trials if self._is_comparable(trial))
+        # Confidences can be compared for pixels of a similar contrast, and without a collapse to fewer classes.
+        contrast, diversity = MAX_CONTRAST_GAIN * given.contrast, 0.9 * given.diversity
+        comparable = (trial for trial in trials if trial.contrast <= contrast and trial.diversity >= diversity)
         best = max(comparable, key=lambda trial: trial.confidence, default=given)
         return best if best.confidence >= given.confidence + CONFIDENCE_GAIN else None
 
@@ -249,7 +270,7 @@ class _Search:
     def _try_readings(self, given: Trial) -> Trial | None:
         """Return the best reading that differs from a given one in one respect, if it is clearly better."""
         tried = {trial.preprocessing for trial in self.trials}
-        proposed = self._sample.propose_readings(given.preprocessing)
+        proposed = self._propose_readings(given.preprocessing)
         prefix = "" if given is self.given else f"{given.name}, "
         proposed = {f"{prefix}{name}": reading for name, reading in proposed.items() if reading not in tried}
         trials = self._try_all(given, proposed, FIRST_IMAGES)
@@ -259,16 +280,49 @@ class _Search:
         reordered = [each for trial in (given, *complete.values()) for each in self._reorder(trial)]
         return self._choose(given, [*complete.values(), *reordered], readings=1 + len(proposed))
 
+    def _propose_readings(self, given: Preprocessing) -> dict[str, Preprocessing]:
+        """Return preprocessings that differ from a given one in one respect, by name."""
+        self._fit([given])
+        proposed = propose_readings(given, self._fitted[_geometry_of(given)].shape[3], self._sizes)
+        self._fit(proposed.values())
+        return proposed
+
+    def _fit(self, preprocessings: Iterable[Preprocessing]) -> None:
+        """Read, resize and crop the images for each geometry that is new, in one pass over the source."""
+        new = {_geometry_of(each): each for each in preprocessings if _geometry_of(each) not in self._fitted}
+        if not new:
+            return
+        parts: dict[Geometry, list[Array]] = {geometry: [] for geometry in new}
+        for batch in self._source.batches(IMAGES_AT_ONCE):
+            self._sizes |= {image.shape[:2] for image in batch.images}
+            for geometry, preprocessing in new.items():
+                parts[geometry].append(preprocessing.fit(batch.images))
+        self._fitted |= {geometry: np.concatenate(arrays) for geometry, arrays in parts.items()}
+
     def _try_all(self, given: Trial, readings: dict[str, Preprocessing], count: int) -> list[Trial]:
         """Classify the first `count` images under each reading; readings under which the model fails are left out."""
         trials = []
-        with progress_bar("other readings", len(readings), "readings", enabled=self._progress) as advance:
+        with progress_bar("other readings", len(readings), "readings", enabled=self._execution.progress) as advance:
             for name, reading in readings.items():
-                probabilities = self._sample.classify(reading, count)
+                probabilities = self._classify(reading, count)
                 if probabilities is not None:
-                    trials.append(Trial.create(name, reading, probabilities, self._sample.labels, given.order))
+                    trials.append(Trial.create(name, reading, probabilities, self.labels, given.order))
                 advance(1)
         return trials
+
+    def _classify(self, preprocessing: Preprocessing, count: int) -> Array | None:
+        """Return the probabilities of the first images, or None if the model fails. [count, C]"""
+        images = ArraySource(self._fitted[_geometry_of(preprocessing)][:count])
+        self.classified += len(images)
+        try:
+            # A model may do anything with an input that it was not made for.
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                classifier = read_as(self._classifier, preprocessing)
+                preds = collect(classifier, images, "identity", execution=replace(self._execution, progress=False))
+        except Exception:  # noqa: BLE001
+            return None
+        return preds.probabilities[:, 0] if preds.n_classes == self.given.probabilities.shape[1] else None
 
     def _find_promising(self, trials: list[Trial], given: Trial) -> list[Trial]:
         """Return the trials with the lowest log loss, and that which is the most accurate in its best class order."""
@@ -310,11 +364,6 @@ class _Search:
         best = max(simplest, key=lambda trial: (trial.accuracy, -trial.log_loss))
         return replace(best, equally_good=tuple(trial.name for trial in simplest if trial is not best))
 
-    def _is_comparable(self, trial: Trial) -> bool:
-        """Whether confidences can be compared: pixels of a similar contrast, and no collapse to fewer classes."""
-        contrast, before = (one.scale / min(one.std) for one in (trial.preprocessing, self.given.preprocessing))
-        return contrast <= MAX_CONTRAST_GAIN * before and trial.diversity >= 0.9 * self.given.diversity
-
 
 def _count_reordered(trial: Trial) -> int:
     """Return the number of correct predictions in the best class order."""
@@ -323,9 +372,8 @@ def _count_reordered(trial: Trial) -> int:
     return int((order[trial.labels] == trial.predicted).sum())
 
 
-def _are_sigmoids(preds: Predictions) -> bool:
-    """Whether the outputs of several images, declared as logits, all lie in [0, 1]; rows that sum to 1 are rejected."""
-    return preds.has_logits and len(preds) > 1 and bool(preds.logits.min() >= 0 and preds.logits.max() <= 1)
+def _geometry_of(preprocessing: Preprocessing) -> Geometry:
+    return tuple(preprocessing.geometry.values())
 
 
 def _describe_given(given: Reading, others: int) -> str:

@@ -23,6 +23,7 @@ from secondlook.estimators.methods import (
     split_method,
 )
 from secondlook.estimators.probability_mass import (
+    Block,
     class_mass,
     compute_look_statistics,
     other_class_mass,
@@ -33,6 +34,7 @@ from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropo
 
 __all__ = [
     "METHODS",
+    "Block",
     "CompiledMethod",
     "FittedMethods",
     "class_mass",

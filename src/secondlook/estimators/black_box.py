@@ -10,6 +10,8 @@ from secondlook.errors import ANY, ConfidenceError, Repair
 from secondlook.estimators.fitting import Temperature, apply_temperature, iter_scaled_blocks, resolve_temperature
 from secondlook.estimators.methods import ViewMeans, method
 from secondlook.estimators.probability_mass import (
+    Block,
+    average_members,
     class_mass,
     iter_member_blocks,
     list_members,
@@ -62,12 +64,22 @@ def _iter_mean(
         yield ViewMeans(rows, mass[None], lambda means: means[0])
 
 
+def mean_block(block: Block, *, temperature: float | None = None, **_: None) -> Float64Array:
+    """Return `mean` over all views of the images of a block. [n]"""
+    outputs = average_members(block.outputs)
+    scale = resolve_temperature(None, temperature)
+    if scale is not None:
+        outputs = apply_temperature(outputs, scale)
+    return sum_over_classes(outputs.mean(axis=1), block.classes)
+
+
 @method(
     "mean",
     symbol="MSR(D)",
     summary="mean softmax output of the predicted class over the views; the method of the paper",
     is_probability=True,
     view_means=_iter_mean,
+    on_block=mean_block,
 )
 def mean(
     preds: Predictions,

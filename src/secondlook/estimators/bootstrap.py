@@ -1,18 +1,17 @@
 """The bootstrap over views: a confidence interval for each image, and the ranking BS(D) by sliding-window plurality.
 
-For the ranking, the other-class mass of all N images in all B resamplings is sorted into one list of N x B entries,
+For the ranking, the other-class mass of all N images in all B resamples is sorted into one list of N x B entries,
 smallest first. The image with most entries among the first W gets the next rank, and all its entries are removed.
 Images with equally many entries are ranked by their first entry; equal values are sorted by the position of the image.
 
-The list is never in memory as a whole. Each value is a sum over few views, so computing it twice is cheaper than
-storing it: a first pass counts the entries in each bin of float32 values, then one segment of the list after the other
-is computed, sorted and passed through the window.
+The list is never in memory, nor sorted, as a whole. It is processed in stages, each up to the first entry of a later
+image. Once an image is ranked, its other entries are skipped, and at most W images have entries in the window: so a
+stage computes and sorts only the entries of about W images, up to its end.
 """
 
 import itertools
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
@@ -22,24 +21,26 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.methods import CompiledMethod, Resampling, compile_for, compile_method, method
 from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import PredictFrom, Predictions
-from secondlook.threads import count_threads
 
-MIN_RESAMPLINGS, MAX_RESAMPLINGS = 100, 1000
+MIN_RESAMPLES, MAX_RESAMPLES = 100, 1000
 RESAMPLED_FRACTION = 0.001
-"""The paper draws this fraction of all distinct resamplings, within the bounds above."""
+"""The paper draws this fraction of all distinct resamples, within the bounds above."""
 
 BLOCK_BYTES = 16 * 2**20
 """Approximate size of a block of bootstrapped confidences."""
-ENTRIES_PER_SEGMENT = 1 << 25
-"""Entries of the ranked list in memory at a time, 8 bytes each; a bin is never split, so one bin of equal values may be
-larger."""
+ROWS_IN_CACHE = 32
+MIN_IMAGES_PER_STAGE = 256
+"""Images that enter the ranking in one stage, at least."""
+PRODUCT_SIZE = 2**18
+"""Multiplications in a matrix product, at most: BLAS computes larger ones in threads, which wait for each other."""
+_IMAGE_BITS = np.uint64(2**32 - 1)
 
 
 def resample_outputs(
-    n_members: int, n_views: int, *, resamplings: int | None = None, window: int | None = None, seed: int = 0
+    n_members: int, n_views: int, *, resamples: int | None = None, window: int | None = None, seed: int = 0
 ) -> Resampling:
     """Return how `bootstrap` resamples the outputs of each image."""
-    return Resampling(_draw_counts(n_members, n_views, resamplings, seed), window)
+    return Resampling(_draw_counts(n_members, n_views, resamples, seed), window)
 
 
 @method(
@@ -55,17 +56,17 @@ def bootstrap(
     *,
     predict_from: PredictFrom,
     top_k: int,
-    resamplings: int | None = None,
+    resamples: int | None = None,
     window: int | None = None,
     seed: int = 0,
 ) -> Float64Array:
     """Return the rank of each image among these images: 1 for the most confident, 0 for the least. [N]
 
-    `resamplings` is N_BS (by default the rule of the paper), `window` is W_BS (by default N_BS). Images are sorted by
+    `resamples` is N_BS (by default the rule of the paper), `window` is W_BS (by default N_BS). Images are sorted by
     the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
     the mean of their ranks.
     """
-    sample = resample_outputs(preds.n_members, preds.n_views, resamplings=resamplings, window=window, seed=seed)
+    sample = resample_outputs(preds.n_members, preds.n_views, resamples=resamples, window=window, seed=seed)
     return plurality_confidence(other_class_mass(preds, predict_from, top_k), *sample)
 
 
@@ -82,12 +83,12 @@ def bootstrap_lower(
     predict_from: PredictFrom,
     top_k: int,
     level: float = 0.95,
-    resamplings: int | None = None,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> Float64Array:
     """Return the lower end of `confidence_interval` of MSR(D). [N]"""
     return confidence_interval(
-        preds, level, "mean", seed=seed, predict_from=predict_from, top_k=top_k, resamplings=resamplings
+        preds, level, "mean", seed=seed, predict_from=predict_from, top_k=top_k, resamples=resamples
     )[0]
 
 
@@ -99,12 +100,12 @@ def confidence_interval(
     seed: int = 0,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
-    resamplings: int | None = None,
+    resamples: int | None = None,
     **options: object,
 ) -> tuple[Float64Array, Float64Array]:
     """Return the lower and upper ends of a bootstrap interval of the confidence of each image, float64 [N] each.
 
-    The ends are percentiles of the confidences bootstrapped over the views: a fraction `level` of the resamplings lies
+    The ends are percentiles of the confidences bootstrapped over the views: a fraction `level` of the resamples lies
     between them, the rest equally below and above. They are those of `method`, by default `default_method(preds)`, with
     its `options` where it is a function of means over the views (`METHODS[name].is_mean_over_views`), and those of
     MSR(D) for any other method.
@@ -117,98 +118,167 @@ def confidence_interval(
     if not compiled.method.is_mean_over_views:
         compiled = compile_method("mean", predict_from=predict_from, top_k=top_k)
     ends = np.empty((2, preds.n_images))
-    for rows, block in bootstrap_confidences(preds, compiled, resamplings, seed):
+    for rows, block in bootstrap_confidences(preds, compiled, resamples, seed):
         ends[:, rows] = np.quantile(block, ((1 - level) / 2, (1 + level) / 2), axis=1, overwrite_input=True)
     return ends[0], ends[1]
 
 
 def bootstrap_confidences(
-    preds: Predictions, compiled: CompiledMethod, resamplings: int | None = None, seed: int = 0
+    preds: Predictions, compiled: CompiledMethod, resamples: int | None = None, seed: int = 0
 ) -> Iterator[tuple[slice, Float64Array]]:
     """Yield blocks of images, as slices, and their confidences bootstrapped over the views, float64 [n, N_BS]."""
-    from secondlook.estimators.kernels import resample_means
-
     counts: Float64Array | None = None
     for first, values, combine in compiled.iter_view_means(preds):
         n_statistics, n_images, n_members, n_views = values.shape
         if counts is None:  # options of the method may average the members or select views
-            counts = _draw_counts(n_members, n_views, resamplings, seed).astype(np.float64)
+            counts = _draw_counts(n_members, n_views, resamples, seed).astype(np.float64)
         step = max(1, BLOCK_BYTES // (8 * n_statistics * counts.shape[1]))
         for start in range(0, n_images, step):
             part = values[:, start : start + step].reshape(-1, n_members * n_views)
-            means = np.empty((len(part), counts.shape[1]))
-            resample_means(part, counts, means)
+            means = add_views(part, counts)
+            means /= len(counts)
             stop = min(start + step, n_images)
             confidences = combine(means.reshape(n_statistics, stop - start, counts.shape[1]))
             yield slice(first.start + start, first.start + stop), confidences
 
 
-def default_resamplings(n_views: int, n_members: int = 1) -> int:
+def add_views(values: Float64Array, counts: Float64Array) -> Float64Array:
+    """Return values [n, V] @ counts [V, B]. float64 [n, B]
+
+    The views are added one by one, so that a sum does not depend on blocks, threads or the BLAS library: images with
+    equal values get equal sums, bit for bit.
+    """
+    sums = np.zeros((len(values), counts.shape[1]))
+    for start in range(0, len(values), ROWS_IN_CACHE):
+        block = sums[start : start + ROWS_IN_CACHE]
+        products = np.empty_like(block)
+        for view, draws in enumerate(counts):
+            block += np.multiply(values[start : start + ROWS_IN_CACHE, view, None], draws, out=products)
+    return sums
+
+
+def default_resamples(n_views: int, n_members: int = 1) -> int:
     """Return N_BS = min(1000, max(100, 0.001 g)) of the paper, both bounds times the number of ensemble members.
 
-    g = (2n - 1)! / (n! (n - 1)!) is the number of distinct resamplings of n = members * views outputs.
+    g = (2n - 1)! / (n! (n - 1)!) is the number of distinct resamples of n = members * views outputs.
     """
     n_outputs = n_members * n_views
     distinct = math.comb(2 * n_outputs - 1, n_outputs)
     # Compared before it is multiplied: g of many views is too large for a float.
-    if distinct >= n_members * MAX_RESAMPLINGS / RESAMPLED_FRACTION:
-        return n_members * MAX_RESAMPLINGS
-    return max(n_members * MIN_RESAMPLINGS, int(RESAMPLED_FRACTION * distinct))
+    if distinct >= n_members * MAX_RESAMPLES / RESAMPLED_FRACTION:
+        return n_members * MAX_RESAMPLES
+    return max(n_members * MIN_RESAMPLES, int(RESAMPLED_FRACTION * distinct))
 
 
-def view_resampling_counts(n_outputs: int, resamplings: int, seed: int) -> IntArray:
-    """Return how often each resampling draws each output, int64 [n_outputs, resamplings]; columns sum to n_outputs."""
+def view_resampling_counts(n_outputs: int, resamples: int, seed: int) -> IntArray:
+    """Return how often each resample draws each output, int64 [n_outputs, resamples]; columns sum to n_outputs."""
     generator = np.random.default_rng(_check_seed(seed))
-    return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamplings).T
+    return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamples).T
 
 
-def _draw_counts(n_members: int, n_views: int, resamplings: int | None, seed: int) -> IntArray:
+def _draw_counts(n_members: int, n_views: int, resamples: int | None, seed: int) -> IntArray:
     if n_members * n_views < 2:
         raise ConfidenceError("the bootstrap needs at least two views, got one; collect with more views.")
-    if resamplings is None:
+    if resamples is None:
         return _draw_default_counts(n_views, n_members, _check_seed(seed))
-    if resamplings < 1:
+    if resamples < 1:
         raise ConfidenceError(
-            f"resamplings is {resamplings!r}; expected an integer of at least 1, or None for the rule of the paper."
+            "is invalid; expected an integer of at least 1, or None for the rule of the paper",
+            argument="resamples",
+            value=resamples,
         )
-    return view_resampling_counts(n_members * n_views, int(resamplings), seed)
+    return view_resampling_counts(n_members * n_views, int(resamples), seed)
 
 
 @lru_cache(maxsize=32)
 def _draw_default_counts(n_views: int, n_members: int, seed: int) -> IntArray:
     """Return the same counts for every image: to draw them takes longer than to use them for a single image."""
-    counts = view_resampling_counts(n_members * n_views, default_resamplings(n_views, n_members), seed)
+    counts = view_resampling_counts(n_members * n_views, default_resamples(n_views, n_members), seed)
     counts.setflags(write=False)
     return counts
 
 
 def _check_seed(seed: int) -> int:
     if not is_whole_number(seed) or seed < 0:
-        raise ConfidenceError(f"seed is {seed!r}; expected an integer of at least 0.")
+        raise ConfidenceError("is invalid; expected an integer of at least 0", argument="seed", value=seed)
     return int(seed)
 
 
-def plurality_order(
-    other_mass: Float64Array, counts: Array, window: int | None = None, *, threads: int | None = None
-) -> IntArray:
+def plurality_order(other_mass: Float64Array, counts: Array, window: int | None = None) -> IntArray:
     """Return the images in order, the most confident first. [N, V] >= 0, counts [V, B] -> int64 [N]
 
-    The value of image n in resampling b is the float32 of sum_v other_mass[n, v] * counts[v, b], summed in float64.
-    `window` is W, by default B. The result does not depend on the number of threads.
+    The value of image n in resample b is the float32 of sum_v other_mass[n, v] * counts[v, b], summed in float64.
+    `window` is W, by default B.
     """
-    from secondlook.estimators.kernels import create_window, rank_remaining, slide_window
-
     other_mass, counts = _check_arrays(other_mass, counts)
-    length = counts.shape[1] if window is None else window
+    n_images, length = len(other_mass), counts.shape[1] if window is None else window
     if length < 1:
-        raise ConfidenceError(f"window is {length}; expected the number of entries in the window, at least 1.")
-    if len(other_mass) == 0:
+        raise ConfidenceError(
+            "is invalid; expected the number of entries in the window, at least 1", argument="window", value=length
+        )
+    if n_images == 0:
         return np.empty(0, dtype=np.int64)
-    state = create_window(len(other_mass), length)
-    for entries in _iter_sorted_segments(other_mass, counts, threads or count_threads()):
-        slide_window(state, entries)
-    rank_remaining(state)
-    return state.order
+    first_entries = np.empty(n_images, dtype=np.uint64)
+    for block, entries in _iter_entries(other_mass, np.arange(n_images), counts):
+        first_entries[block] = entries.min(axis=1)
+    by_first_entry = np.argsort(first_entries)
+    step = max(MIN_IMAGES_PER_STAGE, length // 2)
+    edges = [np.uint64(0), *first_entries[by_first_entry[step::step]], np.uint64(2**64 - 1)]
+    images, n_entries = by_first_entry[:0], np.zeros(0, dtype=np.int64)
+    place_of, order = np.empty(n_images, dtype=np.int64), []
+    for number, (low, high) in enumerate(itertools.pairwise(edges)):
+        new = by_first_entry[number * step : (number + 1) * step]
+        images, n_entries = np.concatenate([images, new]), np.append(n_entries, np.zeros_like(new))
+        place_of[images] = np.arange(len(images))
+        blocks = (entries for _, entries in _iter_entries(other_mass, images, counts))
+        entries = np.sort(np.concatenate([block[(block >= low) & (block < high)] for block in blocks]))
+        ranked = _slide_window(place_of[(entries & _IMAGE_BITS).astype(np.int64)], n_entries, length)
+        order.append(images[ranked])
+        images, n_entries = np.delete(images, ranked), np.delete(n_entries, ranked)
+    order.append(images[np.argsort(-n_entries, kind="stable")])
+    return np.concatenate(order)
+
+
+def _slide_window(places: IntArray, n_entries: IntArray, length: int) -> list[int]:
+    """Add sorted entries to the window, rank an image whenever it is full, and return the places of the ranked images.
+
+    An entry is the place of its image, int64 [n], and places are in the order of first entries. An entry leaves the
+    window only with all other entries of its image, so the number of entries of each image, which is updated here, is
+    the whole state. int64 [images]
+    """
+    is_ranked = np.zeros(len(n_entries), dtype=np.bool_)
+    n_missing, position, ranked = length - int(n_entries.sum()), 0, []
+    while position < len(places):
+        ahead = places[position : position + 8 * n_missing + 64]
+        added = np.flatnonzero(~is_ranked[ahead])[:n_missing]
+        np.add.at(n_entries, ahead[added], 1)
+        if len(added) < n_missing:
+            n_missing -= len(added)
+            position += len(ahead)
+            continue
+        position += int(added[-1]) + 1
+        best = int(n_entries.argmax())
+        n_missing = int(n_entries[best])
+        n_entries[best] = 0
+        is_ranked[best] = True
+        ranked.append(best)
+    return ranked
+
+
+def _iter_entries(other_mass: Float64Array, images: IntArray, counts: Float64Array) -> Iterator[tuple[IntArray, Array]]:
+    """Yield blocks of images and their entries: float32 bits, then those of the image. uint64 [n, B]"""
+    rows = max(1, PRODUCT_SIZE // counts.size)
+    error = 4 * len(counts) * np.finfo(np.float64).eps
+    for start in range(0, len(images), rows):
+        block = images[start : start + rows]
+        mass = other_mass[block]
+        sums = mass @ counts
+        values = (sums * (1 - error)).astype(np.float32)
+        # A matrix product is fast, but adds in an order of its own: where that could change the float32, add again.
+        row, draw = np.nonzero(values != (sums * (1 + error)).astype(np.float32))
+        if len(row):
+            values[row, draw] = np.cumsum(mass[row].T * counts[:, draw], axis=0)[-1]
+        yield block, values.view(np.uint32).astype(np.uint64) << np.uint64(32) | block.astype(np.uint64)[:, None]
 
 
 def plurality_confidence(other_mass: Float64Array, counts: Array, window: int | None = None) -> Float64Array:
@@ -229,65 +299,13 @@ def plurality_confidence(other_mass: Float64Array, counts: Array, window: int | 
     return confidences
 
 
-def _iter_sorted_segments(other_mass: Float64Array, counts: Float64Array, threads: int) -> Iterator[Array]:
-    """Yield the sorted list by segments: uint64 [n], the bits of the float32 value above those of the image.
-
-    Each thread computes the entries of its shard of the images. All segments share one buffer.
-    """
-    from secondlook.estimators.kernels import N_BINS, count_bins, scatter_entries, sort_bins
-
-    edges = np.unique(np.linspace(0, len(other_mass), threads + 1).astype(int)).tolist()
-    shards = [slice(*pair) for pair in itertools.pairwise(edges)]
-    bin_sizes = np.zeros((len(shards), N_BINS), dtype=np.int64)
-    first_bin, last_bin = np.empty((2, len(other_mass)), dtype=np.int64)
-
-    def count(rows: slice, sizes: IntArray) -> None:
-        count_bins(other_mass[rows], counts, sizes, first_bin[rows], last_bin[rows])
-
-    def scatter(rows: slice, next_free: IntArray) -> None:
-        bins = first_bin[rows], last_bin[rows], low, high
-        scatter_entries(other_mass[rows], counts, rows.start, *bins, next_free, entries)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(count, shards, bin_sizes))
-        segments = list(_split_bins(bin_sizes.sum(axis=0), ENTRIES_PER_SEGMENT))
-        # Allocating new pages for each segment would take as long as sorting it.
-        buffer = np.empty(max(bin_sizes[:, low:high].sum() for low, high in segments), dtype=np.uint64)
-        for low, high in segments:
-            sizes = bin_sizes[:, low:high]
-            starts = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
-            entries = buffer[: starts[-1]]
-            # In each bin the shards write one after the other, so that equal values are in the order of the images.
-            list(pool.map(scatter, shards, starts[:-1] + np.cumsum(sizes, axis=0) - sizes))
-            list(pool.map(sort_bins, itertools.repeat(entries), _balance_bins(starts, len(shards))))
-            yield entries
-
-
-def _balance_bins(starts: IntArray, threads: int) -> list[IntArray]:
-    """Divide the bins among threads, with about equally many entries each. int64 [bins + 1] -> starts for each"""
-    cuts = np.searchsorted(starts, np.linspace(0, starts[-1], threads + 1)[1:-1])
-    edges = np.unique([0, *cuts, len(starts) - 1])
-    return [starts[a : b + 1] for a, b in itertools.pairwise(edges)]
-
-
-def _split_bins(bin_sizes: IntArray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield (low, high) so that bins low..high-1 hold at most so many entries, or are a single bin."""
-    cumulative = np.cumsum(bin_sizes)
-    low, done = 0, 0
-    while done < cumulative[-1]:
-        high = max(int(np.searchsorted(cumulative, done + most, side="right")), low + 1)
-        if cumulative[high - 1] > done:
-            yield low, high
-        low, done = high, int(cumulative[high - 1])
-
-
 def _check_arrays(other_mass: Array, counts: Array) -> tuple[Float64Array, Float64Array]:
     other_mass = np.ascontiguousarray(other_mass, dtype=np.float64)
     counts = np.ascontiguousarray(counts, dtype=np.float64)
     if other_mass.ndim != 2 or counts.ndim != 2 or other_mass.shape[1] != counts.shape[0] or counts.size == 0:
         raise ConfidenceError(
             f"other_mass has shape {list(other_mass.shape)} and counts {list(counts.shape)}; "
-            "expected [images, views] and [views, resamplings]."
+            "expected [images, views] and [views, resamples]."
         )
     if not (np.all(other_mass >= 0) and np.all(counts >= 0) and np.isfinite(other_mass.sum() + counts.sum())):
         raise ConfidenceError("other_mass or counts holds NaN, infinite or negative values; expected values >= 0.")

@@ -252,13 +252,13 @@ def iter_scaled_blocks(preds: Predictions, temperature: float | None) -> Iterato
         yield rows, block if temperature is None else apply_temperature(block, temperature)
 
 
-def resolve_temperature(preds: Predictions, temperature: Temperature) -> float | None:
-    """Return the temperature as a number, fitted if 'fit', or None for no scaling."""
+def resolve_temperature(preds: Predictions | None, temperature: Temperature) -> float | None:
+    """Return the temperature as a number, fitted to predictions if 'fit', or None for no scaling."""
     if temperature is None:
         return None
     if isinstance(temperature, float | int) and 0 < temperature < np.inf:
         return float(temperature)
-    if temperature != TO_FIT:
+    if temperature != TO_FIT or preds is None:
         raise ConfidenceError(
             f"temperature is {temperature!r}; expected a number above 0, or 'fit' to fit it to the labels."
         )

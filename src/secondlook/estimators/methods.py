@@ -10,7 +10,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray, is_whole_number
 from secondlook.errors import ANY, ConfidenceError, Repair
-from secondlook.estimators.probability_mass import has_logits
+from secondlook.estimators.probability_mass import Block, has_logits
 from secondlook.predictions import PredictFrom, Predictions, check_predict_from, check_top_k
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import split_options
@@ -35,7 +35,7 @@ class Resampling(NamedTuple):
     counts: IntArray
     """How often each resampling draws each output, int64 [members * V, B]."""
     window: int | None
-    """Entries in the window; None for as many as resamplings."""
+    """Entries in the window; None for as many as resamples."""
 
 
 class ViewMeans(NamedTuple):
@@ -73,6 +73,8 @@ class Method:
     view_means: Callable[..., Iterator[ViewMeans]] | None = None
     """For a function of means over the views: what is averaged, block by block; takes `predict_from`, `top_k` and the
     options."""
+    on_block: Callable[..., Float64Array] | None = None
+    """For a confidence of single images: what `compute` does with each block, called with it and the options."""
     fitted: tuple[str, ...] = ()
     """Options that `fit` chooses on labeled images."""
     fit: Callable[..., dict[str, Any]] | None = None
@@ -261,11 +263,24 @@ class CompiledMethod:
     def confidence(self, preds: Predictions) -> Float64Array:
         """Compute the confidence of each image. float64 [N]"""
         self.check(preds)
-        values = self.method.compute(preds, *self.parameter, **self._arguments)
-        if values.shape != (preds.n_images,) or values.dtype != np.float64:
+        return self._check_values(self.method.compute(preds, *self.parameter, **self._arguments), preds.n_images)
+
+    @cached_property
+    def takes_blocks(self) -> bool:
+        """Whether `compute_block` can be called: no option needs other images, or selects views."""
+        has_all = self.options.get("views") is None and TO_FIT not in self.options.values()
+        return self.method.on_block is not None and not self.method.needs and has_all
+
+    def compute_block(self, block: Block) -> Float64Array:
+        """Compute the confidence of each image of a block, that of `confidence` to the last bit. float64 [n]"""
+        assert self.method.on_block is not None, "see takes_blocks"
+        return self._check_values(self.method.on_block(block, **self.options), len(block.classes))
+
+    def _check_values(self, values: Float64Array, n_images: int) -> Float64Array:
+        if values.shape != (n_images,) or values.dtype != np.float64:
             raise ConfidenceError(
                 f"method {self.method.form!r} returned {values.dtype} {list(values.shape)}, expected float64 "
-                f"[{preds.n_images}]; fix the registered function."
+                f"[{n_images}]; fix the registered function."
             )
         is_finite = np.isfinite(values)
         if not is_finite.all():

@@ -1,12 +1,56 @@
 """Probability mass of the predicted classes, of all other classes, and how much the looks at an image disagree."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
-from secondlook.predictions import PredictFrom, Predictions
+from secondlook.arrays import Array, Float64Array, IntArray, Output, softmax
+from secondlook.predictions import PredictFrom, Predictions, check_top_k, top_classes
+
+
+class Block(NamedTuple):
+    """The probabilities of a few images in memory, which a method may modify, and the classes predicted for them."""
+
+    outputs: list[Float64Array]
+    """Probabilities of each member of an ensemble, or of the single classifier. float64 [n, V, C] each"""
+    kinds: Sequence[Output]
+    """What each member outputs."""
+    classes: IntArray
+    """The top-k predicted classes, int64 [n, k]."""
+
+    @classmethod
+    def predict(cls, outputs: Array, kinds: Sequence[Output], predict_from: PredictFrom, top_k: int) -> "Block":
+        """Return the block of validated outputs, the members side by side. float32 [n, V, members * C]"""
+        if top_k > 1:
+            check_top_k(top_k, outputs.shape[2] // len(kinds))
+        pairs = zip([outputs] if len(kinds) == 1 else np.split(outputs, len(kinds), axis=2), kinds, strict=True)
+        members = [softmax(one) if kind == "logits" else one.astype(np.float64) for one, kind in pairs]
+        views = members if predict_from == "views" else [one[:, :1] for one in members]
+        return cls(members, kinds, top_classes(average_members(views).mean(axis=1), top_k))
+
+    def compute_look_statistics(self) -> "LookStatistics":
+        """Compute the statistics of the looks at each image, before a method modifies the probabilities."""
+        return compute_member_statistics(self.outputs, self.classes.shape[1])
+
+
+def average_members(outputs: Sequence[Float64Array]) -> Float64Array:
+    """Return the mean over the members, added up in their order. float64 [n, V, C] each -> [n, V, C]"""
+    if len(outputs) == 1:
+        return outputs[0]
+    total = outputs[0] + outputs[1]
+    for one in outputs[2:]:
+        total += one
+    total /= len(outputs)
+    return total
+
+
+def iter_blocks(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Iterator[tuple[slice, Block]]:
+    """Yield the images of predictions block by block."""
+    classes = predicted_classes(preds, predict_from, top_k)
+    kinds: list[Output] = ["logits" if member.has_logits else "probabilities" for member in list_members(preds)]
+    for rows, outputs in iter_member_blocks(preds):
+        yield rows, Block(outputs, kinds, classes[rows])
 
 
 def list_members(preds: Predictions) -> tuple[Predictions, ...]:
@@ -98,11 +142,20 @@ class LookStatistics(NamedTuple):
 
 def compute_look_statistics(preds: Predictions, top_k: int = 1) -> LookStatistics:
     """Compute the statistics of the looks at each image, in one pass over the predictions."""
-    first_look, disagreement = np.empty(preds.n_images), np.full(preds.n_images, np.nan)
-    for rows, blocks in iter_member_blocks(preds):
-        first_look[rows] = top_class_mass(np.mean([block[:, 0] for block in blocks], axis=0), top_k)
-        if preds.n_outputs > 1:
-            outputs = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
-            distances = np.abs(outputs - outputs.mean(axis=1, keepdims=True)).sum(axis=2) / 2
-            disagreement[rows] = distances.mean(axis=1)
+    first_look, disagreement = np.empty(preds.n_images), np.empty(preds.n_images)
+    for rows, outputs in iter_member_blocks(preds):
+        first_look[rows], disagreement[rows] = compute_member_statistics(outputs, top_k)
     return LookStatistics(first_look, disagreement)
+
+
+def compute_member_statistics(members: Sequence[Float64Array], top_k: int) -> LookStatistics:
+    """Compute the statistics of images from the probabilities of each member, float64 [n, V, C] each."""
+    if len(members) == 1:
+        outputs, first = members[0], members[0][:, 0]
+    else:
+        outputs, first = np.concatenate(members, axis=1), np.mean([one[:, 0] for one in members], axis=0)
+    first_look = first.max(axis=1) if top_k == 1 else top_class_mass(first, top_k)
+    if outputs.shape[1] == 1:
+        return LookStatistics(first_look, np.full(len(outputs), np.nan))
+    distances = np.abs(outputs - outputs.mean(axis=1, keepdims=True)).sum(axis=2) / 2
+    return LookStatistics(first_look, distances.mean(axis=1))

@@ -12,8 +12,8 @@ import numpy as np
 from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.fitting import describe_shortage
-from secondlook.estimators.methods import Combine, ViewMeans, method
-from secondlook.estimators.probability_mass import iter_member_blocks, list_members, predicted_classes
+from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.probability_mass import Block, iter_blocks
 from secondlook.predictions import PredictFrom, Predictions
 
 WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
@@ -25,7 +25,14 @@ Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
 
 
 def _iter_blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Iterator[ViewMeans]:
-    return _iter_statistics(preds, predict_from, top_k, _compute_margins, _combine_blend)
+    for rows, block in iter_blocks(preds, predict_from, top_k):
+        yield ViewMeans(rows, _compute_statistics(block, _compute_margins), _combine_blend)
+
+
+def blend_block(block: Block) -> Float64Array:
+    """Return `blend` of the images of a block. [n]"""
+    confidences: Float64Array = _combine_blend(_average_outputs(_compute_statistics(block, _compute_margins)))[:, 0]
+    return confidences
 
 
 def _combine_blend(means: Float64Array) -> Float64Array:
@@ -38,6 +45,7 @@ def _combine_blend(means: Float64Array) -> Float64Array:
     symbol="B(D)",
     summary="log-odds of MSR(D) and mean log-margin over the views, in equal parts; needs no labels",
     view_means=_iter_blend,
+    on_block=blend_block,
 )
 def blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
     """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [N]
@@ -45,27 +53,35 @@ def blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float
     s is MSR(D), and 1 - s is summed from the other classes. For k > 1 s_c is the sum over the k predicted classes. The
     score lies between 0 and 1, but is not a probability.
     """
-    return _average(preds.n_images, _iter_blend(preds, predict_from=predict_from, top_k=top_k))
+    confidences = np.empty(preds.n_images)
+    for rows, block in iter_blocks(preds, predict_from, top_k):
+        confidences[rows] = blend_block(block)
+    return confidences
 
 
 def _iter_learned(
     preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None
 ) -> Iterator[ViewMeans]:
     combine = partial(_combine_learned, weights=_check_weights(weights))
-    return _iter_learned_statistics(preds, predict_from, top_k, combine)
+    for rows, block in iter_blocks(preds, predict_from, top_k):
+        yield ViewMeans(rows, _compute_learned_statistics(block), combine)
 
 
-def _iter_learned_statistics(
-    preds: Predictions, predict_from: PredictFrom, top_k: int, combine: Combine
-) -> Iterator[ViewMeans]:
-    """Yield blocks of images and what `learned` averages, [6, n, members, V].
+def learned_block(block: Block, **weights: float | None) -> Float64Array:
+    """Return `learned` of the images of a block. [n]"""
+    means = _average_outputs(_compute_learned_statistics(block))
+    return _combine_learned(means, _check_weights(weights))[:, 0]
+
+
+def _compute_learned_statistics(block: Block) -> Float64Array:
+    """Return what `learned` averages, [6, n, members, V].
 
     The last is the log-odds on the image itself, the same in all views: whichever of them are drawn, so is its mean.
     """
-    for rows, values, _ in _iter_statistics(preds, predict_from, top_k, _compute_all_statistics, combine):
-        own, other = values[:2, :, :, :1].mean(axis=2, keepdims=True)
-        image_log_odds = np.broadcast_to(np.log(own / other), values.shape[1:])
-        yield ViewMeans(rows, np.concatenate([values, image_log_odds[None]]), combine)
+    values = _compute_statistics(block, _compute_all_statistics)
+    own, other = values[:2, :, :, :1].mean(axis=2, keepdims=True)
+    image_log_odds = np.broadcast_to(np.log(own / other), values.shape[1:])
+    return np.concatenate([values, image_log_odds[None]])
 
 
 def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Array:
@@ -99,8 +115,8 @@ def fit_weights(
     if shortage:
         raise ConfidenceError(shortage)
     features = np.empty((preds.n_images, len(WEIGHTS) - 1))
-    for rows, values, combine in _iter_learned_statistics(preds, predict_from, top_k, _compute_features):
-        features[rows] = combine(_average_outputs(values))[:, :, 0].T
+    for rows, block in iter_blocks(preds, predict_from, top_k):
+        features[rows] = _compute_features(_average_outputs(_compute_learned_statistics(block)))[:, :, 0].T
     scaler = StandardScaler().fit(features)
     regression = LogisticRegression(C=INVERSE_REGULARIZATION, tol=1e-8, max_iter=10_000)
     regression.fit(scaler.transform(features), preds.correct(predict_from=predict_from, top_k=top_k))
@@ -115,6 +131,7 @@ def fit_weights(
     summary="logistic regression on five means over the views, fitted to labeled images set apart",
     is_probability=True,
     view_means=_iter_learned,
+    on_block=learned_block,
     fitted=WEIGHTS,
     fit=fit_weights,
 )
@@ -125,32 +142,27 @@ def learned(preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weig
     of the centered log s_c over the 2-norm of all, where s_next is the largest output of another class; and the
     log-odds of c on the image itself. For k > 1 s_c is the sum over the k predicted classes.
     """
-    return _average(preds.n_images, _iter_learned(preds, predict_from=predict_from, top_k=top_k, **weights))
+    confidences = np.empty(preds.n_images)
+    for rows, block in iter_blocks(preds, predict_from, top_k):
+        confidences[rows] = learned_block(block, **weights)
+    return confidences
 
 
-def _iter_statistics(
-    preds: Predictions,
-    predict_from: PredictFrom,
-    top_k: int,
-    compute: Statistics,
-    combine: Combine,
-) -> Iterator[ViewMeans]:
-    """Yield blocks of images and the statistics of each of their outputs, float64 [S, n, members, V].
+def _compute_statistics(block: Block, compute: Statistics) -> Float64Array:
+    """Return the statistics of each output of the images of a block, float64 [S, n, members, V].
 
     The first two are the mass of the predicted classes and that of all others.
     """
-    classes = predicted_classes(preds, predict_from, top_k)
-    floors = [PROBABILITY_FLOORS["logits" if one.has_logits else "probabilities"] for one in list_members(preds)]
-    for rows, blocks in iter_member_blocks(preds):
-        pairs = zip(blocks, floors, strict=True)
-        values = np.stack([compute(block, classes[rows], floor) for block, floor in pairs], axis=2)
-        yield ViewMeans(rows, values, combine)
+    pairs = zip(block.outputs, block.kinds, strict=True)
+    values = [compute(outputs, block.classes, PROBABILITY_FLOORS[kind]) for outputs, kind in pairs]
+    return values[0][:, :, None] if len(values) == 1 else np.stack(values, axis=2)
 
 
 def _compute_margins(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
     """Return the mass of the classes, that of all others, and the log-margin, of each view. [3, n, V]"""
-    own, other, largest_other = _divide_mass(outputs, classes, floor)
-    return np.stack([own, other, np.log(own / largest_other)])
+    mass = _divide_mass(outputs, classes, floor)
+    mass[2] = np.log(mass[0] / mass[2])
+    return mass
 
 
 def _compute_all_statistics(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
@@ -163,23 +175,15 @@ def _compute_all_statistics(outputs: Float64Array, classes: IntArray, floor: flo
     return np.stack([own, other, np.log(own / largest_other), own - largest_other, normalized])
 
 
-def _divide_mass(
-    outputs: Float64Array, classes: IntArray, floor: float
-) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Return the mass of the classes, that of all others and the largest of these, at least `floor`. [n, V] each"""
+def _divide_mass(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
+    """Return the mass of the classes, that of all others and the largest of these, at least `floor`. [3, n, V]"""
+    mass = np.empty((3, *outputs.shape[:2]))
     index = (np.arange(len(outputs))[:, None, None], np.arange(outputs.shape[1])[:, None], classes[:, None, :])
-    own = outputs[index].sum(axis=2)
+    outputs[index].sum(axis=2, out=mass[0])
     outputs[index] = 0.0
-    own, other, largest_other = np.maximum((own, outputs.sum(axis=2), outputs.max(axis=2)), floor)
-    return own, other, largest_other
-
-
-def _average(n_images: int, blocks: Iterator[ViewMeans]) -> Float64Array:
-    """Return the confidences that belong to the means over all outputs. [N]"""
-    confidences = np.empty(n_images)
-    for rows, values, combine in blocks:
-        confidences[rows] = combine(_average_outputs(values))[:, 0]
-    return confidences
+    outputs.sum(axis=2, out=mass[1])
+    outputs.max(axis=2, out=mass[2])
+    return np.maximum(mass, floor, out=mass)
 
 
 def _average_outputs(values: Float64Array) -> Float64Array:

@@ -2,7 +2,7 @@
 
 from secondlook.evaluation.comparison import Comparison, compare
 from secondlook.evaluation.estimates import Estimate, check_resampling
-from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, ImageStatistics, evaluate
+from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.evaluation.groups import format_class, select_groups
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Evaluation",
-    "ImageStatistics",
     "check_resampling",
     "compare",
     "evaluate",

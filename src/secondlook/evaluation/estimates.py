@@ -10,11 +10,10 @@ from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_numbe
 from secondlook.errors import MetricError
 from secondlook.files import Count, PositiveCount
 from secondlook.metrics import (
-    BoundMetric,
     Interval,
+    Metric,
     Ranking,
     parse_metrics,
-    percentile_interval,
     rank,
     resample_metrics,
 )
@@ -89,7 +88,7 @@ class Estimate:
 
 
 def check_resampling(level: float, resamples: int, seed: int) -> None:
-    """Check the confidence level of intervals, the number of resamplings they are percentiles of, and the seed."""
+    """Check the confidence level of intervals, the number of resamples they are percentiles of, and the seed."""
     if not is_number(level) or not 0 < level < 1:
         expected = "is out of range; expected a confidence level between 0 and 1, such as 0.95"
         raise MetricError(expected, argument="level", value=level)
@@ -127,7 +126,7 @@ def estimate_metrics(
         return [value for value, _ in compute(name, ranking)]
 
     estimates = []
-    with progress_bar("intervals", len(groups) * resamples, "resamplings", enabled=progress) as advance:
+    with progress_bar("intervals", len(groups) * resamples, "resamples", enabled=progress) as advance:
         for group, entries in groups.items():
             rankings = {name: rank(*entry) for name, entry in entries.items()}
             exact = {name: compute(name, ranking) for name, ranking in rankings.items()}
@@ -138,14 +137,14 @@ def estimate_metrics(
                 difference = paired = None
                 if name != baseline and reason is None and missing is None:
                     difference = value - reference
-                    paired = percentile_interval(values - resampled[baseline][:, column], level)
+                    paired = Interval.from_resamples(values - resampled[baseline][:, column], level)
                 estimate = Estimate(
                     group=group,
                     method=name,
                     metric=metric.text,
-                    better=metric.metric.better,
+                    better=metric.better,
                     value=value if reason is None else None,
-                    interval=percentile_interval(values, level) if reason is None else None,
+                    interval=Interval.from_resamples(values, level) if reason is None else None,
                     difference=difference,
                     difference_interval=paired,
                     reason=reason,
@@ -156,11 +155,9 @@ def estimate_metrics(
     return tuple(estimates)
 
 
-def _compute_metric(
-    metric: BoundMetric, name: str, ranking: Ranking, scores: Collection[str]
-) -> tuple[float, str | None]:
+def _compute_metric(metric: Metric, name: str, ranking: Ranking, scores: Collection[str]) -> tuple[float, str | None]:
     """Return the value and None, or NaN and the reason why it is undefined."""
-    if metric.metric.reads == "values" and name in scores:
+    if metric.reads == "values" and name in scores:
         return math.nan, f"{metric.text} is undefined for {name!r}, which is a score and not a probability."
     try:
         return metric.compute(ranking), None

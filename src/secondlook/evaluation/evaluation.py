@@ -1,28 +1,20 @@
-"""`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline.
-
-Everything is computed from `ImageStatistics`, which need no outputs of the classifier any more: those of several parts
-of the images, joined, are those of all images.
-"""
+"""`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.arrays import Float64Array
 from secondlook.errors import ANY, MetricError, PredictionsError, Repair
 from secondlook.estimators import (
-    FittedMethods,
     confidence,
     find_method,
     fit_methods,
-    other_class_mass,
-    plurality_confidence,
 )
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
@@ -42,23 +34,15 @@ from secondlook.evaluation.groups import (
 )
 from secondlook.files import Count, PositiveCount, describe_invalid
 from secondlook.metrics import rank
-from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions, concatenate
+from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
-from secondlook.tables import arrow_table, describe_prediction, format_image_share
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from secondlook.tables import describe_prediction, format_image_share
 
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
 LINE_WIDTH = 80
 PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
-
-# Columns of the Arrow table of `ImageStatistics`.
-ID, LABEL, OTHER_MASS = "id", "label", "other_mass"
-PREDICTED, MEAN, CONFIDENCE = "predicted:", "mean:", "confidence:"
-MEMBERS, VIEWS = "secondlook.members", "secondlook.views"
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +103,7 @@ class Evaluation(EstimateTable):
     def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
         """Return the evaluation that `to_dict` was called on; other keys are ignored."""
         try:
-            return _evaluation_adapter().validate_python(values)
+            return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             raise MetricError(
                 f"invalid evaluation, {describe_invalid(error)}; expected what to_dict() returns."
@@ -152,7 +136,7 @@ class Evaluation(EstimateTable):
             yield f"{name}: {image} from the image, {views} from the views"
         yield (
             f"{self.views} views, {describe_prediction(self.predict_from, self.top_k)}; "
-            f"{100 * self.level:g} % intervals ({self.resamples:,} resamplings)"
+            f"{100 * self.level:g} % intervals ({self.resamples:,} resamples)"
         )
 
     @property
@@ -160,191 +144,6 @@ class Evaluation(EstimateTable):
         """Number of images that are not out of distribution."""
         group = IN_DISTRIBUTION if IN_DISTRIBUTION in self.groups else self.groups[0]
         return next(one.images for one in self.rows if one.group == group)
-
-
-@cache
-def _evaluation_adapter() -> TypeAdapter[Evaluation]:
-    return TypeAdapter(Evaluation)
-
-
-@dataclass(frozen=True, eq=False)
-class ImageStatistics:
-    """What an evaluation needs to know about each of N images, once their outputs are gone."""
-
-    ids: tuple[str, ...]
-    n_members: int
-    n_views: int
-    columns: Mapping[str, Array]
-    """Values of the images by name, [N, ...] each:
-
-    - 'label': true classes, int64 [N]; absent without labels
-    - 'predicted:image', 'predicted:views': the top-k classes predicted from each, int64 [N, k]; absent where the images
-      will never have labels
-    - 'confidence:METHOD': the confidence of each method that is not a rank, float64 [N]
-    - 'mean:image', 'mean:views': the confidence 'mean' of both predictions, float64 [N]; absent with one view, or
-      without predictions
-    - 'other_mass': what ranks follow from, `other_class_mass`, float64 [N, members * V]; absent if no method is a rank
-    """
-
-    @classmethod
-    def compute(
-        cls, preds: Predictions, fitted: FittedMethods, *, is_judged: bool = True, progress: bool = False
-    ) -> Self:
-        """Return the statistics of all images of `preds`, which need not be those that the methods were fitted with.
-
-        `is_judged` tells whether the images have labels, or will get them: whether predictions are correct matters. A
-        method that ranks images by something else than their other-class mass ranks those of `preds`.
-        """
-        ranked = _list_rankings(fitted)
-        for text in ranked:
-            fitted.resample(text, preds.n_members, preds.n_views)  # reject invalid options before anything is read
-        predicted_from = PREDICTED_FROM if is_judged else ()
-        compared = predicted_from if preds.n_views > 1 else ()
-        columns: dict[str, Array] = {LABEL: preds.labels} if preds.has_labels else {}
-        with preds.show_progress("confidences", len(fitted.options) + 1 + len(compared), enabled=progress) as watched:
-            for one in predicted_from:
-                columns[f"{PREDICTED}{one}"] = watched.predicted(one, fitted.top_k).reshape(-1, fitted.top_k)
-            for text in fitted.options:
-                if text not in ranked:
-                    columns[f"{CONFIDENCE}{text}"] = fitted.compute(watched, text)
-            for one in compared:
-                columns[f"{MEAN}{one}"] = confidence(watched, METHOD, predict_from=one, top_k=fitted.top_k)
-            if ranked:
-                columns[OTHER_MASS] = other_class_mass(watched, fitted.predict_from, fitted.top_k)
-        return cls(preds.ids, preds.n_members, preds.n_views, columns)
-
-    @staticmethod
-    def check_divisible(methods: Iterable[str]) -> None:
-        """Raise unless all methods can be computed from the statistics of parts of the images."""
-        for text in methods:
-            found = find_method(text)
-            if found.is_rank and found.resampling is None:
-                raise MetricError(
-                    f"method {text!r} ranks all images together, so that it cannot be computed part by part",
-                    repair=Repair("leave it out, or evaluate without {engine}", engine=ANY),
-                )
-
-    def evaluate(
-        self,
-        fitted: FittedMethods,
-        metrics: Iterable[str] = DEFAULT_METRICS,
-        *,
-        groups: Groups = None,
-        class_names: tuple[str, ...] | None = None,
-        ood: "ImageStatistics | None" = None,
-        level: float = 0.95,
-        resamples: int = 500,
-        seed: int = 0,
-        execution: Execution = DEFAULT_EXECUTION,
-    ) -> Evaluation:
-        """Evaluate methods on the images, which are labeled; the result is that of `evaluate`.
-
-        `groups` and `class_names` are those of the images, `ood` are the statistics of out-of-distribution images.
-        If nothing is fitted, all confidences are evaluated.
-        """
-        everything = self if ood is None else ImageStatistics.join([self, ood])
-        confidences = everything._list_confidences(fitted)
-        baseline = "msr" if "msr" in confidences else next(iter(confidences))
-        correct = {one: self._is_correct(one) for one in PREDICTED_FROM}
-        n_ood = everything.n_images - self.n_images
-        made = make_groups(self.columns[LABEL], correct[fitted.predict_from], groups, n_ood, class_names)
-        resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
-        rows = estimate_metrics(
-            {
-                one.name: {name: (one.correct, values[one.images]) for name, values in confidences.items()}
-                for one in made
-            },
-            metrics,
-            baseline=baseline,
-            scores=[name for name in fitted.options if not find_method(name).is_probability],
-            progress=execution.progress,
-            **resampling,
-        )
-        compared = None
-        if means := self._find(MEAN):
-            both: dict[str, Any] = {one: (correct[one], means[one]) for one in PREDICTED_FROM}
-            result = Comparison.from_confidences(both, ["accuracy", "aurc"], execution=execution, **resampling)
-            compared = PredictFromComparison(result.rows)
-        return Evaluation(
-            rows,
-            baseline,
-            fitted.predict_from,
-            fitted.top_k,
-            self.n_views,
-            accuracy_from_image=float(correct["image"].mean()),
-            accuracy_from_views=float(correct["views"].mean()),
-            tuning_images=len(fitted.tuning),
-            image_or_views=compared,
-            notes=fitted.notes,
-            **resampling,
-        )
-
-    def _list_confidences(self, fitted: FittedMethods) -> dict[str, Float64Array]:
-        """Return the confidence of each method. float64 [N] each"""
-        known = self._find(CONFIDENCE)
-        texts = tuple(fitted.options) or tuple(known)
-        if not texts:
-            raise MetricError("is empty; pass at least one method, such as 'mean'", argument="methods")
-        for text in _list_rankings(fitted):
-            resampling = fitted.resample(text, self.n_members, self.n_views)
-            known[text] = plurality_confidence(self.columns[OTHER_MASS], *resampling)
-        return {text: known[text] for text in texts}
-
-    def _is_correct(self, predict_from: PredictFrom) -> BoolArray:
-        """Return whether the label is among the predicted classes. bool [N]"""
-        correct: BoolArray = (self.columns[f"{PREDICTED}{predict_from}"] == self.columns[LABEL][:, None]).any(axis=1)
-        return correct
-
-    def _find(self, prefix: str) -> dict[str, Array]:
-        """Return the columns whose names begin with a prefix, without it."""
-        return {name.removeprefix(prefix): values for name, values in self.columns.items() if name.startswith(prefix)}
-
-    @property
-    def n_images(self) -> int:
-        """Number of images."""
-        return len(self.ids)
-
-    def select(self, images: IntArray) -> Self:
-        """Return the statistics of some of the images. int64 [n]"""
-        ids = tuple(self.ids[image] for image in images.tolist())
-        return replace(self, ids=ids, columns={name: values[images] for name, values in self.columns.items()})
-
-    @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self:
-        """Return the statistics of the images of all parts, one after another, with the columns that all have."""
-        shared = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
-        joined = {name: np.concatenate([part.columns[name] for part in parts]) for name in shared}
-        return replace(parts[0], ids=tuple(id_ for part in parts for id_ in part.ids), columns=joined)
-
-    def to_arrow(self) -> "pa.Table":
-        """Return an Arrow table with a row per image; every number is exact."""
-        import pyarrow as pa
-
-        columns: dict[str, Any] = {ID: pa.array(self.ids, pa.string())}
-        for name, values in self.columns.items():
-            columns[name] = pa.array(np.ascontiguousarray(values).reshape(-1))
-            if values.ndim == 2:
-                columns[name] = pa.FixedSizeListArray.from_arrays(columns[name], values.shape[1])
-        return arrow_table(columns).replace_schema_metadata({MEMBERS: str(self.n_members), VIEWS: str(self.n_views)})
-
-    @classmethod
-    def from_arrow(cls, table: "pa.Table") -> Self:
-        """Return the statistics that `to_arrow` was called on."""
-        n_members, n_views = (int(table.schema.metadata[name.encode()]) for name in (MEMBERS, VIEWS))
-        columns = {name: _read_column(table[name]) for name in table.column_names if name != ID}
-        return cls(tuple(table[ID].to_pylist()), n_members, n_views, columns)
-
-
-def _read_column(column: "pa.ChunkedArray") -> Array:
-    joined = column.combine_chunks()
-    is_list = hasattr(joined.type, "list_size")
-    values: Array = (joined.flatten() if is_list else joined).to_numpy(zero_copy_only=False)
-    return values.reshape(-1, joined.type.list_size) if is_list else values
-
-
-def _list_rankings(fitted: FittedMethods) -> tuple[str, ...]:
-    """Return the texts of the methods that rank images by their other-class mass."""
-    return tuple(text for text in fitted.options if find_method(text).resampling is not None)
 
 
 def evaluate(
@@ -387,7 +186,7 @@ def evaluate(
         Predictions for out-of-distribution images. All of them count as errors; the groups 'in distribution' and 'OOD
         detection' report the metrics without them, and how well the confidence separates them from the others.
     level, resamples, seed
-        Confidence level of the intervals, the number of resamplings of the images that they are percentiles of, which
+        Confidence level of the intervals, the number of resamples of the images that they are percentiles of, which
         all methods share, and their random seed.
     tuning
         Positions or a mask bool [N] of images that were used to choose or fit something, and on which methods are
@@ -400,34 +199,70 @@ def evaluate(
             "evaluate needs labels, and these predictions have none", repair=Repair("pass {labels} to them", labels=ANY)
         )
     check_resampling(level, resamples, seed)
+    resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     own = _check_own(methods, preds, ood) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
     fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
-    judged = fitted.select_judged(preds)
-    statistics = ImageStatistics.compute(judged, fitted, progress=execution.progress)
-    outside = None
-    if ood is not None:
-        try:
-            concatenate(judged, ood)
-        except PredictionsError as error:
-            raise MetricError(f"does not match the predictions: {error}", argument="ood") from None
-        outside = ImageStatistics.compute(ood, fitted, is_judged=False, progress=execution.progress)
+    selected = select_groups(groups, preds.n_images, fitted.judged)
+    judged, outside = fitted.select_judged(preds), () if ood is None else (ood,)
+    means: dict[str, Float64Array] = {}
+    passes = len(fitted.options) + 1 + (len(PREDICTED_FROM) if preds.n_views > 1 else 0)
+    with judged.show_progress("confidences", passes, enabled=execution.progress) as watched:
+        together = _concatenate(watched, ood)
+        correct = {one: watched.correct(predict_from=one, top_k=top_k) for one in PREDICTED_FROM}
+        confidences = {}
+        for text in fitted.options:
+            parts = (together,) if find_method(text).is_rank else (watched, *outside)
+            confidences[text] = np.concatenate([fitted.compute(part, text) for part in parts])
+        if preds.n_views > 1:
+            means = {one: confidence(watched, METHOD, predict_from=one, top_k=top_k) for one in PREDICTED_FROM}
     if own is not None:
-        statistics = replace(statistics, columns={**statistics.columns, **_as_columns(own, fitted.judged)})
-        if outside is not None:
-            places = np.arange(preds.n_images, preds.n_images + outside.n_images)
-            outside = replace(outside, columns={**outside.columns, **_as_columns(own, places)})
-    return statistics.evaluate(
-        fitted,
+        images = np.append(
+            fitted.judged, np.arange(preds.n_images, preds.n_images + sum(one.n_images for one in outside))
+        )
+        confidences = {name: values[images] for name, values in own.items()}
+    if not confidences:
+        raise MetricError("is empty; pass at least one method, such as 'mean'", argument="methods")
+    baseline = "msr" if "msr" in confidences else next(iter(confidences))
+    n_ood = together.n_images - judged.n_images
+    made = make_groups(judged.labels, correct[predict_from], selected, n_ood, preds.class_names)
+    rows = estimate_metrics(
+        {
+            group: {name: (is_correct, values[images]) for name, values in confidences.items()}
+            for group, (images, is_correct) in made.items()
+        },
         metrics,
-        groups=select_groups(groups, preds.n_images, fitted.judged),
-        class_names=preds.class_names,
-        ood=outside,
-        level=level,
-        resamples=resamples,
-        seed=seed,
-        execution=execution,
+        baseline=baseline,
+        scores=[name for name in fitted.options if not find_method(name).is_probability],
+        progress=execution.progress,
+        **resampling,
     )
+    compared = None
+    if means:
+        both: dict[str, Any] = {one: (correct[one], means[one]) for one in PREDICTED_FROM}
+        result = Comparison.from_confidences(both, ["accuracy", "aurc"], execution=execution, **resampling)
+        compared = PredictFromComparison(result.rows)
+    return Evaluation(
+        rows,
+        baseline,
+        predict_from,
+        top_k,
+        preds.n_views,
+        accuracy_from_image=float(correct["image"].mean()),
+        accuracy_from_views=float(correct["views"].mean()),
+        tuning_images=len(fitted.tuning),
+        image_or_views=compared,
+        notes=fitted.notes,
+        **resampling,
+    )
+
+
+def _concatenate(preds: Predictions, ood: Predictions | None) -> Predictions:
+    """Return the predictions for all images, which rankings rank together."""
+    try:
+        return preds if ood is None else preds.concatenate(ood)
+    except PredictionsError as error:
+        raise MetricError(f"does not match the predictions: {error}", argument="ood") from None
 
 
 def _check_own(
@@ -443,8 +278,3 @@ def _check_own(
             )
         rank(np.ones(len(values), dtype=np.bool_), values)
     return checked
-
-
-def _as_columns(confidences: Mapping[str, Float64Array], images: IntArray) -> dict[str, Array]:
-    """Return the confidences of some of the images as columns of `ImageStatistics`."""
-    return {f"{CONFIDENCE}{name}": values[images] for name, values in confidences.items()}

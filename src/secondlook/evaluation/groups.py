@@ -1,50 +1,43 @@
 """Groups of images that are evaluated separately: all, in distribution, and groups given by labels."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, BoolArray, IntArray
-from secondlook.errors import MetricError
+from secondlook.errors import ANY, MetricError, Repair
 
 Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
 """What `evaluate` accepts as groups."""
 ALL_IMAGES, IN_DISTRIBUTION, OOD_DETECTION = "all images", "in distribution", "OOD detection"
 
 
-class Group(NamedTuple):
-    """Some of the images, int64 [n], and which of them count as correct, bool [n]."""
-
-    name: str
-    images: IntArray
-    correct: BoolArray
-
-
 def make_groups(
-    labels: IntArray, correct: BoolArray, groups: Groups, n_ood: int, class_names: tuple[str, ...] | None
-) -> list[Group]:
-    """Return the group of all images, then the others; the `n_ood` out-of-distribution images come last in each.
+    labels: IntArray,
+    correct: BoolArray,
+    selected: str | dict[str, Array] | None,
+    n_ood: int,
+    class_names: tuple[str, ...] | None,
+) -> dict[str, tuple[IntArray, BoolArray]]:
+    """Return the images of each group, int64 [n], and which of them count as correct, bool [n], by name.
 
-    `labels` and `correct` are those of the other images, int64 [N] and bool [N].
+    `labels` and `correct`, int64 [N] and bool [N], and the groups that `select_groups` returned are those of the images
+    that are in distribution; the `n_ood` others follow them.
     """
     own, everything = np.arange(len(labels)), np.arange(len(labels) + n_ood)
-    made = [Group(ALL_IMAGES, everything, np.append(correct, np.zeros(n_ood, dtype=np.bool_)))]
+    made = {ALL_IMAGES: (everything, np.append(correct, np.zeros(n_ood, dtype=np.bool_)))}
     if n_ood:
-        made.append(Group(IN_DISTRIBUTION, own, correct))
-        made.append(Group(OOD_DETECTION, everything, everything < len(labels)))
-    selected = select_groups(groups, len(labels), own)
+        made[IN_DISTRIBUTION] = own, correct
+        made[OOD_DETECTION] = everything, everything < len(labels)
     by_name = {"class": labels} if isinstance(selected, str) else selected or {}
-    for name, values in by_name.items():
+    for prefix, values in by_name.items():
         for value in dict.fromkeys(sorted(values.tolist(), key=lambda one: (str(type(one)), one))):
             members = np.flatnonzero(values == value)
-            text = format_class(class_names, value) if isinstance(selected, str) else value
-            made.append(Group(f"{name} {text}", members, correct[members]))
-    name, times = Counter(group.name for group in made).most_common(1)[0]
-    if times > 1:
-        raise MetricError(f"duplicate group {name!r} ({times} times); group names must be unique, rename groups=.")
+            name = f"{prefix} {format_class(class_names, value) if isinstance(selected, str) else value}"
+            if name in made:
+                raise MetricError(f"duplicate group {name!r}", repair=Repair("rename {groups}", groups=ANY))
+            made[name] = members, correct[members]
     return made
 
 

@@ -1,8 +1,9 @@
 """`Ranking`: images sorted by confidence once, the common input of all metrics; and metrics of resampled images."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +13,7 @@ from secondlook.errors import MetricError
 from secondlook.progress import Advance, ignore_progress
 
 MIN_DEFINED = 0.9
-"""Fraction of resamplings with a defined metric that an interval requires; with one error, a third have none."""
+"""Fraction of resamples with a defined metric that an interval requires; with one error, a third have none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,23 @@ class ReliabilityCurve:
     accuracy: Float64Array
     images: IntArray
     """Number of images in the bin."""
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCurve:
+    """Risk against coverage, one point for each number of accepted images from 1 to N."""
+
+    coverage: Float64Array
+    risk: Float64Array
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Number of correct and of wrong predictions per bin of the confidence. float64 [B + 1], int64 [B], int64 [B]"""
+
+    edges: Float64Array
+    correct: IntArray
+    wrong: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +101,33 @@ class Ranking:
         """Return the worst ranking of the same images: all errors before all correct predictions."""
         return _rank_two_ties(self.n_errors, self.n_errors, self.n_images, self.n_errors)
 
-    def expected_errors(self) -> Float64Array:
-        """Return the number of errors among the n most confident images, n = 1 .. N, in expectation over ties. [N]"""
-        sizes, errors = self.tie_sizes, self.tie_errors
+    def risk_coverage(self, *, joint: bool = False) -> RiskCurve:
+        """Return selective, or joint, risk against coverage, in expectation over the order of ties. N points"""
+        sizes, errors, accepted = self.tie_sizes, self.tie_errors, np.arange(1, self.n_images + 1)
         tie = np.repeat(np.arange(len(sizes)), sizes)
-        position_in_tie = np.arange(1, self.n_images + 1) - (self.accepted - sizes)[tie]
-        return (self.errors - errors)[tie] + position_in_tie * errors[tie] / sizes[tie]
+        position_in_tie = accepted - (self.accepted - sizes)[tie]
+        expected = (self.errors - errors)[tie] + position_in_tie * errors[tie] / sizes[tie]
+        return RiskCurve(accepted / self.n_images, expected / (self.n_images if joint else accepted))
+
+    def histogram(self, bins: int = 40) -> Histogram:
+        """Count predictions by confidence, over [0, 1] if all values lie in it."""
+        _check_bins(bins)
+        high, low = float(self.confidences[0]), float(self.confidences[-1])
+        if not np.isfinite([low, high]).all():
+            raise MetricError("a histogram needs finite confidences, and one of these is infinite.")
+        if low >= 0 and high <= 1:
+            low, high = 0.0, 1.0
+        elif low == high:
+            low, high = low - 0.5, high + 0.5
+        edges = np.linspace(low, high, bins + 1)
+        sizes, wrong = (
+            np.histogram(self.confidences, edges, weights=counts)[0] for counts in (self.tie_sizes, self.tie_errors)
+        )
+        return Histogram(edges, sizes - wrong, wrong)
 
     def reliability(self, bins: int = 15) -> ReliabilityCurve:
         """Return accuracy against mean confidence. A bin includes its upper edge; the first also includes 0."""
-        if bins < 1:
-            raise MetricError(f"reliability got bins={bins}, expected at least 1.")
+        _check_bins(bins)
         self.check_probabilities("calibration")
         bin_of = np.searchsorted(np.arange(1, bins) / bins, self.confidences)
         images, errors = (np.bincount(bin_of, counts, bins) for counts in (self.tie_sizes, self.tie_errors))
@@ -162,6 +196,11 @@ def check_confidence(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArr
     return is_correct, values
 
 
+def _check_bins(bins: int) -> None:
+    if bins < 1:
+        raise MetricError("is out of range; expected at least 1", argument="bins", value=bins)
+
+
 def count_increments(cumulative: IntArray) -> IntArray:
     """Return the increments of cumulative counts that start at 0. int64 [T]; faster than np.diff for few counts"""
     increments = cumulative.copy()
@@ -217,30 +256,19 @@ def _harmonic_remainder(x: Float64Array) -> Float64Array:
 
 @dataclass(frozen=True)
 class Interval:
-    """Percentile interval over resamplings of the images."""
+    """Percentile interval over resamples of the images."""
 
     low: float
     high: float
 
-
-class SortedImages:
-    """Images sorted by confidence, to be ranked under the counts of any resampling."""
-
-    def __init__(self, correct: BoolArray, confidence: Float64Array) -> None:
-        self._order = np.argsort(-confidence, kind="stable")
-        descending = confidence[self._order]
-        self._is_error = ~correct[self._order]
-        is_last = np.append(descending[1:] != descending[:-1], True)
-        self._tie_ends = np.flatnonzero(is_last)
-        self._confidences = descending[self._tie_ends]
-
-    def ranking(self, counts: IntArray) -> Ranking:
-        """Return the ranking in which each image occurs as often as it is counted. int64 [N]"""
-        sorted_counts = counts[self._order]
-        accepted = np.cumsum(sorted_counts)[self._tie_ends]
-        errors = np.cumsum(sorted_counts * self._is_error)[self._tie_ends]
-        drawn = count_increments(accepted) > 0
-        return Ranking(self._confidences[drawn], accepted[drawn], errors[drawn])
+    @classmethod
+    def from_resamples(cls, values: Float64Array, level: float) -> Self | None:
+        """Return the central interval of the values on all resamples, or None if too few are defined (not NaN). [R]"""
+        defined = values[~np.isnan(values)]
+        if len(defined) == 0 or len(defined) < MIN_DEFINED * len(values):
+            return None
+        low, high = np.quantile(defined, ((1 - level) / 2, (1 + level) / 2))
+        return cls(float(low), float(high))
 
 
 def resample_metrics(
@@ -250,32 +278,35 @@ def resample_metrics(
     seed: int,
     advance: Advance = ignore_progress,
 ) -> dict[str, Float64Array]:
-    """Return `compute(name, ranking)` for each name on each resampling of the images. float64 [R, M] each
+    """Return `compute(name, ranking)` for each name on each resample of the images. float64 [R, M] each
 
-    `confidences` are `correct` (bool [N]) and `confidence` (float64 [N]) by name, of the same N images. All names share
-    the same resamplings, so that their differences are paired.
+    `confidences` are `correct` (bool [N]) and `confidence` (float64 [N]) by name, of the same N images. N images are
+    drawn with replacement; all names share the same resamples, so that their differences are paired.
     """
-    images = {name: SortedImages(*pair) for name, pair in confidences.items()}
+    rank_counts = {name: _sort_images(*pair) for name, pair in confidences.items()}
     values: dict[str, list[Sequence[float] | Float64Array]] = {name: [] for name in confidences}
     n_images = len(next(iter(confidences.values()))[0])
-    for counts in image_resampling_counts(n_images, resamples, seed):
-        for name, sorted_images in images.items():
-            values[name].append(compute(name, sorted_images.ranking(counts)))
+    rng = np.random.default_rng(seed)
+    for _ in range(resamples):
+        counts = np.bincount(rng.integers(n_images, size=n_images), minlength=n_images)
+        for name, rank_drawn in rank_counts.items():
+            values[name].append(compute(name, rank_drawn(counts)))
         advance(1)
     return {name: np.array(rows, dtype=np.float64) for name, rows in values.items()}
 
 
-def image_resampling_counts(n_images: int, resamples: int, seed: int) -> Iterator[IntArray]:
-    """Yield how often each image is drawn when N are drawn with replacement. int64 [N] each"""
-    rng = np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield np.bincount(rng.integers(n_images, size=n_images), minlength=n_images)
+def _sort_images(correct: BoolArray, confidence: Float64Array) -> Callable[[IntArray], Ranking]:
+    """Sort images once; return the function that ranks them, each as often as it is counted. int64 [N] -> Ranking"""
+    order = np.argsort(-confidence, kind="stable")
+    descending, is_error = confidence[order], ~correct[order]
+    tie_ends = np.flatnonzero(np.append(descending[1:] != descending[:-1], True))
+    distinct = descending[tie_ends]
 
+    def rank_drawn(counts: IntArray) -> Ranking:
+        sorted_counts = counts[order]
+        accepted = np.cumsum(sorted_counts)[tie_ends]
+        errors = np.cumsum(sorted_counts * is_error)[tie_ends]
+        drawn = count_increments(accepted) > 0
+        return Ranking(distinct[drawn], accepted[drawn], errors[drawn])
 
-def percentile_interval(values: Float64Array, level: float) -> Interval | None:
-    """Return the central interval of the values on all resamplings, or None if too few are defined (not NaN). [R]"""
-    defined = values[~np.isnan(values)]
-    if len(defined) == 0 or len(defined) < MIN_DEFINED * len(values):
-        return None
-    low, high = np.quantile(defined, ((1 - level) / 2, (1 + level) / 2))
-    return Interval(float(low), float(high))
+    return rank_drawn

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Concatenate, Literal, ParamSpec, Protocol
 
 from numpy.typing import ArrayLike
@@ -20,10 +20,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric.
-
-    Evaluation ranks the images once and computes many metrics with `ranked`; `function` is the public function.
-    """
+    """A registered metric, or one with its parameter, parsed from a text such as 'risk_at:0.8'."""
 
     name: str
     summary: str
@@ -37,6 +34,16 @@ class Metric:
     """`function(correct, confidence, ...)` with bool [N] and float [N]."""
     ranked: Callable[..., float]
     """`ranked(ranking, ...)`, the same number for ranked images."""
+    text: str
+    arguments: tuple[float, ...] = ()
+
+    def __call__(self, correct: ArrayLike, confidence: ArrayLike) -> float:
+        """Return the metric for images in any order. bool [N], float [N]"""
+        return self.compute(rank(correct, confidence))
+
+    def compute(self, ranking: Ranking) -> float:
+        """Return the metric for ranked images."""
+        return self.ranked(ranking, *self.arguments)
 
     @property
     def form(self) -> str:
@@ -74,41 +81,24 @@ def metric(
         images, options = list(signature.parameters.values())[:2], inspect.signature(ranked).parameters.values()
         functools.update_wrapper(function, ranked)
         vars(function)["__signature__"] = signature.replace(parameters=[*images, *list(options)[1:]])
-        METRICS.add(Metric(name, summary, better, bounds, reads, parameter, function, ranked))
+        METRICS.add(Metric(name, summary, better, bounds, reads, parameter, function, ranked, name))
         return function
 
     return register
-
-
-@dataclass(frozen=True)
-class BoundMetric:
-    """A metric with its parameter, parsed from a text such as 'auroc' or 'risk_at:0.8'."""
-
-    text: str
-    metric: Metric
-    arguments: tuple[float, ...]
-
-    def __call__(self, correct: ArrayLike, confidence: ArrayLike) -> float:
-        """Return the metric for images in any order. bool [N], float [N]"""
-        return self.compute(rank(correct, confidence))
-
-    def compute(self, ranking: Ranking) -> float:
-        """Return the metric for ranked images."""
-        return self.metric.ranked(ranking, *self.arguments)
 
 
 _BOTH_OUTCOMES = rank([True, False], [0.75, 0.25])
 """Two images for which every metric is defined."""
 
 
-def parse_metric(text: str) -> BoundMetric:
+def parse_metric(text: str) -> Metric:
     """Parse a metric such as 'auroc' or 'risk_at:0.8'."""
     name, colon, argument = text.partition(":")
     record = METRICS.find(name)
     if record.parameter is None:
         if colon:
             raise MetricError(f"metric {name!r} has no parameter, got {text!r}; write {name!r}.")
-        return BoundMetric(text, record, ())
+        return record
     try:
         number = float(argument)
     except ValueError:
@@ -118,12 +108,12 @@ def parse_metric(text: str) -> BoundMetric:
             f"metric {text!r} needs a number as its {record.parameter}, got {argument!r}; "
             f"write {record.form!r}, such as '{record.name}:0.8'."
         )
-    bound = BoundMetric(text, record, (number,))
+    bound = replace(record, text=text, arguments=(number,))
     bound.compute(_BOTH_OUTCOMES)  # raises if the parameter is out of range
     return bound
 
 
-def parse_metrics(texts: str | Iterable[str]) -> tuple[BoundMetric, ...]:
+def parse_metrics(texts: str | Iterable[str]) -> tuple[Metric, ...]:
     """Parse one or more metrics; duplicates are an error."""
     parsed = tuple(parse_metric(text) for text in ([texts] if isinstance(texts, str) else texts))
     for index, one in enumerate(parsed):

@@ -1,8 +1,6 @@
 """Monitoring: score rows and reviewed labels become alarms, estimates, and whether the guarantee still holds."""
 
-from secondlook.monitoring.alarm import ShiftAlarm
-from secondlook.monitoring.audit import AuditedImage, judge_audits
-from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator
+from secondlook.monitoring.estimates import AccuracyEstimate
 from secondlook.monitoring.monitor import Monitor
 from secondlook.monitoring.monitor_folder import monitor_scores
 from secondlook.monitoring.recertification import Recertification, recertify
@@ -13,15 +11,11 @@ from secondlook.monitoring.status import MonitorStatus
 __all__ = [
     "SCORE_METADATA",
     "AccuracyEstimate",
-    "AccuracyEstimator",
-    "AuditedImage",
     "Monitor",
     "MonitorStatus",
     "Recertification",
-    "ShiftAlarm",
     "count_looks",
     "find_class",
-    "judge_audits",
     "learn_shifts",
     "monitor_scores",
     "recertify",

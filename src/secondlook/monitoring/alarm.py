@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from secondlook.arrays import Float64Array, IntArray
-from secondlook.errors import MonitoringError
 from secondlook.files import Count, FrozenRecord
+from secondlook.imports import import_extra
 from secondlook.policies import BinCounts, Reference
 
 # Bets and start times were chosen on corrupted CIFAR-10 images and resnet20; validity does not depend on them.
@@ -45,45 +45,36 @@ class AlarmState(FrozenRecord):
     statistics: dict[str, StatisticState]
 
 
-class _Statistic(NamedTuple):
-    """One statistic of images and the bets on it. The arrays change in place."""
+class _Statistic:
+    """One statistic of images and the bets on it; `order` is -1 if large values are the suspicious ones, else 1."""
 
-    histogram: BinCounts
-    order: int
-    """-1 if large values are the suspicious ones: bins are then numbered from the largest value down; 1 otherwise."""
-    counts: IntArray
-    """Images of the reference and of the stream in each bin. [B]"""
-    capital: Float64Array
-    """Capital at work on each density, in units of 2 ** scale. [K, 2]"""
-    scale: IntArray
-    """[K, 2]"""
-
-    @classmethod
-    def start(cls, histogram: BinCounts, order: int) -> Self:
-        """Return a statistic before the first image."""
-        counts = np.array(histogram.counts[::order], dtype=np.int64)
-        shape = (len(POWERS), 2)
-        return cls(histogram, order, counts, np.zeros(shape), np.zeros(shape, dtype=np.int64))
+    def __init__(self, histogram: BinCounts, order: int) -> None:
+        self._histogram, self._order = histogram, order
+        self.counts: IntArray = np.array(histogram.counts[::order], dtype=np.int64)
+        """Images of the reference and of the stream in each bin, the most suspicious bin first. [B]"""
+        self.capital = np.zeros((len(POWERS), 2))
+        """Capital at work on each density, in units of 2 ** scale. [K, 2]"""
+        self.scale = np.zeros((len(POWERS), 2), dtype=np.int64)
 
     def find_bins(self, values: Float64Array) -> IntArray:
         """Return the bin of each value, -1 for NaN. float64 [n] -> int64 [n]"""
-        bins = self.histogram.find_bins(values)
-        if self.order < 0:
+        bins = self._histogram.find_bins(values)
+        if self._order < 0:
             bins = len(self.counts) - 1 - bins
         bins[np.isnan(values)] = -1
         return bins
 
     def save(self) -> StatisticState:
         return StatisticState(
-            counts=tuple((self.counts[:: self.order] - np.array(self.histogram.counts)).tolist()),
+            counts=tuple((self.counts[:: self._order] - np.array(self._histogram.counts)).tolist()),
             capital=tuple(self.capital.ravel().tolist()),
             scale=tuple(self.scale.ravel().tolist()),
         )
 
     def restore(self, state: StatisticState) -> None:
-        self.counts[:] += np.array(state.counts[:: self.order])
-        self.capital.flat[:] = state.capital
-        self.scale.flat[:] = state.scale
+        self.counts += np.reshape(state.counts[:: self._order], self.counts.shape)
+        self.capital[:] = np.reshape(state.capital, self.capital.shape)
+        self.scale[:] = np.reshape(state.scale, self.scale.shape)
 
 
 class ShiftAlarm:
@@ -93,37 +84,24 @@ class ShiftAlarm:
     ranks (conformal p-values) are independent and uniform. Capital is bet against that, and much capital is evidence of
     a shift: it reaches 1 / alpha with a probability of at most `alpha`, however long the stream.
 
-    The confidence and the disagreement are tested, each with half of alpha; if images are looked at until they are
-    decided, the first look alone. (Testing the first look as a third statistic gained nothing: it reacts later than
-    the disagreement.) If the method was chosen from several on the calibration images, they share alpha.
-
-    Parameters
-    ----------
-    reference
-        How the calibration images looked, from the policy.
-    is_adaptive
-        Whether the policy has a schedule of looks.
-    alpha
-        Largest probability of a false alarm over the whole stream.
-    seed
-        Random seed of the numbers that break ties.
+    The confidence and the disagreement are tested, each with half of alpha; if the policy is adaptive, the first look
+    alone. (Testing the first look as a third statistic gained nothing: it reacts later than the disagreement.) If the
+    method was chosen from several on the calibration images, they share alpha. `seed` is that of random numbers that
+    break ties.
     """
 
     def __init__(self, reference: Reference, *, is_adaptive: bool, alpha: float = 0.05, seed: int = 0) -> None:
-        if not 0 < alpha < 1:
-            raise MonitoringError("must be between 0 and 1", argument="alpha", value=alpha)
         if is_adaptive:
-            self._statistics = {"first_look": _Statistic.start(reference.first_look, 1)}
+            self._statistics = {"first_look": _Statistic(reference.first_look, 1)}
         else:
-            self._statistics = {"confidence": _Statistic.start(reference.confidence, 1)}
+            self._statistics = {"confidence": _Statistic(reference.confidence, 1)}
             if reference.disagreement is not None:
-                self._statistics["disagreement"] = _Statistic.start(reference.disagreement, -1)
+                self._statistics["disagreement"] = _Statistic(reference.disagreement, -1)
         self._log_share = -math.log(len(self._statistics))
         self._seed = seed
         self.limit = math.log(reference.methods / alpha)
         """Log of the evidence at which the alarm is raised."""
         self.images = 0
-        """Number of images so far."""
         self.evidence = self._log_share
         """Log of the evidence of a shift after the last image."""
         self.raised_at: int | None = None
@@ -148,16 +126,7 @@ class ShiftAlarm:
         for (name, statistic), row in zip(self._statistics.items(), evidence, strict=True):
             bins = statistic.find_bins(np.asarray(values[name], dtype=np.float64))
             p_values = _compile(rank_images)(bins, uniforms, statistic.counts)
-            _compile(_bet_on_p_values)(
-                p_values,
-                self.images,
-                START_SPAN,
-                START_DECAY,
-                np.array(POWERS),
-                statistic.capital,
-                statistic.scale,
-                row,
-            )
+            _compile(_bet)(p_values, self.images, np.array(POWERS), statistic.capital, statistic.scale, row)
         # The largest share and not the mean: p-values of one statistic need not be independent of those of another.
         total: Float64Array = evidence.max(axis=0) + self._log_share
         reached = np.flatnonzero(total >= self.limit)
@@ -178,23 +147,11 @@ class ShiftAlarm:
     @property
     def state(self) -> AlarmState:
         """The state after the last image, for `resume`."""
-        return AlarmState(
-            images=self.images,
-            evidence=self.evidence,
-            raised_at=self.raised_at,
-            statistics={name: statistic.save() for name, statistic in self._statistics.items()},
-        )
+        saved = {name: statistic.save() for name, statistic in self._statistics.items()}
+        return AlarmState(images=self.images, evidence=self.evidence, raised_at=self.raised_at, statistics=saved)
 
     def resume(self, state: AlarmState) -> None:
-        """Go on from the state of an alarm that was made with the same arguments."""
-        found = {name: (len(one.counts), len(one.capital), len(one.scale)) for name, one in state.statistics.items()}
-        n_bets = 2 * len(POWERS)
-        expected = {name: (len(one.counts), n_bets, n_bets) for name, one in self._statistics.items()}
-        if found != expected:
-            raise MonitoringError(
-                f"the state of the shift alarm has bins and bets {found}, which do not fit those of the policy "
-                f"({expected}); resume with the policy that the state was made with."
-            )
+        """Go on from the state of an alarm with the same arguments; one that does not fit: KeyError, ValueError."""
         for name, statistic in self._statistics.items():
             statistic.restore(state.statistics[name])
         self.images, self.evidence, self.raised_at = state.images, state.evidence, state.raised_at
@@ -211,8 +168,7 @@ def _draw_uniforms(seed: int, first: int, count: int) -> Float64Array:
 
 @cache
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    import numba  # takes a second to import
-
+    numba = import_extra("numba", feature="the shift alarm", extra="fast")  # takes a second to import
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
     return compiled
 
@@ -238,11 +194,9 @@ def rank_images(bins: IntArray, uniforms: Float64Array, counts: IntArray) -> Flo
     return p_values
 
 
-def _bet_on_p_values(
+def _bet(
     p_values: Float64Array,
     first_image: int,
-    span: float,
-    decay: float,
     powers: Float64Array,
     capital: Float64Array,
     scale: IntArray,
@@ -253,14 +207,13 @@ def _bet_on_p_values(
     p_values [n] are NaN where an image has no value. `first_image` images came before. Changed in place: capital
     [K, 2], what is at work on each density, in units of 2 ** scale, int64 [K, 2], so that it never overflows.
     """
-    n_powers = len(powers)
-    waiting = (1 + first_image / span) ** -decay
+    waiting = (1 + first_image / START_SPAN) ** -START_DECAY
     for i in range(len(p_values)):
-        waiting_before, waiting = waiting, (1 + (first_image + i + 1) / span) ** -decay
-        entering = (waiting_before - waiting) / (2 * n_powers)
+        waiting_before, waiting = waiting, (1 + (first_image + i + 1) / START_SPAN) ** -START_DECAY
+        entering = (waiting_before - waiting) / (2 * len(powers))
         top = scale.max()
         total = math.ldexp(waiting, -top)
-        for k in range(n_powers):
+        for k in range(len(powers)):
             for side in range(2):
                 capital[k, side] += math.ldexp(entering, -scale[k, side])
                 if not math.isnan(p_values[i]):

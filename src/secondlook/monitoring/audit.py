@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.errors import MonitoringError
 from secondlook.files import Count, FrozenRecord
 
 # Stakes and start times were chosen on CIFAR-10 and resnet20; validity does not depend on them.
@@ -78,35 +77,30 @@ def judge_audits(
     a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable. The
     bounds have alpha / 2 each.
 
-    Parameters
-    ----------
-    accepted
-        Number of accepted images so far, each of which could have been audited.
-    audited
-        The audited ones, in the order of the stream.
-    risk
-        The guaranteed error rate among accepted images.
-    alpha
-        Largest probability of a false verdict over the whole stream.
-    smallest
-        Smallest probability with which an accepted image may be audited (`AuditPlan.smallest`), which must be known
-        before the stream. By default the smallest one of the audited images.
+    `accepted` counts the accepted images that could have been audited, `audited` are in the order of the stream, and
+    `smallest` is the smallest probability of an audit, which must be known before the stream (`AuditPlan.smallest`); by
+    default that of the audited images.
     """
-    for name, value in (("risk", risk), ("alpha", alpha)):
-        if not 0 < value < 1:
-            raise MonitoringError("must be between 0 and 1", argument=name, value=value)
-    audits = _read_audits(accepted, audited, smallest)
-    labels = int(np.sum(audits.is_reviewed))
+    labels = sum(image.wrong is not None for image in audited)
     if not labels:
         return AuditVerdict(pending=len(audited))
+    probabilities = np.array([image.probability for image in audited], dtype=np.float64)
+    audits = _Audits(
+        accepted=accepted,
+        positions=np.array([image.accepted for image in audited], dtype=np.int64),
+        probabilities=probabilities,
+        is_reviewed=np.array([image.wrong is not None for image in audited], dtype=bool),
+        is_wrong=np.array([bool(image.wrong) for image in audited], dtype=bool),
+        smallest=float(probabilities.min()) if smallest is None else smallest,
+    )
     log_limit = -math.log(alpha)
     excess = _test_break(audits, risk)
-    shortfall = log_capital_below(accepted, audits.probabilities[audits.may_be_wrong], audits.smallest, risk)
+    shortfall = log_capital_below(accepted, probabilities[audits.may_be_wrong], audits.smallest, risk)
     reached = np.flatnonzero(excess >= log_limit)
     is_decided = len(reached) > 0 or shortfall >= log_limit
     moments = np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
     low, high = _bound_risk(audits, moments, alpha)
-    weights = 1 / audits.probabilities[audits.is_reviewed]
+    weights = 1 / probabilities[audits.is_reviewed]
     return AuditVerdict(
         verdict="broken" if len(reached) else "holds" if is_decided else "undecided",
         estimate=float(np.average(audits.is_wrong[audits.is_reviewed], weights=weights)),
@@ -134,44 +128,6 @@ class _Audits(NamedTuple):
     def may_be_wrong(self) -> BoolArray:
         """Whether an audit was found wrong, or was not reviewed yet."""
         return self.is_wrong | ~self.is_reviewed
-
-
-def _read_audits(accepted: int, audited: Sequence[AuditedImage], smallest: float | None) -> _Audits:
-    """Check audits and return them as arrays."""
-    positions = np.array([image.accepted for image in audited], dtype=np.int64)
-    probabilities = np.array([image.probability for image in audited], dtype=np.float64)
-    if np.any(np.diff(positions, prepend=0) <= 0):
-        raise MonitoringError(
-            "the positions of audited images must be positive and ascend; list them in the order of the stream."
-        )
-    if len(positions) and positions[-1] > accepted:
-        raise MonitoringError(
-            f"an audited image has the position {positions[-1]}, but only {accepted} images were accepted; count the "
-            "accepted images up to each audited one."
-        )
-    is_valid = (probabilities > 0) & (probabilities <= 1)
-    if not is_valid.all():
-        place = int(np.argmin(is_valid))
-        raise MonitoringError(
-            f"the audited image at position {positions[place]} has the probability {probabilities[place]}; expected a "
-            "number above 0 and at most 1, as the rows of scores have it."
-        )
-    least = float(probabilities.min(initial=1.0))
-    if smallest is not None and not 0 < smallest <= least:
-        raise MonitoringError(
-            f"is not the smallest probability of an audit, since an audited image has {least}; expected a number above "
-            "0 and at most that, such as AuditPlan.smallest",
-            argument="smallest",
-            value=smallest,
-        )
-    return _Audits(
-        accepted=accepted,
-        positions=positions,
-        probabilities=probabilities,
-        is_reviewed=np.array([image.wrong is not None for image in audited], dtype=bool),
-        is_wrong=np.array([bool(image.wrong) for image in audited], dtype=bool),
-        smallest=least if smallest is None else smallest,
-    )
 
 
 # ---- Capital

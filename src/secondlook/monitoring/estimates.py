@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,7 +64,7 @@ class AccuracyEstimator:
         if self._reference.errors is None:
             return np.zeros((len(confidence), 0))
         bins = self._reference.confidence.find_bins(confidence)
-        columns = [self._expected[bins], self._above[bins]]
+        columns = [compute_expected_accuracy(self._reference)[bins], compute_threshold_weights(self._reference)[bins]]
         if self._shifts is not None:
             n_groups = len(self._shifts.class_shares)
             groups = ShiftModel.group_classes(predicted.reshape(len(confidence), -1)[:, 0], n_groups)
@@ -92,14 +91,6 @@ class AccuracyEstimator:
         low, value, high = correct
         risk_high, risk, risk_low = (None, None, None) if right is None else (1 - one for one in right)
         return AccuracyEstimate(value, low, high, risk, risk_low, risk_high, self._shifts is not None)
-
-    @cached_property
-    def _expected(self) -> Float64Array:
-        return compute_expected_accuracy(self._reference)
-
-    @cached_property
-    def _above(self) -> Float64Array:
-        return compute_threshold_weights(self._reference)
 
 
 def get_reference(policy: Policy) -> Reference:

@@ -52,7 +52,13 @@ class Monitor:
         self, policy: Policy, *, alpha: float = 0.05, window: int = 500, burn_in: int = 100, seed: int = 0
     ) -> None:
         reference = get_reference(policy)
-        _check_options(alpha, window, burn_in, seed)
+        if not is_number(alpha) or not 0 < alpha < 1:
+            expected = "is out of range; expected a number between 0 and 1, such as 0.05"
+            raise MonitoringError(expected, argument="alpha", value=alpha)
+        for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
+            if not is_whole_number(value) or value < least:
+                expected = f"is out of range; expected a whole number from {least} up"
+                raise MonitoringError(expected, argument=name, value=value)
         self.policy = policy
         self.alpha, self.window, self.burn_in, self.seed = alpha, window, burn_in, seed
         self.skipped = 0
@@ -146,10 +152,11 @@ class Monitor:
             label. Labels may be given again.
         """
         reviewed = {}
+        names = self.policy.class_names
         for id_, given in collect_labels(labels).items():
-            label, audit = find_class(given, self.policy.class_names, id_), self._find_audit(id_)
+            label, audit = find_class(given, names, id_), self._find_audit(id_)
             if audit.label not in (None, label):
-                before, now = (repr(self._name(one)) for one in (audit.label, label))
+                before, now = (repr(names[one] if names else one) for one in (audit.label, label))
                 raise MonitoringError(
                     f"image {id_!r} has two labels, {before} before and {now} now; correct the new one, or start a new "
                     "monitor if the first was wrong."
@@ -174,10 +181,6 @@ class Monitor:
                 "after the rows with these images."
             )
         return audit
-
-    def _name(self, label: int | None) -> str | int | None:
-        names = self.policy.class_names
-        return label if names is None or label is None else names[label]
 
     # ---- What comes out
 
@@ -303,23 +306,23 @@ class Monitor:
         """Return the monitor that was saved in a file; `policy` must be the one that it was made with."""
         try:
             state = MonitorState.model_validate_json(Path(path).read_bytes())
+            if state.policy != policy.checksum:
+                raise MonitoringError(
+                    f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]}, got "
+                    f"{policy.checksum[:8]}); pass the policy that it was made with, or start a new monitor."
+                )
+            monitor = cls(policy, alpha=state.alpha, window=state.window, burn_in=state.burn_in, seed=state.seed)
+            monitor._shift.resume(state.shift)
         except OSError as error:
             raise MonitoringError(
                 f"cannot read the state of the monitor {str(path)!r}: {error.strerror}; check the path."
             ) from None
-        except ValidationError as error:
+        except (ValueError, KeyError) as error:  # not JSON, not a state, or one with other bins than the policy
+            reason = describe_invalid(error) if isinstance(error, ValidationError) else repr(error)
             raise MonitoringError(
-                f"invalid state of a monitor {str(path)!r}, {describe_invalid(error)}; restore the file, or start a "
-                "new monitor."
+                f"invalid state of a monitor {str(path)!r}, {reason}; restore the file, or start a new monitor."
             ) from None
-        if state.policy != policy.checksum:
-            raise MonitoringError(
-                f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]}, got "
-                f"{policy.checksum[:8]}); pass the policy that it was made with, or start a new monitor."
-            )
-        monitor = cls(policy, alpha=state.alpha, window=state.window, burn_in=state.burn_in, seed=state.seed)
         monitor.skipped, monitor.files = state.skipped, state.files
-        monitor._shift.resume(state.shift)
         monitor._smallest_probability = state.smallest_probability
         monitor._timeline = Timeline(state.window_size, state.windows)
         monitor._audited = {audit.id: audit for audit in state.audited}
@@ -333,15 +336,3 @@ def write_text(path: str | Path, text: str) -> None:
         write_bytes_atomically(Path(path), text.encode())
     except OSError as error:
         raise MonitoringError(f"cannot write {str(path)!r}: {error.strerror}; choose another path.") from None
-
-
-def _check_options(alpha: object, window: object, burn_in: object, seed: object) -> None:
-    if not is_number(alpha) or not 0 < alpha < 1:
-        raise MonitoringError(
-            "is out of range; expected a number between 0 and 1, such as 0.05", argument="alpha", value=alpha
-        )
-    for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
-        if not is_whole_number(value) or value < least:
-            raise MonitoringError(
-                f"is out of range; expected a whole number from {least} up", argument=name, value=value
-            )

@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.files import exclusive_lock
 from secondlook.monitoring.monitor import Monitor, write_text
-from secondlook.monitoring.scores import FoundFile, collect_labels, find_class, list_score_files, parse_scores
+from secondlook.monitoring.scores import ScoreFile, collect_labels, find_class, list_score_files, parse_scores
 from secondlook.monitoring.status import MonitorStatus
 from secondlook.policies import Policy, read_policy
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
@@ -124,25 +124,23 @@ def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> M
         return Monitor(policy, **given)
     monitor = Monitor.load(folder / STATE, policy)
     monitor.burn_in = given.pop("burn_in", monitor.burn_in)
-    for name, value in given.items():
-        started = getattr(monitor, name)
-        if value != started:
+    for name, started in monitor.options.items():
+        if given.get(name, started) != started:
+            repair = f"pass {{{name}}} or omit it, or start a new monitor in another folder"
             raise MonitoringError(
                 "is not what the monitor was started with",
                 argument=name,
-                value=value,
-                repair=Repair(
-                    f"pass {{{name}}} or omit it, or start a new monitor in another folder", **{name: started}
-                ),
+                value=given[name],
+                repair=Repair(repair, **{name: started}),
             )
     return monitor
 
 
 def _read_new_files(
-    monitor: Monitor, found: Sequence[FoundFile], folder: Path, *, shuffle: bool, progress: bool
+    monitor: Monitor, found: Sequence[ScoreFile], folder: Path, *, shuffle: bool, progress: bool
 ) -> int:
     """Read the files that were not read before, save the state after each, and return how many there were."""
-    present: dict[str, FoundFile] = {}
+    present: dict[str, ScoreFile] = {}
     for file in found:
         other = present.setdefault(_digest(file.read()), file)
         if other is not file:
@@ -157,11 +155,19 @@ def _read_new_files(
                 "read cannot be taken back",
                 repair=Repair("restore it, or start again with another folder {out}", out=ANY),
             )
-    known = {read.digest for read in monitor.files}
-    new = [file for digest, file in present.items() if digest not in known]
+    new = [file for digest, file in present.items() if digest not in {read.digest for read in monitor.files}]
     with progress_bar("scores", len(new), "files", enabled=progress) as advance:
         for file in new:
-            _read_file(monitor, file, shuffle=shuffle)
+            content, before = file.read(), monitor.images
+            try:
+                rows = parse_scores(content)
+                if shuffle:
+                    rows = rows.take(np.random.default_rng([monitor.seed, len(monitor.files)]).permutation(len(rows)))
+                monitor.update(rows)
+            except MonitoringError as error:
+                raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
+            images = monitor.images - before
+            monitor.record_file(file.name, size=len(content), digest=_digest(content), images=images)
             monitor.save(folder / STATE)
             advance(1)
     return len(new)
@@ -171,20 +177,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _read_file(monitor: Monitor, file: FoundFile, *, shuffle: bool) -> None:
-    """Add the images of a file to the stream."""
-    content, before = file.read(), monitor.images
-    try:
-        rows = parse_scores(content)
-        if shuffle:
-            rows = rows.take(np.random.default_rng([monitor.seed, len(monitor.files)]).permutation(len(rows)))
-        monitor.update(rows)
-    except MonitoringError as error:
-        raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
-    monitor.record_file(file.name, size=len(content), digest=_digest(content), images=monitor.images - before)
-
-
-def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[FoundFile]) -> tuple[int, int]:
+def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:
     """Add reviewed labels of audits; return how many are new, and how many are of other images.
 
     The labels of images that were rejected, or accepted but not marked, are ignored: people choose which of these they

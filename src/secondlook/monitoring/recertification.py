@@ -20,7 +20,7 @@ from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.monitoring.audit import log_capital_below
 from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files, parse_scores
-from secondlook.policies import Calibration, Guarantee, Policy, Reference, make_reference
+from secondlook.policies import Calibration, Guarantee, Policy, Reference
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
 from secondlook.progress import progress_bar
 
@@ -41,14 +41,10 @@ class Recertification:
     def __str__(self) -> str:
         old, new = self.before.threshold, self.policy.threshold
         change = "unchanged" if old == new else "higher" if new > old else "lower"
-        return "\n".join(
-            [
-                f"threshold: {old:.6g} before, {new:.6g} now ({change})",
-                f"coverage of these images: {100 * self.coverage_before:.4g} % before, "
-                f"{100 * self.policy.coverage:.4g} % now",
-                f"guarantee before: {self.before.guarantee_text}",
-                f"guarantee now: {self.policy.guarantee_text}",
-            ]
+        coverage = f"{100 * self.coverage_before:.4g} % before, {100 * self.policy.coverage:.4g} % now"
+        return (
+            f"threshold: {old:.6g} before, {new:.6g} now ({change})\ncoverage of these images: {coverage}\n"
+            f"guarantee before: {self.before.guarantee_text}\nguarantee now: {self.policy.guarantee_text}"
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -102,20 +98,17 @@ def recertify(
     if passing is None:
         raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
     threshold = thresholds[passing]
-    counts = stream.count(threshold).model_copy(update={"data": data, "digest": stream.digest})
-    fresh = policy.model_copy(
-        update={
-            "made": "",
-            "secondlook": __version__,
-            "threshold": threshold,
-            "guarantee": guarantee,
-            "calibration": counts,
-            "compared": (),
-            "reference": stream.describe_reference(policy),
-            "shifts": None,
-        }
-    )
-    return Recertification(policy, fresh, float(stream.rows.accept.mean()))
+    changes: dict[str, Any] = {
+        "made": "",
+        "secondlook": __version__,
+        "threshold": threshold,
+        "guarantee": guarantee,
+        "calibration": stream.count(threshold, data),
+        "compared": (),
+        "reference": stream.describe_reference(policy),
+        "shifts": None,
+    }
+    return Recertification(policy, policy.model_copy(update=changes), float(stream.rows.accept.mean()))
 
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
@@ -125,11 +118,9 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
             "calibrate on labeled images of each class."
         )
     stated = policy.guarantee
-    wanted: dict[str, Any] = {
-        "risk": stated.risk if risk is None and stated is not None else risk,
-        "delta": stated.delta if delta is None and stated is not None else delta,
-    }
-    for name, value in wanted.items():
+    wanted: dict[str, Any] = {"risk": risk, "delta": delta}
+    for name, given in wanted.items():
+        value = wanted[name] = getattr(stated, name, None) if given is None else given
         if value is None:
             raise DecisionError(
                 f"the policy has no guarantee, so {name} is unknown", repair=Repair(f"pass {{{name}}}", **{name: ANY})
@@ -199,20 +190,15 @@ class _Stream:
         smallest = 1.0 if rows.smallest_probability is None else rows.smallest_probability
         return cls(rows, is_due, probability, is_reviewed & is_due, is_due & ~is_right, smallest)
 
-    @property
-    def digest(self) -> str:
-        """Hex sha256 of the ids and the reviews."""
-        content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(self.rows.ids, self.is_wrong, strict=True))
-        return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
-
     def compute_p_value(self, threshold: float, risk: float) -> float:
         """Return the p-value of an error rate of at least `risk` among the images that a threshold accepts."""
         above = self.rows.confidence >= threshold
         errors = self.probability[above & self.is_wrong]
         return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
 
-    def count(self, threshold: float) -> Calibration:
-        """Return the counts of the images that a threshold accepts."""
+    def count(self, threshold: float, data: str) -> Calibration:
+        """Return the counts of the images that a threshold accepts, with a digest of the ids and the reviews."""
+        content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(self.rows.ids, self.is_wrong, strict=True))
         above = self.rows.confidence >= threshold
         reviewed = above & self.is_reviewed
         wrong = reviewed & self.is_wrong
@@ -221,13 +207,15 @@ class _Stream:
             accepted=int(above.sum()),
             reviewed=int(reviewed.sum()),
             estimated_risk=min(1.0, float(np.sum(1 / self.probability[wrong]) / max(1, above.sum()))),
+            data=data,
+            digest=hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest(),
         )
 
     def describe_reference(self, policy: Policy) -> Reference:
         """Return how the images look, with errors estimated from the reviewed ones."""
         disagreement = None if np.isnan(self.rows.disagreement).any() or policy.schedule else self.rows.disagreement
         weights = np.where(self.is_reviewed & self.is_wrong, 1 / self.probability, 0.0)
-        return make_reference(self.rows.confidence, self.rows.first_look, disagreement, weights)
+        return Reference.make(self.rows.confidence, self.rows.first_look, disagreement, weights)
 
 
 def list_thresholds(policy: Policy) -> list[float]:

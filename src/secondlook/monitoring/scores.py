@@ -4,11 +4,11 @@ import csv
 import glob
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from secondlook.tables import unescape_formula
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("id", "label", "confidence", "accept", "looks", "first_look", "disagreement")
-"""Columns that every row has; `labels` is needed for several predicted classes per image."""
+COLUMNS = ("id", "label", "confidence", "accept", "first_look", "disagreement")
+"""Columns that every row needs; several predicted classes per image need `labels`, and audits their probability."""
 READ_COLUMNS = (*COLUMNS, "labels", "reason", "audit", "audit_probability")
 SCORE_METADATA = b"secondlook.score"
 """Metadata of a Parquet file of scores: JSON with the policy."""
@@ -36,20 +36,11 @@ Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
 # ---- Files
 
 
-@dataclass(frozen=True)
-class FoundFile:
-    """A Parquet file of scores."""
+class ScoreFile(NamedTuple):
+    """A Parquet file of scores: its path or URL, and the function that reads it."""
 
     name: str
-    """Its path or URL."""
-    _read: Callable[[], bytes]
-
-    def read(self) -> bytes:
-        """Return the content."""
-        try:
-            return self._read()
-        except OSError as error:
-            raise MonitoringError(f"cannot read the score file {self.name!r}: {error.strerror}; check it.") from None
+    read: Callable[[], bytes]
 
 
 def parse_scores(content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.Table":
@@ -66,11 +57,11 @@ def parse_scores(content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.T
         raise MonitoringError(f"the content is not Parquet ({error}); score again, or remove the file.") from None
 
 
-def list_score_files(patterns: Iterable[str | Path]) -> list[FoundFile]:
+def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
     """Return the files that paths, patterns, folders and URLs name, each once, sorted within each of them."""
-    found: dict[str, FoundFile] = {}
+    found: dict[str, ScoreFile] = {}
     for pattern in map(str, patterns):
-        files = list(_find_at_url(pattern) if is_url(pattern) else _find_locally(pattern))
+        files = [file for place in _expand(pattern) for file in _list_files(place)]
         if not files:
             raise MonitoringError(
                 f"there are no score files {pattern!r}; expected Parquet files, a pattern such as 'scores/*.parquet', "
@@ -80,29 +71,28 @@ def list_score_files(patterns: Iterable[str | Path]) -> list[FoundFile]:
     return list(found.values())
 
 
-def _find_locally(pattern: str) -> Iterator[FoundFile]:
+def _expand(pattern: str) -> list[str]:
     path = Path(pattern).expanduser()
-    # A file may have brackets in its name.
-    matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - it may be absolute
-    for match in matches:
-        for file in sorted(match.iterdir()) if match.is_dir() else [match]:
-            if file.name.startswith(("_", ".")) or file.is_dir():
-                continue
-            if file.suffix.lower() != SUFFIX:
-                raise MonitoringError(
-                    f"{str(file)!r} is not a Parquet file; expected scores that were written as .parquet, or as a "
-                    "folder of parts."
-                )
-            yield FoundFile(str(file), file.read_bytes)
+    if is_url(pattern) or path.exists():  # a file may have brackets in its name
+        return [pattern if is_url(pattern) else str(path)]
+    return list(map(str, sorted(map(Path, glob.glob(str(path))))))  # noqa: PTH207 - it may be absolute
 
 
-def _find_at_url(url: str) -> Iterator[FoundFile]:
-    location = open_location(url, MonitoringError)
-    is_file = location.name.endswith(SUFFIX)
-    folder = location.parent if is_file else location
-    for name in [location.name] if is_file else location.list_names():
-        if name.endswith(SUFFIX) and not name.rpartition("/")[2].startswith("_"):
-            yield FoundFile(folder.locate(name), partial(folder.read_bytes, name))
+def _list_files(place: str) -> list[ScoreFile]:
+    """Return a file, or those of a folder; names that begin with '_' are not scores."""
+    location = open_location(place, MonitoringError)
+    path = location.local_path
+    if location.name.lower().endswith(SUFFIX) if path is None else path.is_file():
+        files = {place: location.name}
+        location = location.parent
+    else:
+        files = {location.locate(name): name for name in location.list_names() if "/" not in name or path is None}
+    files = {place: name for place, name in files.items() if not name.rpartition("/")[2].startswith(("_", "."))}
+    for other in (place for place, name in files.items() if not name.lower().endswith(SUFFIX)):
+        raise MonitoringError(
+            f"{other!r} is not a Parquet file; expected scores that were written as .parquet, or as a folder of parts."
+        )
+    return [ScoreFile(place, partial(location.read_bytes, name)) for place, name in files.items()]
 
 
 # ---- Rows
@@ -145,14 +135,29 @@ class ScoreRows:
 
         table = _make_table(rows)
         metadata = _read_metadata(table, policy)
-        _check_columns(table, policy)
+        has_audits = "audit" in table.column_names
+        expected = [*COLUMNS, *["labels"] * (policy.top_k > 1), *["audit_probability"] * has_audits]
+        missing = [name for name in expected if name not in table.column_names]
+        if missing:
+            raise MonitoringError(
+                f"the rows have no column {', '.join(map(repr, missing))}; expected those of score files: "
+                f"{', '.join(expected)}."
+            )
         kept = table.filter(pc.is_null(table["reason"])) if "reason" in table.column_names else table
         ids = _read_ids(kept)
-        numbers = {name: _read_numbers(kept, name, ids) for name in ("confidence", "first_look", "accept", "looks")}
-        confidence, accept = numbers["confidence"], numbers["accept"] > 0
-        predicted = _read_predicted(kept, policy, ids)
+        confidence, first_look, decided = (
+            _read_numbers(kept, name, ids) for name in ("confidence", "first_look", "accept")
+        )
+        predicted, accept = _read_predicted(kept, policy, ids), decided > 0
         _check_accept(policy, ids, confidence, accept, predicted)
-        audit, probability = _read_audits(kept, ids, accept)
+        audit, probability = np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
+        if has_audits:
+            expected_probability = "a number above 0 and at most 1 for every accepted image; keep it as it was scored"
+            given = _read_numbers(
+                kept, "audit_probability", ids, lambda p: ~accept | ((p > 0) & (p <= 1)), expected_probability
+            )
+            probability[accept] = given[accept]
+            audit = accept & (_read_numbers(kept, "audit", ids, lambda marks: np.full(len(marks), True)) > 0)
         probabilities = probability[np.isfinite(probability)].tolist()
         rate = metadata.get("audit")
         if is_number(rate) and 0 < rate <= 1:
@@ -162,7 +167,7 @@ class ScoreRows:
             predicted=predicted,
             confidence=confidence,
             accept=accept,
-            first_look=numbers["first_look"],
+            first_look=first_look,
             disagreement=_read_numbers(
                 kept,
                 "disagreement",
@@ -193,19 +198,15 @@ def _make_table(rows: object) -> "pa.Table":
     """Return rows as an Arrow table: from Arrow, pandas, `Decisions`, or a list of dictionaries."""
     import pyarrow as pa
 
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
-    if hasattr(rows, "to_arrow"):
-        return _make_table(rows.to_arrow())
-    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-        return pa.Table.from_pandas(rows, preserve_index=False)
-    if isinstance(rows, Iterable) and not isinstance(rows, str | Mapping):
-        listed = list(rows)
-        if all(isinstance(row, Mapping) for row in listed):
-            names = dict.fromkeys(name for row in listed for name in row) or (*COLUMNS, "labels")
-            return pa.table({name: [row.get(name) for row in listed] for name in names})
+    if hasattr(rows, "to_arrow"):  # `Decisions`
+        rows = rows.to_arrow()
+    if isinstance(rows, Iterable) and not isinstance(rows, str | Mapping) and not hasattr(rows, "columns"):
+        rows = list(rows)
+        if all(isinstance(row, Mapping) for row in rows):
+            names = dict.fromkeys(name for row in rows for name in row) or (*COLUMNS, "labels")
+            rows = pa.table({name: [row.get(name) for row in rows] for name in names})
+    if hasattr(rows, "columns"):  # a table or a batch of Arrow, or a data frame
+        return pa.table(rows)
     raise MonitoringError(
         f"rows are a {type(rows).__name__}; expected an Arrow table, a pandas data frame, Decisions, or a list of "
         "dictionaries."
@@ -235,21 +236,6 @@ def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
             "that they were scored with."
         )
     return dict(metadata)
-
-
-def _check_columns(table: "pa.Table", policy: Policy) -> None:
-    expected = (*COLUMNS, *(["labels"] if policy.top_k > 1 else []))
-    missing = [name for name in expected if name not in table.column_names]
-    if missing:
-        raise MonitoringError(
-            f"the rows have no column {', '.join(map(repr, missing))}; expected those of score files: "
-            f"{', '.join(expected)}."
-        )
-    if "audit" in table.column_names and "audit_probability" not in table.column_names:
-        raise MonitoringError(
-            "the rows have a column 'audit' but no 'audit_probability', without which audits cannot be weighted; keep "
-            "both columns as they were scored, or drop both."
-        )
 
 
 def _read_ids(table: "pa.Table") -> tuple[str, ...]:
@@ -321,21 +307,6 @@ def _check_accept(
             f"image {ids[place]!r} was {decision} with confidence {confidence[place]:.6g}, which the policy would not "
             f"do (threshold {policy.threshold:.6g}); pass the policy that the rows were scored with."
         )
-
-
-def _read_audits(table: "pa.Table", ids: tuple[str, ...], accept: BoolArray) -> tuple[BoolArray, Float64Array]:
-    """Return which images are audited, and with which probability. bool [n], float64 [n]"""
-    if "audit" not in table.column_names:
-        return np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
-    probability = _read_numbers(
-        table,
-        "audit_probability",
-        ids,
-        lambda values: ~accept | ((values > 0) & (values <= 1)),
-        "a number above 0 and at most 1 for every accepted image; keep the column as it was scored, or score again",
-    )
-    is_marked = _read_numbers(table, "audit", ids, lambda values: np.full(len(values), True)) > 0
-    return is_marked & accept, np.where(accept, probability, np.nan)
 
 
 # ---- Reviewed labels

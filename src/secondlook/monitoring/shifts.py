@@ -12,18 +12,9 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.monitoring.estimates import compute_expected_accuracy, get_reference
-from secondlook.policies import (
-    DEFAULT_SHIFT_IMAGES,
-    MIN_SHIFT_IMAGES,
-    AccuracyModel,
-    LearnedShift,
-    Policy,
-    Reference,
-    RiskModel,
-    ShiftModel,
-)
+from secondlook.policies import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect, read_first_image
-from secondlook.sources import Source, Subset
+from secondlook.sources import Source
 from secondlook.views import ViewSet
 
 SMALL_SIDE = 32
@@ -110,25 +101,16 @@ def learn_shifts(
     source: Source,
     preds: Predictions,
     *,
-    n_images: int = DEFAULT_SHIFT_IMAGES,
+    n_images: int = ShiftModel.DEFAULT_IMAGES,
     seed: int = 0,
     store: Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> ShiftModel:
     """Classify corrupted versions of labeled images, and learn how the scores of a policy tell their accuracy.
 
-    Parameters
-    ----------
-    policy, classifier
-        The policy, and the classifier that it was made for.
-    source
-        Labeled images, of which as many as `n_images` are drawn with `seed`.
-    preds
-        Predictions with labels for the images that the policy was calibrated on, as they are.
-    store
-        Folder to store outputs in, so that an interrupted job resumes; by default they are kept in memory.
-    execution
-        Device, batch size and progress bar.
+    `source` has labeled images, of which `n_images` are drawn with `seed`; `preds` are labeled predictions for the
+    images that the policy was calibrated on, as they are. Outputs are kept in `store`, so that an interrupted job
+    resumes, or in memory.
     """
     reference = get_reference(policy)
     sample = draw_images(source, n_images, seed)
@@ -147,13 +129,8 @@ def collect_shifts(
     """Return the scores of corrupted versions of all images of a source; the arguments are those of `learn_shifts`."""
     shifts = list_shifts(int(min(read_first_image(classifier, source).shape[:2])))
     composed = {shift: compose_views(shift, policy.views) for views in shifts.values() for shift in views}
-    collected = collect(
-        classifier,
-        source,
-        ViewSet(["identity", *(view for views in composed.values() for view in views)]),
-        store=store,
-        execution=execution,
-    )
+    views = ViewSet(["identity", *(view for views in composed.values() for view in views)])
+    collected = collect(classifier, source, views, store=store, execution=execution)
     return [
         ShiftedScores(kind, shift, score_images(policy, _look_through(collected, composed[shift], policy.views)))
         for kind, views in shifts.items()
@@ -166,29 +143,24 @@ def draw_images(source: Source, n_images: int, seed: int) -> Source:
     if source.labels is None:
         raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
     distinct = np.delete(np.arange(len(source)), source.find_duplicates())
-    if min(n_images, len(distinct)) < MIN_SHIFT_IMAGES:
+    if min(n_images, len(distinct)) < ShiftModel.MIN_IMAGES:
         raise MonitoringError(
             f"shifts are learned from {min(n_images, len(distinct))} images, which is too few; expected at least "
-            f"{MIN_SHIFT_IMAGES} labeled images",
+            f"{ShiftModel.MIN_IMAGES} labeled images",
             repair=Repair("calibrate on more, or pass a larger {n_images}", n_images=ANY),
         )
     drawn: IntArray = np.sort(np.random.default_rng(seed).permutation(distinct)[:n_images])
-    return Subset(source, drawn, source.spec, source.on_error)
+    return source.select(drawn)
 
 
 def score_images(policy: Policy, preds: Predictions) -> LabeledScores:
     """Return the scores that a policy gives to labeled images, looked at as often as it would."""
     looked = policy.look(preds)
     predicted = looked.predicted.reshape(preds.n_images, -1)
-    return LabeledScores(
-        looked.confidence,
-        predicted[:, 0],
-        policy.accept_values(
-            looked.confidence, policy.find_first_classes(preds) if policy.grouped_by == "class" else None
-        ),
-        (predicted == preds.labels[:, None]).any(axis=1),
-        preds.labels,
-    )
+    groups = policy.find_first_classes(preds) if policy.grouped_by == "class" else None
+    accept = policy.accept_values(looked.confidence, groups)
+    correct = (predicted == preds.labels[:, None]).any(axis=1)
+    return LabeledScores(looked.confidence, predicted[:, 0], accept, correct, preds.labels)
 
 
 def _look_through(preds: Predictions, composed: tuple[str, ...], views: tuple[str, ...]) -> Predictions:
@@ -238,12 +210,12 @@ def learn_shift_model(
     for seed, one in enumerate(shifted, start=1):
         sets += _summarize(reference, shares, one.kind, one.scores, seed)
     accuracy, risk = _fit(sets)
-    learned: list[LearnedShift] = []
     errors: list[float] = []
     accepted_errors: list[float] = []
-    for kind in dict.fromkeys(one.kind for one in shifted):
-        views = tuple(one.view for one in shifted if one.kind == kind)
-        learned.append(_judge_kind(kind, views, sets, errors, accepted_errors))
+    learned = [
+        _judge_kind(kind, tuple(one.view for one in shifted if one.kind == kind), sets, errors, accepted_errors)
+        for kind in dict.fromkeys(one.kind for one in shifted)
+    ]
     return ShiftModel(
         images=len(shifted[0].scores.confidence),
         class_shares=tuple(round(share, 5) for share in shares),

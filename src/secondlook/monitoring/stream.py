@@ -13,6 +13,8 @@ from secondlook.monitoring.scores import ScoreRows
 
 MAX_WINDOWS = 400
 """When there are more, windows are merged in pairs."""
+SUMS = ("images", "accepted", "auditable", "compared", "confidence", "disagreement")
+"""Counts and sums of a window, before those of the features."""
 
 
 class StreamImage(FrozenRecord):
@@ -92,19 +94,9 @@ class WindowSums(FrozenRecord):
         They are added one after another, unlike `sum`, whose order depends on their number.
         """
         sums = np.add.accumulate(np.asarray(parts, dtype=np.float64))[-1].tolist()
-        n_features = (len(sums) - 6) // 2
-        images, accepted, auditable, compared = map(int, sums[:4])
-        return cls(
-            images=images,
-            accepted=accepted,
-            auditable=auditable,
-            compared=compared,
-            confidence=sums[4],
-            disagreement=sums[5],
-            features=tuple(sums[6 : 6 + n_features]),
-            accepted_features=tuple(sums[6 + n_features :]),
-            evidence=evidence,
-        )
+        counts: dict[str, Any] = dict(zip(SUMS, sums, strict=False))
+        features, accepted_features = np.reshape(sums[len(SUMS) :], (2, -1)).tolist()
+        return cls(**counts, features=features, accepted_features=accepted_features, evidence=evidence)
 
     @classmethod
     def join(cls, windows: Sequence["WindowSums"]) -> "WindowSums":
@@ -114,8 +106,7 @@ class WindowSums(FrozenRecord):
     @property
     def sums(self) -> list[float]:
         """All counts and sums in a row."""
-        counts = self.images, self.accepted, self.auditable, self.compared
-        return [*counts, self.confidence, self.disagreement, *self.features, *self.accepted_features]
+        return [*(getattr(self, name) for name in SUMS), *self.features, *self.accepted_features]
 
 
 class MonitorState(SealedRecord):

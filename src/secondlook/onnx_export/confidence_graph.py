@@ -13,7 +13,6 @@ from secondlook.extension import (
     ExportError,
     Policy,
     ViewSet,
-    as_view_set_with_identity,
     compile_method,
     find_method,
 )
@@ -181,7 +180,7 @@ def _add_view(outputs: LookOutputs, text: str = "identity", *, temperature: floa
 
 def _add_mean(outputs: LookOutputs, *, views: Any = None, temperature: float | None = None) -> Tensor:
     if views is not None:
-        outputs = outputs.select_views(as_view_set_with_identity(views, outputs.views))
+        outputs = outputs.select_views(ViewSet.with_identity(views, outputs.views))
     return outputs.sum_predicted(_mean_output(outputs, "views", temperature))
 
 

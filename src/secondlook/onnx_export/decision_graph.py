@@ -47,12 +47,11 @@ class Parts:
     def add_networks(self, graph: Graph, images: Tensor) -> Tensor:
         """Add all members, and return their outputs side by side. [n, H, W, C] -> float32 [n, n_outputs]"""
         outputs = []
-        for number, (member, network) in enumerate(zip(self.members, self.networks, strict=True)):
+        for member, network in zip(self.members, self.networks, strict=True):
             inputs = add_normalization(graph, images, member.preprocessing)
             if network.takes_features:
                 inputs = graph.op("Reshape", inputs, [-1, self.frame.height * self.frame.width * self.frame.channels])
-            prefix = f"member{number}/" if len(self.members) > 1 else ""
-            outputs.append(embed_network(graph, network, inputs, prefix))
+            outputs.append(embed_network(graph, network, inputs))
         return outputs[0] if len(outputs) == 1 else graph.op("Concat", *outputs, axis=1)
 
     def read_outputs(self, graph: Graph, outputs: Tensor) -> LookOutputs:

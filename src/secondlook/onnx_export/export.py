@@ -12,7 +12,6 @@ from secondlook import __version__
 from secondlook.extension import (
     EXPORT_METADATA,
     INPUT_NAME,
-    POLICY_METADATA,
     Classifier,
     DecisionError,
     Execution,
@@ -120,11 +119,11 @@ def export_onnx(
     import_extra("onnx", feature="export to ONNX", extra="export")
     path = Path(out)
     _check_arguments(path, pixels, overwrite=overwrite)
-    loaded, folder = read_if_path(policy)
-    loaded.check_storable()
+    if isinstance(policy, Policy):
+        policy.check_storable()
+    plan = compile_with_classifier(policy, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
+    loaded, members = plan.given, plan.members
     check_method(loaded)
-    plan = compile_with_classifier(loaded, folder, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
-    members = plan.members
     _check_inputs_are_kept(path, policy, members)
     shape = find_image_shape(plan.classifier.preprocessing, image_shape)
     networks = make_networks(members, shape.fitted)
@@ -158,23 +157,17 @@ def export_onnx(
     )
 
 
-def read_if_path(policy: Policy | str | Path) -> tuple[Policy, Path | None]:
-    """Return a policy, and the folder of its file if it was given by its path."""
-    if isinstance(policy, Policy):
-        return policy, None
-    path = Path(policy).expanduser()
-    return read_policy(path), path.parent
-
-
 def compile_with_classifier(
-    policy: Policy, folder: Path | None, classifier: object, execution: Execution, *, allow_mismatch: bool
+    policy: Policy | str | Path, classifier: object, execution: Execution, *, allow_mismatch: bool
 ) -> Plan:
     """Return the plan of a policy, never an exported file: one that was read from such a file names its classifier."""
-    if folder is None:
+    if isinstance(policy, Policy):
         plan = compile_policy(policy.bind(classifier, allow_mismatch=allow_mismatch, execution=execution))
         if isinstance(plan, Plan):
             return plan
         folder = plan.path.parent
+    else:
+        folder, policy = Path(policy).expanduser().parent, read_policy(policy)
     resolved = resolve_classifier(policy, classifier, allow_mismatch=allow_mismatch, folder=folder)
     return Plan(policy, resolved.on_device(execution.device), execution)
 
@@ -231,7 +224,7 @@ def _make_model(parts: Parts, shape: ImageShape, record: ExportRecord, descripti
         producer_version=__version__,
         doc_string=description,
     )
-    metadata = {POLICY_METADATA: parts.policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
+    metadata = {Policy.METADATA: parts.policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
     helper.set_model_props(model, metadata)
     checker.check_model(model, full_check=True)
     return model

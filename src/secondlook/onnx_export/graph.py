@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from secondlook.extension import ExportError, SecondLookError, import_extra, shorten_reason
+from secondlook.extension import ExportError, SecondLookError, shorten_reason
 
 if TYPE_CHECKING:
     import onnx
@@ -28,12 +28,16 @@ _RESULT_TYPES: dict[str, type[np.generic]] = {
 """Operators whose result has another type than their first input."""
 
 
-def _operator(kind: str) -> "Callable[[Tensor, Any], Tensor]":
+Operator = Callable[["Tensor", Any], "Tensor"]
+
+
+def _operator(kind: str) -> Operator:
     return lambda self, other: self.graph.op(kind, self, other)
 
 
-def _reflected(kind: str) -> "Callable[[Tensor, Any], Tensor]":
-    return lambda self, other: self.graph.op(kind, other, self)
+def _operators(kind: str) -> tuple[Operator, Operator]:
+    """Return an operator, and the same with the tensor on the right."""
+    return _operator(kind), lambda self, other: self.graph.op(kind, other, self)
 
 
 class Tensor:
@@ -55,10 +59,10 @@ class Tensor:
         """Return the 'Sum', 'Mean' or 'Max' over axes."""
         return self.graph.op(f"Reduce{kind}", self, axes, keepdims=keepdims)
 
-    __add__, __radd__ = _operator("Add"), _reflected("Add")
-    __sub__, __rsub__ = _operator("Sub"), _reflected("Sub")
-    __mul__, __rmul__ = _operator("Mul"), _reflected("Mul")
-    __truediv__, __rtruediv__ = _operator("Div"), _reflected("Div")
+    __add__, __radd__ = _operators("Add")
+    __sub__, __rsub__ = _operators("Sub")
+    __mul__, __rmul__ = _operators("Mul")
+    __truediv__, __rtruediv__ = _operators("Div")
     __pow__ = _operator("Pow")
     __lt__, __ge__ = _operator("Less"), _operator("GreaterOrEqual")
     __and__ = _operator("And")
@@ -75,7 +79,6 @@ class Graph:
     """
 
     def __init__(self, opset: int, outer: "Graph | None" = None) -> None:
-        import_extra("onnx", feature="export to ONNX", extra="export")
         self.opset = opset
         self.outer = outer
         self.nodes: list[onnx.NodeProto] = []

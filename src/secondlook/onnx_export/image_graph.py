@@ -138,8 +138,9 @@ def _add_resize(graph: Graph, images: Tensor, preprocessing: Preprocessing) -> T
         return _add_nearest(graph, images, size)
     if preprocessing.interpolation not in _MODES:
         raise ExportError(
-            f"interpolation={preprocessing.interpolation!r} has no ONNX form; expected one of 'nearest', "
-            f"{', '.join(map(repr, _MODES))}."
+            f"has no ONNX form; expected one of 'nearest', {', '.join(map(repr, _MODES))}",
+            argument="interpolation",
+            value=preprocessing.interpolation,
         )
     batch, channels = (graph.op("Shape", images, start=axis, end=axis + 1) for axis in (0, 3))
     sizes = graph.op("Concat", batch, size, channels, axis=0)

@@ -4,7 +4,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,28 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from secondlook.extension import (
-    INPUT_NAME,
     Array,
     Classifier,
     ExportError,
-    FileOutputs,
-    FunctionClassifier,
     OnnxClassifier,
     Output,
-    RemoteClassifier,
     Repair,
     SklearnClassifier,
     TorchClassifier,
     import_extra,
 )
-from secondlook.onnx_export.graph import LOWEST_OPSET, PREFIX, Graph, Tensor, describe_failures
+from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_failures
 
 if TYPE_CHECKING:
     import onnx
     import torch
-
-RESERVED_NAMES = (INPUT_NAME, "label", *FileOutputs._fields)
-"""Input and outputs of an exported file, which tensors of a network must not be called."""
 
 BATCH_NAME = "looks"
 """Name of the number of images that a network gets: those of the batch, times the views that are made of each."""
@@ -55,9 +48,6 @@ MAX_BYTES = 1_900_000_000
 EXAMPLE_IMAGES = 2
 """Images in the example that torch traces a module with; of 1, torch would make a fixed batch size."""
 
-KINDS: dict[type[Classifier], str] = {FunctionClassifier: "a Python function", RemoteClassifier: "a remote model"}
-"""Classifiers that cannot be converted, in words."""
-
 
 @dataclass(frozen=True)
 class Network:
@@ -76,26 +66,28 @@ class Network:
 def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, int]) -> list[Network]:
     """Convert the members of an ensemble, or a single classifier, to ONNX models, all with the same opset.
 
-    `image_shape` is height, width and channels at input size.
+    `image_shape` is height, width and channels at input size. All names in a network begin with the number of its
+    member, so that they differ from those of other members and of the rest of the exported file.
     """
     import_extra("onnx", feature="export to ONNX", extra="export")
-    check_sizes(members)
+    _check_size(members)
     # Not pixels: thresholds of trees are pixels as well, and a rounding error would decide on which side these are.
     images = np.random.default_rng(0).random((CHECKED_IMAGES, *image_shape), dtype=np.float32)
     models = [_simplify(load_or_convert(member, images), member.name) for member in members]
     opset = max(LOWEST_OPSET, *(get_versions(model)[""] for model in models))
     models = [_convert_opset(model, opset, member.name) for model, member in zip(models, members, strict=True)]
     _check_versions(models, members)
+    for number, model in enumerate(models):
+        _add_prefix(model.graph, f"{number}/")
     return [_make_network(model, member, images) for model, member in zip(models, members, strict=True)]
 
 
-def embed_network(graph: Graph, network: Network, inputs: Tensor, prefix: str = "") -> Tensor:
+def embed_network(graph: Graph, network: Network, inputs: Tensor) -> Tensor:
     """Add the nodes and weights of a network to a graph, and return its output, float32 [n, n_classes].
 
-    `inputs` are normalized images in the layout of the classifier, or features. `prefix` is put before the names of its
-    tensors to tell the members of an ensemble apart; by default they keep their names, so that the file stays small.
+    `inputs` are normalized images in the layout of the classifier, or features.
     """
-    embedded = _add_prefix(network.model.graph, prefix) if prefix else network.model.graph
+    embedded = network.model.graph
     (network_input,), (output,) = embedded.input, embedded.output
     given = inputs.cast(_get_dtype(network_input))
     _name_batch(graph, given, network_input)
@@ -127,19 +119,6 @@ def _name_batch(graph: Graph, inputs: Tensor, network_input: "onnx.ValueInfoProt
     graph.described[inputs.name] = described
 
 
-def _add_prefix(graph: "onnx.GraphProto", prefix: str) -> "onnx.GraphProto":
-    """Return a copy with a prefix before all names. `onnx.compose` misses those in branches of branches."""
-    from onnx import GraphProto
-
-    copied = GraphProto()
-    copied.CopyFrom(graph)
-    _rename_tensors(copied, lambda name: f"{prefix}{name}")
-    for each in iterate_graphs(copied):
-        for node in each.node:
-            node.name = f"{prefix}{node.name}" if node.name else ""
-    return copied
-
-
 def _get_dtype(value: "onnx.ValueInfoProto") -> "np.dtype[Any]":
     from onnx import helper
 
@@ -167,7 +146,6 @@ def _simplify(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
     del graph.output[:-1]
     _remove_unused(graph)
     _remove_descriptions(graph)
-    _rename_tensors(graph, lambda tensor: _choose_name(tensor, name))
     _set_versions(model)
     return model
 
@@ -201,25 +179,15 @@ def _remove_descriptions(graph: "onnx.GraphProto") -> None:
             item.ClearField("metadata_props")
 
 
-def _rename_tensors(graph: "onnx.GraphProto", choose_name: Callable[[str], str]) -> None:
-    """Rename all tensors of a graph, and of those inside of it."""
+def _add_prefix(graph: "onnx.GraphProto", prefix: str) -> None:
+    """Put a prefix before all names. `onnx.compose` would miss those in branches of branches."""
     for each in iterate_graphs(graph):
-        for value in (*each.input, *each.output, *each.initializer):
-            value.name = choose_name(value.name)
+        for item in (*each.input, *each.output, *each.initializer, *each.node):
+            item.name = item.name and f"{prefix}{item.name}"
         for node in each.node:
             for names in (node.input, node.output):
                 # An empty one stands for an optional input or output that is not used.
-                names[:] = [name and choose_name(name) for name in names]
-
-
-def _choose_name(name: str, classifier: str) -> str:
-    """Return another name for a tensor that is called like an input or output of the exported file."""
-    if name.startswith(PREFIX):
-        raise ExportError(
-            f"classifier {classifier!r} has a tensor {name!r}, so it is itself an exported policy; pass the classifier "
-            "that the policy was made for."
-        )
-    return f"{PREFIX}network/{name}" if name in RESERVED_NAMES else name
+                names[:] = [name and f"{prefix}{name}" for name in names]
 
 
 def _set_versions(model: "onnx.ModelProto") -> None:
@@ -310,24 +278,21 @@ def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
         return _convert_module(classifier, classifier.preprocessing.normalize(images[:EXAMPLE_IMAGES]))
     if isinstance(classifier, SklearnClassifier):
         return _convert_estimator(classifier, n_features=images[0].size)
-    kind = KINDS.get(type(classifier), type(classifier).__name__)
     raise ExportError(
-        f"classifier {classifier.name!r} is {kind}, which cannot be part of an ONNX file; export the model itself to "
-        "ONNX, and calibrate a policy for 'onnx:FILE'."
+        f"classifier {classifier.name!r} is a {type(classifier).__name__}, which cannot be part of an ONNX file; "
+        " export the model itself to ONNX, and calibrate a policy for 'onnx:FILE'."
     )
 
 
-def check_sizes(members: Sequence[Classifier]) -> None:
-    """Raise if the members are too large for one file, each or together, before any of them is converted."""
-    sizes = [compute_size(member) for member in members]
-    owners = [f"classifier {member.name!r} has" for member in members]
-    owners.append(f"the {len(members)} members of the ensemble have together")
-    for size, owner in zip([*sizes, sum(sizes)], owners, strict=True):
-        if size > MAX_BYTES:
-            raise ExportError(
-                f"{owner} {size / 1e9:.1f} GB of weights, but an ONNX file has at most {MAX_BYTES / 1e9:.1f} GB; use a "
-                "smaller classifier."
-            )
+def _check_size(members: Sequence[Classifier]) -> None:
+    """Raise if the members are too large for one file, before any of them is converted."""
+    size = sum(map(compute_size, members))
+    if size > MAX_BYTES:
+        names = " + ".join(repr(member.name) for member in members)
+        raise ExportError(
+            f"classifier {names} has {size / 1e9:.1f} GB of weights, but an ONNX file has at most "
+            f"{MAX_BYTES / 1e9:.1f} GB; use a smaller one."
+        )
 
 
 def compute_size(classifier: Classifier) -> int:
@@ -410,50 +375,39 @@ def _check_batch_size(batch_size: int | None, name: str) -> None:
 
 def _convert_module(classifier: TorchClassifier, inputs: Array) -> "onnx.ModelProto":
     import_extra("onnxscript", feature="export of a torch classifier to ONNX", extra="export")
+    import onnx
     import torch
 
     _check_batch_size(classifier.batch_size, classifier.name)
     module = classifier.copy_for_export()
-    _check_weights(module, classifier.name)
+    for weight in _list_weights(module):
+        if weight.is_floating_point() and weight.dtype != torch.float32:
+            raise ExportError(
+                f"classifier {classifier.name!r} has weights of {weight.dtype}, but torch modules are exported in "
+                "float32",
+                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
+            )
     example = torch.from_numpy(inputs.copy())  # raw pixels may be read-only
     example = example.float() if example.is_floating_point() else example
+    options: dict[str, Any] = {"opset_version": LOWEST_OPSET, "verbose": False}
     problem = f"torch cannot export classifier {classifier.name!r} to ONNX"
     repair = "change the module, or export it yourself and calibrate a policy for 'onnx:FILE'."
     with describe_failures(problem, repair), _silence_torch():
-        return _export_module(module, example)
-
-
-def _export_module(module: "torch.nn.Module", example: "torch.Tensor") -> "onnx.ModelProto":
-    import onnx
-    import torch
-
-    options: dict[str, Any] = {"opset_version": LOWEST_OPSET, "verbose": False}
-    if isinstance(module, torch.jit.ScriptModule):
-        written = io.BytesIO()
-        options |= {"input_names": ["inputs"], "dynamic_axes": {"inputs": {0: "batch"}}, "dynamo": False}
-        torch.onnx.export(module, (example,), written, **options)  # type: ignore[arg-type]
-        return onnx.load_model_from_string(written.getvalue())
-    options |= {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "dynamo": True}
-    program = torch.onnx.export(module, (example,), **options)
-    assert program is not None, "a program is returned if no file is given"
-    return program.model_proto
+        if isinstance(module, torch.jit.ScriptModule):
+            written = io.BytesIO()
+            options |= {"input_names": ["inputs"], "dynamic_axes": {"inputs": {0: "batch"}}, "dynamo": False}
+            torch.onnx.export(module, (example,), written, **options)  # type: ignore[arg-type]
+            return onnx.load_model_from_string(written.getvalue())
+        options |= {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "dynamo": True}
+        program = torch.onnx.export(module, (example,), **options)
+        assert program is not None, "a program is returned if no file is given"
+        return program.model_proto
 
 
 def _list_weights(module: "torch.nn.Module") -> "list[torch.Tensor]":
     import torch
 
     return [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
-
-
-def _check_weights(module: "torch.nn.Module", name: str) -> None:
-    import torch
-
-    for weight in _list_weights(module):
-        if weight.is_floating_point() and weight.dtype != torch.float32:
-            raise ExportError(
-                f"classifier {name!r} has weights of {weight.dtype}, but torch modules are exported in float32",
-                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
-            )
 
 
 @contextlib.contextmanager

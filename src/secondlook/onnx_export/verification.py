@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from secondlook.extension import (
     Filter,
     Frame,
     Looking,
+    OnnxFile,
     Plan,
     Policy,
     Predictions,
@@ -32,7 +33,6 @@ from secondlook.extension import (
     find_first_image,
     format_html,
     group_by_shape,
-    has_onnx_suffix,
     is_number,
     is_whole_number,
     load_policy,
@@ -41,7 +41,7 @@ from secondlook.extension import (
     progress_bar,
     read_ahead,
 )
-from secondlook.onnx_export.export import compile_with_classifier, read_if_path
+from secondlook.onnx_export.export import compile_with_classifier
 
 DEFAULT_TOLERANCE = 1e-3
 """Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
@@ -67,11 +67,6 @@ class ComparedDecision(NamedTuple):
     accept: bool
     looks: int
 
-    @classmethod
-    def select(cls, decided: Decisions | FileOutputs, position: int) -> "ComparedDecision":
-        """Return one of several decisions."""
-        return cls(*(values[position].tolist() for values in _list_compared(decided)))
-
     def __str__(self) -> str:
         label = ",".join(map(str, np.ravel(self.label)))
         looks = f"{self.looks} look{'s' * (self.looks != 1)}"
@@ -79,6 +74,7 @@ class ComparedDecision(NamedTuple):
 
 
 def _list_compared(decided: Decisions | FileOutputs) -> tuple[Any, ...]:
+    """Return the values of `ComparedDecision` for all images."""
     return decided.labels, decided.confidence, decided.accept, decided.looks
 
 
@@ -99,8 +95,10 @@ class DifferingImage:
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
         values = {**vars(self), "library": self.library._asdict(), "file": self.file._asdict()}
-        is_infinite = {name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
-        return {name: None if name in is_infinite else value for name, value in values.items()}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -128,8 +126,6 @@ class Verification:
     """Largest difference of the probability of any class, among images with the same number of looks."""
     interpolates: bool = False
     """Whether the policy resizes images, or has views that compute pixels in between."""
-
-    DEFAULT_TOLERANCE: ClassVar[float] = DEFAULT_TOLERANCE
 
     @property
     def passed(self) -> bool:
@@ -165,32 +161,26 @@ class Verification:
         return {**vars(self), "path": str(self.path), "passed": self.passed, "differing": images}
 
     def __str__(self) -> str:
-        return "\n".join([self._describe(), *(f"\n{table}" for table in self._list_tables())])
+        return "\n\n".join(map(str, self._list_parts()))
 
     def _repr_html_(self) -> str:
-        return format_html([self._describe(), *self._list_tables()])
+        return format_html(self._list_parts())
 
-    def _describe(self) -> str:
+    def _list_parts(self) -> list[str | TextTable]:
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
-        return "\n".join(
-            [
-                f"{self.images:,} images compared{skipped}: {self.differing_decisions:,} decisions, "
-                f"{self.differing_labels:,} classes and {self.differing_looks:,} numbers of looks differ",
-                f"confidence: differs by at most {self.largest_difference:.3g}, by {self.mean_difference:.3g} on "
-                f"average (tolerance {self.tolerance:g})",
-                f"probabilities: differ by at most {self.largest_probability_difference:.3g}",
-                self.verdict,
-            ]
-        )
-
-    def _list_tables(self) -> list[TextTable]:
-        if not self.differing:
-            return []
+        lines = [
+            f"{self.images:,} images compared{skipped}: {self.differing_decisions:,} decisions, "
+            f"{self.differing_labels:,} classes and {self.differing_looks:,} numbers of looks differ",
+            f"confidence: differs by at most {self.largest_difference:.3g}, by {self.mean_difference:.3g} on average "
+            f"(tolerance {self.tolerance:g})",
+            f"probabilities: differ by at most {self.largest_probability_difference:.3g}",
+            self.verdict,
+        ]
         rows = [("image", "library", "file", "to threshold", "differs in")]
         for image in self.differing[:MAX_LISTED]:
             near = f"{image.cause}, {image.distance:.3g} from a {CLOSE_TO[image.cause]}"
             rows.append((image.id, str(image.library), str(image.file), f"{image.threshold_distance:.3g}", near))
-        return [TextTable(rows)]
+        return ["\n".join(lines), *([TextTable(rows)] if self.differing else [])]
 
 
 def verify_export(
@@ -229,13 +219,12 @@ def verify_export(
     """
     _check_arguments(path, tolerance, limit)
     file: ExportedFile = compile_policy(load_policy(path, execution=execution))
-    loaded, folder = read_if_path(policy)
-    if not loaded.decides_like(file.given):
+    plan = compile_with_classifier(policy, classifier, execution, allow_mismatch=file.mismatch is not None)
+    if not plan.given.decides_like(file.given):
         raise DecisionError(
             f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one "
-            f"({loaded.identity}); pass the policy that was exported, or export this one."
+            f"({plan.given.identity}); pass the policy that was exported, or export this one."
         )
-    plan = compile_with_classifier(loaded, folder, classifier, execution, allow_mismatch=file.mismatch is not None)
     source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else source.spread(limit)
     block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
@@ -269,7 +258,7 @@ def verify_export(
 
 
 def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None:
-    if not has_onnx_suffix(path):
+    if not OnnxFile.has_suffix(path):
         raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
     if not (is_number(tolerance) and tolerance >= 0):
         raise DecisionError(
@@ -326,7 +315,10 @@ class _Differences:
         self.largest_probability = max(self.largest_probability, float(probabilities.max(initial=0.0)))
         differing = []
         for position in np.flatnonzero(labels | looks | decisions).tolist():
-            mine, theirs = (ComparedDecision.select(each, position) for each in (library, decided))
+            mine, theirs = (
+                ComparedDecision(*(values[position].tolist() for values in _list_compared(each)))
+                for each in (library, decided)
+            )
             differing.append(self._explain(preds.select(images=[position]), mine, theirs))
         self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
         self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
@@ -341,7 +333,9 @@ class _Differences:
         if mine.looks != theirs.looks:
             cause, distance = "looks", self._measure_limit(preds, min(mine.looks, theirs.looks))
         elif mine.label != theirs.label:
-            cause, distance = "class", self._measure_tie(preds, mine.label, theirs.label)
+            means = _compute_mean(preds, slice(0, 1) if self.policy.predict_from == "image" else slice(None))[0]
+            tie = means[np.ravel(mine.label)] - means[np.ravel(theirs.label)]
+            cause, distance = "class", float(np.abs(tie).max())
         return DifferingImage(preds.ids[0], mine, theirs, to_threshold, cause, distance)
 
     def _measure_limit(self, preds: Predictions, looks: int) -> float:
@@ -351,11 +345,6 @@ class _Differences:
         estimate = schedule.estimate(looks, self.policy.compute_running(preds)[:, looks - 1])
         limits = np.array(schedule.limits(self.policy.threshold))[:, looks - 1]
         return float(np.abs(estimate - limits).min())
-
-    def _measure_tie(self, preds: Predictions, classes: Any, others: Any) -> float:
-        """Return how much the probabilities differ of classes that were predicted by one and not by the other."""
-        means = _compute_mean(preds, slice(0, 1) if self.policy.predict_from == "image" else slice(None))[0]
-        return float(np.abs(means[np.ravel(classes)] - means[np.ravel(others)]).max())
 
 
 def _compute_mean(preds: Predictions, views: slice = slice(None)) -> Array:

@@ -1,9 +1,9 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,10 +17,17 @@ from secondlook.policies.fixed_sequence import (
     largest_certified_count,
     smallest_certifiable_risk,
 )
-from secondlook.policies.group_certification import CertifiedGroups, Grouping, Risks, certify_groups, make_grouping
-from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, Shortfall
+from secondlook.policies.group_certification import CertifiedGroups, Risks, certify_groups, make_grouping
+from secondlook.policies.guarantee import (
+    DEFAULT_DELTA,
+    Calibration,
+    ComparedMethod,
+    Guarantee,
+    Shortfall,
+    check_probability,
+)
 from secondlook.policies.policy import Policy
-from secondlook.policies.schedule import DEFAULT_TOLERANCE, FRONTIER_MARGINS, Schedule
+from secondlook.policies.schedule import FRONTIER_MARGINS, Schedule
 from secondlook.policies.scored_images import (
     Adaptive,
     LookingRequest,
@@ -46,7 +53,7 @@ def certify(
     duplicates: Collection[str] = (),
     tuning: object = None,
     adaptive: Adaptive = False,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = Schedule.DEFAULT_TOLERANCE,
     max_looks: int | None = None,
     **options: object,
 ) -> Policy:
@@ -101,95 +108,44 @@ def certify(
             "a guarantee needs labeled images, but these predictions have no labels",
             repair=Repair("pass {labels}", labels=ANY),
         )
+    check_probability("delta", delta)
     looking = LookingRequest(adaptive, tolerance, max_looks)
-    requested = _Request.check(preds, groups, risk, delta, predict_from, top_k, looking)
+    grouping = make_grouping(preds, groups, risk, predict_from, top_k, is_adaptive=adaptive is not False)
+    one_risk = {"risk": risk, "delta": delta}
+    guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
     fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
     share = delta / len(fitted.options)
     policies, candidates = [], []
     for text in fitted.options:
-        scored = score_judged_images(distinct, fitted, text, looking, requested.plan)
-        policies.append(scored.complete(requested.certify(scored, share), share))
+        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, guarantee.risk))
+        correct, confidence = scored.correct(), scored.confidence
+        if grouping is None:
+            chosen = certify_confidence(correct, confidence, risk=guarantee.risk, delta=share)
+        else:
+            _check_finite(confidence)
+            chosen = certify_groups(correct, confidence, scored.preds.ids, grouping, share)
+        policies.append(scored.complete(chosen, share))
         candidates.append(scored)
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
-    policy = _complete_best(policies, best, requested.guarantee)
+    policy = _complete_best(policies, best, guarantee)
     counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
     assert policy.calibration is not None, "every way to choose a threshold counts images"
+    compared = tuple(
+        ComparedMethod(
+            method=text,
+            threshold=one.threshold if one.certified else None,
+            coverage=one.coverage,
+            chosen=place == best,
+        )
+        for place, (text, one) in enumerate(zip(fitted.options, policies, strict=True))
+    )
     return policy.model_copy(
         update={
             "calibration": policy.calibration.model_copy(update=counts),
-            "compared": _compare(tuple(fitted.options), policies, best),
+            "compared": compared,
             "reference": candidates[best].describe_reference(policy.threshold, len(policies)),
         }
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Request:
-    """What is to be guaranteed: a risk for all images, or one for each group."""
-
-    guarantee: Guarantee
-    grouping: Grouping | None
-    position_of: Mapping[str, int]
-    """Position of each image among those that `grouping` is about; empty without groups."""
-
-    @classmethod
-    def check(
-        cls,
-        preds: Predictions,
-        groups: CertifiedGroups,
-        risk: Risks,
-        delta: float,
-        predict_from: PredictFrom,
-        top_k: int,
-        looking: LookingRequest,
-    ) -> Self:
-        """Return a valid request, or raise an error."""
-        check_probability("delta", delta)
-        if groups is None:
-            if isinstance(risk, Mapping):
-                raise DecisionError(
-                    "is a mapping of the risks of groups, but there are no groups",
-                    argument="risk",
-                    repair=Repair("pass {groups}", groups=ANY),
-                )
-            check_probability("risk", risk)
-            return cls(Guarantee(risk=risk, delta=delta), None, {})
-        if looking.adaptive is not False:
-            raise DecisionError(
-                "looks until one threshold decides, but groups have several",
-                argument="adaptive",
-                repair=Repair("omit it, or {groups}", groups=ANY),
-            )
-        grouping = make_grouping(preds, groups, risk, predict_from, top_k)
-        for name, value in zip(grouping.names, grouping.risks, strict=True):
-            check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
-        return cls(grouping.guarantee(delta), grouping, {id_: place for place, id_ in enumerate(preds.ids)})
-
-    def plan(self, scored: ScoredImages) -> float:
-        """Return the threshold that a schedule is fitted for."""
-        return plan_for_risk(scored, self.guarantee.risk)
-
-    def certify(self, scored: ScoredImages, delta: float) -> Policy:
-        """Return the policy for the confidence of some of the images, with a failure probability of its own."""
-        correct, confidence = scored.correct(), scored.confidence
-        if self.grouping is None:
-            return certify_confidence(correct, confidence, risk=self.guarantee.risk, delta=delta)
-        _check_finite(confidence)
-        images = np.array([self.position_of[id_] for id_ in scored.preds.ids], dtype=np.int64)
-        return certify_groups(correct, confidence, self.grouping.select(images), delta)
-
-
-def _compare(methods: Sequence[str], policies: Sequence[Policy], best: int) -> tuple[ComparedMethod, ...]:
-    """Return what each of several methods certifies."""
-    return tuple(
-        ComparedMethod(
-            method=text,
-            threshold=policy.threshold if policy.certified else None,
-            coverage=policy.coverage,
-            chosen=place == best,
-        )
-        for place, (text, policy) in enumerate(zip(methods, policies, strict=True))
     )
 
 
@@ -240,7 +196,7 @@ def threshold_for(
     top_k: int = 1,
     tuning: object = None,
     adaptive: Adaptive = False,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = Schedule.DEFAULT_TOLERANCE,
     max_looks: int | None = None,
     **options: object,
 ) -> Policy:
@@ -265,15 +221,6 @@ def threshold_for(
     )
     policy = scored.complete(Policy(threshold=threshold, calibration=calibration), DEFAULT_DELTA)
     return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
-
-
-def check_probability(name: Literal["risk", "delta"], value: float, where: str = "") -> None:
-    """Raise an error unless a risk or a delta is between 0 and 1."""
-    if not is_number(value) or not 0 < value < 1:
-        example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
-        raise DecisionError(
-            f"{where}is invalid; expected a number between 0 and 1, such as {example}", argument=name, value=value
-        )
 
 
 def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) -> Policy:
@@ -339,37 +286,38 @@ class Frontier:
     """By increasing margin; those that certify nothing are included."""
     all_looks: CertifiedPoint
 
-
-def compute_frontier(
-    preds: Predictions,
-    method: str | None = None,
-    *,
-    risk: float,
-    delta: float = DEFAULT_DELTA,
-    predict_from: PredictFrom = "image",
-    top_k: int = 1,
-    duplicates: Collection[str] = (),
-    tuning: object = None,
-    **options: object,
-) -> Frontier:
-    """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
-    check_probability("risk", risk)
-    check_probability("delta", delta)
-    looking = LookingRequest(True, DEFAULT_TOLERANCE, None)
-    distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-    fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-    (text,) = fitted.options
-    scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
-    assert scored.adapted is not None, "looking is adaptive"
-    chosen = scored.adapted.schedule
-    margins = sorted({*FRONTIER_MARGINS, chosen.margin})
-    policies = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
-    expected = {point.margin: point.looks for point in chosen.frontier}
-    points = tuple(_make_point(margin, policy, expected[margin]) for margin, policy in policies.items())
-    final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
-    full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
-    all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
-    return Frontier(chosen, policies[chosen.margin], points, all_looks)
+    @classmethod
+    def compute(
+        cls,
+        preds: Predictions,
+        method: str | None = None,
+        *,
+        risk: float,
+        delta: float = DEFAULT_DELTA,
+        predict_from: PredictFrom = "image",
+        top_k: int = 1,
+        duplicates: Collection[str] = (),
+        tuning: object = None,
+        **options: object,
+    ) -> Self:
+        """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
+        check_probability("risk", risk)
+        check_probability("delta", delta)
+        looking = LookingRequest(True, Schedule.DEFAULT_TOLERANCE, None)
+        distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
+        fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
+        (text,) = fitted.options
+        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
+        assert scored.adapted is not None, "looking is adaptive"
+        chosen = scored.adapted.schedule
+        margins = sorted({*FRONTIER_MARGINS, chosen.margin})
+        policies = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
+        expected = {point.margin: point.looks for point in chosen.frontier}
+        points = tuple(_make_point(margin, policy, expected[margin]) for margin, policy in policies.items())
+        final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
+        full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
+        all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
+        return cls(chosen, policies[chosen.margin], points, all_looks)
 
 
 def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: float) -> Policy:

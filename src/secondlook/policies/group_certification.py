@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.errors import DecisionError, MetricError
+from secondlook.arrays import Array, BoolArray, Float64Array
+from secondlook.errors import ANY, DecisionError, MetricError, Repair
 from secondlook.evaluation import format_class, select_groups
 from secondlook.metrics import Ranking, rank
 from secondlook.policies.fixed_sequence import (
@@ -23,7 +23,14 @@ from secondlook.policies.fixed_sequence import (
     find_certifiable_delta,
     smallest_certifiable_risk,
 )
-from secondlook.policies.guarantee import Calibration, GroupedBy, GroupThreshold, Guarantee, Shortfall
+from secondlook.policies.guarantee import (
+    Calibration,
+    GroupedBy,
+    GroupThreshold,
+    Guarantee,
+    Shortfall,
+    check_probability,
+)
 from secondlook.policies.policy import Policy, find_first_classes, join_names
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
@@ -45,8 +52,8 @@ class Grouping:
     values: tuple[object, ...]
     """What identifies each group: the index of a class, or a label."""
     risks: tuple[float, ...]
-    members: IntArray
-    """Which group each image belongs to. int64 [N]"""
+    members: Mapping[str, int]
+    """Which group each image belongs to, by its id."""
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return what is guaranteed about all groups."""
@@ -58,10 +65,6 @@ class Grouping:
             smallest_risk=None if smallest == largest else smallest,
         )
 
-    def select(self, images: IntArray) -> "Grouping":
-        """Return the groups of some images. int64 [n]"""
-        return Grouping(self.grouped_by, self.names, self.values, self.risks, self.members[images])
-
 
 def make_grouping(
     preds: Predictions,
@@ -69,8 +72,25 @@ def make_grouping(
     risk: Risks,
     predict_from: PredictFrom,
     top_k: int,
-) -> Grouping:
-    """Return the groups of images with their risks, or raise an error for what is not groups or risks."""
+    *,
+    is_adaptive: bool,
+) -> Grouping | None:
+    """Return the groups of images with their risks, None for one risk of all images, or raise an error."""
+    if groups is None:
+        if isinstance(risk, Mapping):
+            raise DecisionError(
+                "is a mapping of the risks of groups, but there are no groups",
+                argument="risk",
+                repair=Repair("pass {groups}", groups=ANY),
+            )
+        check_probability("risk", risk)
+        return None
+    if is_adaptive:
+        raise DecisionError(
+            "looks until one threshold decides, but groups have several",
+            argument="adaptive",
+            repair=Repair("omit it, or {groups}", groups=ANY),
+        )
     values: tuple[object, ...]
     grouped_by: GroupedBy
     if isinstance(groups, str) and groups == "class":
@@ -82,7 +102,10 @@ def make_grouping(
         found, members = np.unique(labels, return_inverse=True)
         values = tuple(found.tolist())
         names = tuple(map(str, values))
-    return Grouping(grouped_by, names, values, _resolve_risks(risk, grouped_by, names, values), members)
+    risks = _resolve_risks(risk, grouped_by, names, values)
+    for name, value in zip(names, risks, strict=True):
+        check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
+    return Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)))
 
 
 def _check_labels(groups: CertifiedGroups, n_images: int) -> Array:
@@ -128,11 +151,14 @@ def _resolve_risks(
     return tuple(found[0] for found in by_group)
 
 
-def certify_groups(correct: BoolArray, confidence: Float64Array, grouping: Grouping, delta: float) -> Policy:
+def certify_groups(
+    correct: BoolArray, confidence: Float64Array, ids: Sequence[str], grouping: Grouping, delta: float
+) -> Policy:
     """Return the policy with a threshold for each group, all of which are guaranteed jointly. bool [N], float64 [N]"""
+    members = np.array([grouping.members[id_] for id_ in ids])
     rankings = [
         rank(correct[chosen], confidence[chosen]) if chosen.any() else None
-        for chosen in (grouping.members == index for index in range(len(grouping.names)))
+        for chosen in (members == index for index in range(len(grouping.names)))
     ]
     counts = find_joint_counts(rankings, grouping.risks, delta)
     # What a group with too few images would have had: an equal share.

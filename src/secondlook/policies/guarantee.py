@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from secondlook.arrays import is_number
+from secondlook.errors import DecisionError
 from secondlook.files import Count, FrozenRecord
 
 DEFAULT_DELTA = 0.001
@@ -20,6 +22,15 @@ GROUP_NOUNS: Mapping[GroupedBy, str] = {"class": "predicted class", "label": "gr
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def check_probability(name: Literal["risk", "delta"], value: float, where: str = "") -> None:
+    """Raise an error unless a risk or a delta is between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
+        raise DecisionError(
+            f"{where}is invalid; expected a number between 0 and 1, such as {example}", argument=name, value=value
+        )
 
 
 class Guarantee(FrozenRecord):

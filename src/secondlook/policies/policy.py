@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +30,7 @@ from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
-from secondlook.estimators import CompiledMethod, compile_method, find_method
+from secondlook.estimators import METHODS, CompiledMethod, compile_method, find_method, needs_fitting
 from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
@@ -47,10 +47,7 @@ from secondlook.policies.schedule import Schedule, check_adaptive_method
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.tables import TextTable, format_html
-from secondlook.views import View, ViewSet, as_view_set_with_names
-
-POLICY_METADATA = "secondlook.policy"
-"""Key of the metadata of an exported ONNX file that has the policy as JSON."""
+from secondlook.views import View, ViewSet
 
 DEFAULT_METHOD = "blend"
 """The confidence of policies, and of every function that takes a method."""
@@ -115,6 +112,9 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
     threshold. A stored policy has a checksum; one that was changed since has no guarantee.
     """
+
+    METADATA: ClassVar[str] = "secondlook.policy"
+    """Key of the metadata of an exported ONNX file that has the policy as JSON."""
 
     format: Literal["secondlook policy"] = "secondlook policy"
     version: Literal[1] = 1
@@ -203,7 +203,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         # Views of predictions that were made elsewhere may be only names.
         is_made = info.mode == "json" and info.data.get("classifier") is not None
         try:
-            parsed = ViewSet(list(views)) if is_made else as_view_set_with_names(list(views or ("identity",)))
+            parsed = ViewSet(list(views)) if is_made else ViewSet.with_names(list(views or ("identity",)))
             return parsed.texts if views else ()
         except SecondLookError as error:
             raise ValueError(str(error)) from None
@@ -577,6 +577,20 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         content = re.sub(r"\[\n(?:null|[-+.,eE\d\s])*\]", lambda match: "".join(match[0].split()), content)
         write_bytes_atomically(Path(path), content.encode() + b"\n")
 
+    def check_transfers(self) -> None:
+        """Raise an error for a confidence that depends on the other images: its threshold is invalid for new ones."""
+        name = self.method.partition(":")[0]
+        if name in METHODS and METHODS[name].is_rank:
+            raise DecisionError(
+                f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
+                "images; use 'bootstrap-lower' or 'mean'."
+            )
+        if needs_fitting(self.method, self.options):
+            raise DecisionError(
+                f"confidence {name!r} has to be fitted, and its options lack the fitted numbers, so a threshold on it "
+                "does not transfer to new images; calibrate again, or fit them on other images with fit_method."
+            )
+
     def check_storable(self) -> None:
         """Raise an error for a policy that a file cannot store."""
         if not math.isfinite(self.threshold):
@@ -716,11 +730,6 @@ def read_policy(path: str | Path) -> Policy:
         ) from None
 
 
-def has_onnx_suffix(path: object) -> bool:
-    """Whether something is the path of an ONNX file, by its name."""
-    return isinstance(path, str | Path) and Path(path).suffix.lower() == ".onnx"
-
-
 def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
     """Return the predicted class of each image, the first of the top k. int64 [N]"""
     return preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
@@ -744,23 +753,23 @@ def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions
 
 def _read_content(path: Path) -> bytes:
     """Return the JSON of a policy file, or of the policy in the metadata of an ONNX file."""
-    if not has_onnx_suffix(path):
+    if not OnnxFile.has_suffix(path):
         return path.read_bytes()
     try:
         metadata = OnnxFile(path, str(path)).read_metadata()
     except ClassifierError as error:
         raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
-    if POLICY_METADATA not in metadata:
+    if Policy.METADATA not in metadata:
         raise DecisionError(
-            f"{str(path)!r} has no policy in it, as a classifier has none; make a file with both with "
-            "export_onnx(policy, out), or pass a policy file (.json)."
+            f"{str(path)!r} has no policy in it, as a classifier has none; export a policy with this "
+            "classifier, or pass a policy file (.json)."
         )
     if not OnnxFile(path, str(path)).is_sealed():
         raise DecisionError(
             f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
             "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."
         )
-    return metadata[POLICY_METADATA].encode()
+    return metadata[Policy.METADATA].encode()
 
 
 def _as_confidences(values: ArrayLike) -> Float64Array:

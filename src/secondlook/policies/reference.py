@@ -25,10 +25,6 @@ ERROR_POWER = 0.75
 UNIFORM_SHARE = 0.2
 """Share of the audits that are spread evenly, so that errors are also found where none were expected."""
 
-DEFAULT_SHIFT_IMAGES = 500
-"""Number of labeled images that are corrupted to learn from."""
-MIN_SHIFT_IMAGES = 50
-"""With fewer images the accuracy for a corruption says nothing."""
 SMALLEST_SHARE = 1e-3
 """Shares nearer to 0 or 1 have the log-odds of this one."""
 
@@ -94,37 +90,38 @@ class Reference(FrozenRecord):
                 raise ValueError("expected at most as many errors as images in each bin")
         return self
 
+    @classmethod
+    def make(
+        cls,
+        confidence: Float64Array,
+        first_look: Float64Array,
+        disagreement: Float64Array | None,
+        wrong: BoolArray | Float64Array | None,
+        *,
+        methods: int = 1,
+    ) -> Self:
+        """Return the reference of images, given what their rows hold. float64 [N] each
 
-def make_reference(
-    confidence: Float64Array,
-    first_look: Float64Array,
-    disagreement: Float64Array | None,
-    wrong: BoolArray | Float64Array | None,
-    *,
-    methods: int = 1,
-) -> Reference:
-    """Return the reference of images, given what their rows hold. float64 [N] each
-
-    `wrong` says which images are wrong, or how many wrong images each stands for; `methods` is the number of methods
-    that the one of the policy was chosen from on these images.
-    """
-    # Which images choose the edges must not depend on what they look like, as their order may.
-    order = np.random.default_rng(0).permutation(len(confidence))
-    confidence, first_look = confidence[order], first_look[order]
-    histogram = BinCounts.count(confidence)
-    errors = None
-    if wrong is not None:
-        bins = histogram.find_bins(split_values(confidence)[1])
-        found = np.bincount(bins, split_values(wrong[order])[1], minlength=len(histogram.counts))
-        errors = tuple(np.minimum(np.rint(found).astype(np.int64), histogram.counts).tolist())
-    return Reference(
-        images=sum(histogram.counts),
-        methods=methods,
-        confidence=histogram,
-        errors=errors,
-        first_look=BinCounts.count(first_look),
-        disagreement=None if disagreement is None else BinCounts.count(disagreement[order]),
-    )
+        `wrong` says which images are wrong, or how many wrong images each stands for; `methods` is the number of
+        methods that the one of the policy was chosen from on these images.
+        """
+        # Which images choose the edges must not depend on what they look like, as their order may.
+        order = np.random.default_rng(0).permutation(len(confidence))
+        confidence, first_look = confidence[order], first_look[order]
+        histogram = BinCounts.count(confidence)
+        errors = None
+        if wrong is not None:
+            bins = histogram.find_bins(split_values(confidence)[1])
+            found = np.bincount(bins, split_values(wrong[order])[1], minlength=len(histogram.counts))
+            errors = tuple(np.minimum(np.rint(found).astype(np.int64), histogram.counts).tolist())
+        return cls(
+            images=sum(histogram.counts),
+            methods=methods,
+            confidence=histogram,
+            errors=errors,
+            first_look=BinCounts.count(first_look),
+            disagreement=None if disagreement is None else BinCounts.count(disagreement[order]),
+        )
 
 
 def split_values(values: Array) -> tuple[Array, Array]:
@@ -281,6 +278,10 @@ class RiskModel(FrozenRecord):
 class ShiftModel(FrozenRecord):
     """How confidences and predicted classes tell the accuracy of images that have changed, in a few numbers."""
 
+    DEFAULT_IMAGES: ClassVar[int] = 500
+    """Number of labeled images that are corrupted to learn from."""
+    MIN_IMAGES: ClassVar[int] = 50
+    """With fewer images the accuracy for a corruption says nothing."""
     MAX_CLASS_GROUPS: ClassVar[int] = 16
     """Predicted classes are counted in so many groups at most, so that a window of the stream stays small."""
 

@@ -1,7 +1,7 @@
 """Schedules: in which order to look at the views of an image, when to stop, and how both are fitted to images."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -15,9 +15,6 @@ from secondlook.tables import TextTable, format_html, format_image_share, format
 
 if TYPE_CHECKING:
     from secondlook.policies.policy import Policy
-
-DEFAULT_TOLERANCE = 0.0075
-"""Fraction of decisions that may differ from those with all looks; docs/results.md tells what it costs and gives."""
 
 MIN_IMAGES = 100
 """Number of images that a schedule is fitted to at least."""
@@ -61,6 +58,9 @@ class Schedule(FrozenRecord):
     further from the threshold than `margin` standard deviations of its error. All of it is in log-odds, so that the
     limits move with the threshold: an image that is accepted at some threshold is accepted at every lower one.
     """
+
+    DEFAULT_TOLERANCE: ClassVar[float] = 0.0075
+    """Fraction of decisions that may differ from those with all looks; docs/results.md has what it costs and gives."""
 
     views: tuple[str, ...] = Field(min_length=1)
     """The views in the order of looks, the image itself first."""
@@ -241,7 +241,7 @@ def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Arr
 
 
 def fit_schedule(
-    preds: Predictions, policy: "Policy", *, tolerance: float = DEFAULT_TOLERANCE, max_looks: int | None = None
+    preds: Predictions, policy: "Policy", *, tolerance: float = Schedule.DEFAULT_TOLERANCE, max_looks: int | None = None
 ) -> Schedule:
     """Fit the order of looks, and when to stop, to predictions for all views. Labels are not needed.
 
@@ -325,7 +325,7 @@ def check_tolerance(tolerance: float) -> None:
     """Raise an error unless the tolerance is between 0 and 1."""
     if not is_number(tolerance) or not 0 < tolerance < 1:
         raise DecisionError(
-            f"is out of range; expected a fraction of images between 0 and 1, such as {DEFAULT_TOLERANCE}",
+            f"is out of range; expected a fraction of images between 0 and 1, such as {Schedule.DEFAULT_TOLERANCE}",
             argument="tolerance",
             value=tolerance,
         )

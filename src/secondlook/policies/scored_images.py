@@ -11,12 +11,10 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.estimators import (
-    METHODS,
     FittedMethods,
     compute_look_statistics,
     default_method,
     fit_methods,
-    needs_fitting,
     resolve_tuning,
     split_method,
     tuning_positions,
@@ -24,7 +22,7 @@ from secondlook.estimators import (
 from secondlook.metrics import count_for_coverage, rank
 from secondlook.policies.guarantee import Calibration
 from secondlook.policies.policy import Policy, select_schedule_views
-from secondlook.policies.reference import Reference, make_reference
+from secondlook.policies.reference import Reference
 from secondlook.policies.schedule import (
     Looks,
     Schedule,
@@ -44,21 +42,6 @@ MIN_REFERENCE_IMAGES = 10
 
 PLANNED_COVERAGE = 0.5
 """Coverage that a schedule is planned for where the error rate among tuning images exceeds the risk at any coverage."""
-
-
-def check_threshold_transfers(method: str, options: Mapping[str, object]) -> None:
-    """Raise an error for a confidence that depends on the other images: a threshold on it is invalid for new ones."""
-    name = method.partition(":")[0]
-    if name in METHODS and METHODS[name].is_rank:
-        raise DecisionError(
-            f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
-            "images; use 'bootstrap-lower' or 'mean'."
-        )
-    if needs_fitting(method, options):
-        raise DecisionError(
-            f"confidence {name!r} has to be fitted, and its options lack the fitted numbers, so a threshold on it does "
-            "not transfer to new images; calibrate again, or fit them on other images with fit_method."
-        )
 
 
 def exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
@@ -223,7 +206,7 @@ class ScoredImages:
         is_compared = self.adapted is None and self.preds.n_outputs > 1
         confidence = self.confidence if self.adapted is None else self.adapted.look(threshold).confidence
         first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
-        return make_reference(
+        return Reference.make(
             confidence,
             first_look,
             disagreement if is_compared else None,
@@ -261,7 +244,6 @@ def score_judged_images(
 ) -> ScoredImages:
     """Compute the confidence of the judged images; `plan` gives the threshold that a schedule is fitted for."""
     name, options = split_method(text)[0], fitted.options[text]
-    check_threshold_transfers(name, options)
     settings = Policy(
         threshold=math.inf,
         method=name,
@@ -272,6 +254,7 @@ def score_judged_images(
         views=preds.views.texts,
         class_names=preds.class_names,
     )
+    settings.check_transfers()
     judged, schedule = fitted.select_judged(preds), looking.adaptive
     if schedule is False:
         return ScoredImages(settings, judged, fitted.compute(judged, text))

@@ -1,7 +1,7 @@
 """Predictions: the outputs of a classifier for every view of every image, collected once, stored and read on demand."""
 
 from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows, group_views
-from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage, Storage, encode_chunk
+from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage, Storage
 from secondlook.predictions.collection import collect, skip_by_default
 from secondlook.predictions.execution import (
     DEFAULT_EXECUTION,
@@ -12,9 +12,9 @@ from secondlook.predictions.execution import (
     Worker,
 )
 from secondlook.predictions.inference import Inference
-from secondlook.predictions.manifest import ClassifierRecord, Origin, entry_key
+from secondlook.predictions.manifest import ClassifierRecord, entry_key
 from secondlook.predictions.pipeline import DecodedChunk, decode_chunk, find_first_image, read_ahead, read_first_image
-from secondlook.predictions.predictions import ArrayTable, PredictFrom, Predictions, concatenate, top_classes
+from secondlook.predictions.predictions import ArrayTable, PredictFrom, Predictions, top_classes
 from secondlook.predictions.store import DamagedChunkWarning, StoreEntry
 from secondlook.predictions.validation import (
     ClassNamesWarning,
@@ -43,7 +43,6 @@ __all__ = [
     "Inference",
     "LoadWorker",
     "LocalStorage",
-    "Origin",
     "PredictFrom",
     "Predictions",
     "Storage",
@@ -57,9 +56,7 @@ __all__ = [
     "choose_batch_size",
     "chunk_rows",
     "collect",
-    "concatenate",
     "decode_chunk",
-    "encode_chunk",
     "entry_key",
     "find_first_image",
     "group_views",

@@ -77,23 +77,6 @@ class LocalStorage:
         return str(self._folder / name)
 
 
-def encode_chunk(
-    job: str, number: int, table: "pa.Table", metadata: Mapping[Any, Any] | None = None, **options: Any
-) -> bytes:
-    """Return the content of a chunk of a job, which any process may compute; equal tables give equal bytes.
-
-    `options` are those of `pyarrow.parquet.write_table`.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    marked = table.replace_schema_metadata({**(metadata or {}), _JOB: job, _NUMBER: str(number)})
-    stream = pa.BufferOutputStream()
-    pq.write_table(marked, stream, **{"compression": "zstd", **options})
-    content: bytes = stream.getvalue().to_pybytes()
-    return content
-
-
 class BrokenChunkError(ValueError):
     """A chunk that is missing, or not what was written in its place; the message is the reason."""
 
@@ -144,8 +127,25 @@ class ChunkStore:
         """Return the path or the URL of a chunk."""
         return self._storage.locate(self._names.get(number, f"part-{number:06d}"))
 
+    @staticmethod
+    def encode(
+        job: str, number: int, table: "pa.Table", metadata: Mapping[Any, Any] | None = None, **options: Any
+    ) -> bytes:
+        """Return the content of a chunk of a job, which any process may compute; equal tables give equal bytes.
+
+        `options` are those of `pyarrow.parquet.write_table`.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        marked = table.replace_schema_metadata({**(metadata or {}), _JOB: job, _NUMBER: str(number)})
+        stream = pa.BufferOutputStream()
+        pq.write_table(marked, stream, **{"compression": "zstd", **options})
+        content: bytes = stream.getvalue().to_pybytes()
+        return content
+
     def write(self, number: int, content: bytes) -> None:
-        """Write a chunk that `encode_chunk` returned, in one step; another one of the same number is replaced."""
+        """Write a chunk that `encode` returned, in one step; another one of the same number is replaced."""
         name = f"part-{number:06d}-{_digest(content)}.parquet"
         self._storage.write_bytes(name, content)
         before = self._names.get(number, name)

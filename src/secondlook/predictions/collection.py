@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -176,7 +176,7 @@ class _Collector:
             if needed:
                 missing.setdefault(needed, []).append(number)
         image = read_first_image(job.classifier, self.source)
-        n_classes: int | None = None
+        is_checked = False
         total = sum(len(views) * len(chunking.indices_of(number)) for views in missing for number in missing[views])
         name, progress = short_name(job.classifier.name), self.execution.progress
         with progress_bar(name, total, IMAGES_X_VIEWS, enabled=progress) as advance:
@@ -185,12 +185,13 @@ class _Collector:
                 source = self.source.without_labels()
                 with closing(engine.compute_chunks(load, source, chunking, numbers)) as computed:
                     for one in computed:
-                        found: CollectedChunk = pickle.loads(one.content)
-                        if found.n_classes is not None and n_classes is None:
-                            n_classes = found.n_classes
-                            check_classes(job.classifier.name, self.source, n_classes)
-                        found.write(one.number, chunking.indices_of(one.number).start, sink)
-                        advance(len(chunking.indices_of(one.number)) * len(views))
+                        indices = chunking.indices_of(one.number)
+                        for view, chunk in pickle.loads(one.content).items():
+                            if len(chunk.indices) and not is_checked:
+                                check_classes(job.classifier.name, self.source, chunk.outputs.shape[1])
+                                is_checked = True
+                            sink.write(view, one.number, chunk.shift(indices.start))
+                        advance(len(indices) * len(views))
 
     def _entry_name(self, classifier: Classifier) -> str:
         if not classifier.digest:
@@ -274,25 +275,7 @@ class OnDisk(Sink):
             self._pending.pop(0).result()
 
 
-# --- In other processes: what an engine sends there, and what comes back ---
-
-
-class CollectedChunk(NamedTuple):
-    """What a worker returns; images are counted from the first of the chunk."""
-
-    indices: IntArray
-    """Positions of the readable images, int64 [n]."""
-    skipped: tuple[SkippedImage, ...]
-    n_classes: int | None
-    """None if no image could be read."""
-    outputs: dict[int, Float32Array]
-    """The outputs of each view that was needed, float32 [n, classes]."""
-
-    def write(self, number: int, first: int, sink: Sink) -> None:
-        """Write a chunk to a sink; `first` is the index of its first image."""
-        skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in self.skipped)
-        for view, values in self.outputs.items():
-            sink.write(view, number, Chunk(first + self.indices, values, skipped))
+# --- In other processes: what an engine sends there; a `Chunk` of each view comes back ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,10 +299,7 @@ class LoadCollector:
             sink = _OneChunk(self.needed)
             job = CollectJob(classifier, images, self.views, batch_size, Chunking(len(images), len(images)))
             run_pipeline(job, sink, ignore_progress)
-            chunk = next(iter(sink.chunks.values()))
-            outputs = {view: one.outputs for view, one in sink.chunks.items()}
-            n_classes = chunk.outputs.shape[1] if len(chunk.indices) else None
-            return pickle.dumps(CollectedChunk(chunk.indices, chunk.skipped, n_classes, outputs), protocol=5)
+            return pickle.dumps(sink.chunks, protocol=5)
 
         return collect_chunk
 

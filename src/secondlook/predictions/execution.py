@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from secondlook.classifiers import check_device
+from secondlook.classifiers import Classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions.batching import BatchSize, Chunking
 from secondlook.sources import OnError, Source
@@ -73,7 +73,7 @@ class Execution:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        check_device(self.device)
+        Classifier.check_device(self.device)
         given: object = self.batch_size
         if given != "auto" and (type(given) is not int or given < 1):  # True is an int, but not a batch size
             raise PredictionsError(

@@ -97,10 +97,9 @@ class HostInference(Inference):
 
     def prepare(self, images: Array, views: Sequence[View]) -> Array:
         """Make the views, one after another. [n, H, W, C] -> [V * n, H, W, C]"""
-        from secondlook.views import apply_view  # which loads OpenCV
+        from secondlook.views import stack_views  # which loads OpenCV
 
-        stacked = [apply_view(images, view) for view in views]
-        return stacked[0] if len(stacked) == 1 else np.concatenate(stacked)
+        return stack_views(images, views)
 
     def join(self, prepared: Sequence[Array]) -> Sequence[Array]:
         """Return all inputs as one."""

@@ -1,18 +1,17 @@
 """The collection pipeline: decode, make views, classify and write, each stage in its own thread or on a GPU."""
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Classifier, Fetch
-from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.errors import ANY, ClassifierError, PredictionsError, Repair
 from secondlook.predictions.batching import Chunking, group_views
 from secondlook.predictions.inference import Inference
 from secondlook.predictions.manifest import SkippedImage
@@ -26,18 +25,8 @@ if TYPE_CHECKING:
 
 _CHUNKS_AHEAD = 1
 _VIEW_BATCHES_AHEAD = 3
-_POLL_SECONDS = 0.1
+_NO_OUTPUTS = np.empty((0, 1), dtype=np.float32)
 Item = TypeVar("Item")
-
-
-# --- Reading ahead in a thread ---
-
-
-class _End:
-    """Marks the end of the items, with the error that ended them, if any."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
 
 
 def read_ahead(make_items: Callable[[], Iterable[Item]], depth: int) -> Generator[Item, None, None]:
@@ -45,49 +34,17 @@ def read_ahead(make_items: Callable[[], Iterable[Item]], depth: int) -> Generato
 
     Errors in the thread are raised here. Closing the generator stops the thread.
     """
-    ready: queue.Queue[Item | _End] = queue.Queue(depth)
-    stopped = threading.Event()
-    thread = threading.Thread(
-        target=_produce, args=(make_items, ready, stopped), daemon=True, name="secondlook-read-ahead"
-    )
-    thread.start()
+    items, end = iter(make_items()), object()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="secondlook-read-ahead")
     try:
-        while not isinstance(item := ready.get(), _End):
-            yield item
-        if item.error is not None:
-            raise item.error
+        ahead = deque(thread.submit(next, items, end) for _ in range(depth))
+        while (item := ahead.popleft().result()) is not end:
+            ahead.append(thread.submit(next, items, end))
+            yield cast(Item, item)
     finally:
-        stopped.set()
-        thread.join()
-
-
-def _produce(
-    make_items: Callable[[], Iterable[Item]], ready: "queue.Queue[Item | _End]", stopped: threading.Event
-) -> None:
-    error: BaseException | None = None
-    try:
-        items = make_items()
-        try:
-            for item in items:
-                if not _put(item, ready, stopped):
-                    break
-        finally:
-            if isinstance(items, Generator):
-                items.close()
-    except BaseException as caught:  # noqa: BLE001 - raised in the consuming thread
-        error = caught
-    _put(_End(error), ready, stopped)
-
-
-def _put(item: Item | _End, ready: "queue.Queue[Item | _End]", stopped: threading.Event) -> bool:
-    """Wait until the queue has room; return False if the consumer stopped."""
-    while not stopped.is_set():
-        try:
-            ready.put(item, timeout=_POLL_SECONDS)
-        except queue.Full:
-            continue
-        return True
-    return False
+        thread.shutdown(cancel_futures=True)
+        if isinstance(items, Generator):
+            items.close()
 
 
 # --- Decoding, chunk by chunk ---
@@ -159,7 +116,16 @@ def _decode_images(classifier: Classifier, source: Source, requested: range) -> 
             if not indices:
                 images = np.empty((len(requested), *image.shape), dtype=image.dtype)
             elif image.shape != images.shape[1:]:
-                raise _describe_other_shape(source, (indices[0], index), (images.shape[1:], image.shape))
+                first, other = (" x ".join(map(str, shape)) for shape in (images.shape[1:], image.shape))
+                raise PredictionsError(
+                    f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels), "
+                    f"but {source.ids[indices[0]]!r} has {first}",
+                    repair=Repair(
+                        "load the classifier with {resize}, or with the shorter side as {resize} and a side as {crop}",
+                        resize=ANY,
+                        crop=ANY,
+                    ),
+                )
             if image.dtype != images.dtype:  # of a user's source: no value may change
                 images = images.astype(np.result_type(images, image))
             images[len(indices)] = image
@@ -187,18 +153,6 @@ def _fit(classifier: Classifier, source: Source, id_: str, images: Sequence[Arra
         return classifier.preprocessing.fit(images)
     except ClassifierError as error:
         raise ClassifierError(f"image {id_!r} of {source.spec!r} does not fit the classifier: {error}") from error
-
-
-def _describe_other_shape(
-    source: Source, indices: tuple[int, int], shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> PredictionsError:
-    """Return the error for two images that cannot be classified together; those of a chunk are one batch or several."""
-    first_id, other_id = (source.ids[index] for index in indices)
-    first, other = (" x ".join(map(str, shape)) for shape in shapes)
-    return PredictionsError(
-        f"image {other_id!r} of {source.spec!r} has {other} pixels (height x width x channels), but {first_id!r} has "
-        f"{first}; load the classifier with resize=(height, width), or with resize= the shorter side and crop= a side."
-    )
 
 
 # --- Classifying ---
@@ -242,88 +196,49 @@ class ViewBatch:
 def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) -> None:
     """Compute all chunks that the sink needs; `advance` is called with the number of images just classified."""
     inference = Inference.create(job.classifier, job.batch_size)
-    collector = _OutputCollector(job, sink, advance)
     started: deque[tuple[ViewBatch, Fetch]] = deque()
+    outputs: list[Float32Array] = []  # of the batches of one chunk
+    is_checked = False
+
+    def finish_batch(batch: ViewBatch, fetch: Fetch) -> None:
+        nonlocal is_checked
+        outputs.append(fetch())
+        if batch.inputs is not None and not is_checked:
+            check_classes(job.classifier.name, job.source, outputs[0].shape[1])
+            is_checked = True
+        advance(batch.n_images * len(batch.views))
+        if batch.is_last:
+            chunk, joined = batch.chunk, np.concatenate(outputs)
+            outputs.clear()
+            per_view = joined.reshape(len(batch.views), len(chunk.indices), joined.shape[1])
+            for view, view_outputs in zip(batch.views, per_view, strict=True):
+                sink.write(view, chunk.number, Chunk(chunk.indices, view_outputs, chunk.skipped))
+
     with closing(read_ahead(lambda: _iter_view_batches(job, sink, inference), _VIEW_BATCHES_AHEAD)) as batches:
         for batch in batches:
-            started.append((batch, _return_none if batch.inputs is None else inference.start(batch.inputs)))
+            fetch = (lambda: _NO_OUTPUTS) if batch.inputs is None else inference.start(batch.inputs)
+            started.append((batch, fetch))
             while len(started) > inference.outstanding:
-                collector.add(*started.popleft())
+                finish_batch(*started.popleft())
         while started:
-            collector.add(*started.popleft())
-
-
-def _return_none() -> Float32Array:
-    """Return the outputs of no images."""
-    return np.empty((0, 1), dtype=np.float32)
-
-
-class _OutputCollector:
-    """Gives the outputs of batches to the sink when the last one of a chunk is there."""
-
-    def __init__(self, job: CollectJob, sink: Sink, advance: Callable[[int], None]) -> None:
-        self._job = job
-        self._sink = sink
-        self._advance = advance
-        self._outputs: list[Float32Array] = []
-        self._is_checked = False
-
-    def add(self, batch: ViewBatch, fetch: Fetch) -> None:
-        """Wait for the outputs of the next batch."""
-        outputs = fetch()
-        self._outputs.append(outputs)
-        if batch.inputs is not None and not self._is_checked:
-            check_classes(self._job.classifier.name, self._job.source, outputs.shape[1])
-            self._is_checked = True
-        self._advance(batch.n_images * len(batch.views))
-        if batch.is_last:
-            for view, chunk in _split_views(batch, self._outputs):
-                self._sink.write(view, batch.chunk.number, chunk)
-            self._outputs = []
-
-
-def read_chunks(job: CollectJob, is_needed: Callable[[int], bool]) -> Generator[DecodedChunk, None, None]:
-    """Yield the chunks whose number is needed, decoded in a thread that is one chunk ahead; close it to stop."""
-    return read_ahead(
-        lambda: (
-            decode_chunk(job.classifier, job.source, number, job.chunking.indices_of(number))
-            for number in job.chunking.numbers
-            if is_needed(number)
-        ),
-        _CHUNKS_AHEAD,
-    )
-
-
-def _split_views(batch: ViewBatch, outputs: list[Float32Array]) -> Iterator[tuple[int, Chunk]]:
-    """Yield each view of a complete chunk with its outputs."""
-    joined = np.concatenate(outputs)
-    per_view = joined.reshape(len(batch.views), len(batch.chunk.indices), joined.shape[1])
-    for view, view_outputs in zip(batch.views, per_view, strict=True):
-        yield view, Chunk(batch.chunk.indices, view_outputs, batch.chunk.skipped)
+            finish_batch(*started.popleft())
 
 
 def _iter_view_batches(job: CollectJob, sink: Sink, inference: Inference) -> Iterator[ViewBatch]:
-    with closing(read_chunks(job, lambda number: _is_needed(job, sink, number))) as chunks:
+    def decode_needed() -> Iterator[DecodedChunk]:
+        for number in job.chunking.numbers:
+            if any(sink.needs(view, number) for view in range(len(job.views))):
+                yield decode_chunk(job.classifier, job.source, number, job.chunking.indices_of(number))
+
+    with closing(read_ahead(decode_needed, _CHUNKS_AHEAD)) as chunks:
         for chunk in chunks:
-            placed = inference.place(chunk.images)
-            for group in group_views(len(job.views), len(chunk.indices), job.batch_size):
+            n_images, placed = len(chunk.indices), inference.place(chunk.images)
+            for group in group_views(len(job.views), n_images, job.batch_size):
                 # Another process may have written the chunk since it was decoded.
                 views = tuple(view for view in group if sink.needs(view, chunk.number))
-                if views:
-                    yield from _iter_batches_of_views(job, inference, chunk, placed, views)
-
-
-def _iter_batches_of_views(
-    job: CollectJob, inference: Inference, chunk: DecodedChunk, placed: Any, views: tuple[int, ...]
-) -> Iterator[ViewBatch]:
-    n_images = len(chunk.indices)
-    if n_images == 0:
-        yield ViewBatch(chunk, views, 0, is_last=True, inputs=None)
-    for start in range(0, n_images, job.batch_size):
-        stop = min(start + job.batch_size, n_images)
-        inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
-        yield ViewBatch(chunk, views, stop - start, stop == n_images, inputs)
-
-
-def _is_needed(job: CollectJob, sink: Sink, number: int) -> bool:
-    return any(sink.needs(place, number) for place in range(len(job.views)))
+                if views and n_images == 0:
+                    yield ViewBatch(chunk, views, 0, is_last=True, inputs=None)
+                for start in range(0, n_images if views else 0, job.batch_size):
+                    stop = min(start + job.batch_size, n_images)
+                    inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
+                    yield ViewBatch(chunk, views, stop - start, stop == n_images, inputs)

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray, Output, softmax
-from secondlook.errors import PredictionsError
+from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
 from secondlook.predictions.manifest import Origin
-from secondlook.predictions.store import StoredTable, StoreEntry, find_entry, open_members
+from secondlook.predictions.store import StoredTable, StoreEntry, Table, find_entry, open_members
 from secondlook.predictions.validation import (
     as_class_names,
     as_ids,
@@ -28,7 +28,7 @@ from secondlook.predictions.validation import (
 )
 from secondlook.progress import Advance, ignore_progress, progress_bar
 from secondlook.tables import arrow_table, pandas_frame
-from secondlook.views import ViewSet, ViewsLike, as_view_set, as_view_set_with_identity, as_view_set_with_names
+from secondlook.views import ViewSet, ViewsLike, as_view_set
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,41 +41,17 @@ PredictFrom = Literal["image", "views"]
 _CACHED_BYTES = 2**20
 """Probabilities of a table in memory are computed once if they have at most this size."""
 _FIRST_VIEW = np.zeros(1, dtype=np.int64)
+_OUTPUTS = ("probabilities", "logits", "members")
 
 
-class Table(Protocol):
-    """Outputs [N, V, C] in memory or on disk, read in blocks."""
-
-    @property
-    def kind(self) -> Output:
-        """Whether the outputs are logits or probabilities."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of images, views and classes."""
-
-    @property
-    def rows_per_read(self) -> int:
-        """Number of consecutive images that are read as a unit."""
-
-    def read(self, images: IntArray, views: IntArray | None = None) -> Array:
-        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; of all views by default."""
-
-
-class ArrayTable:
+class ArrayTable(Table):
     """Outputs in memory, one array [N, V, C] of float32 or float64."""
-
-    rows_per_read = 1
 
     def __init__(self, values: Array, kind: Output) -> None:
         self.values = _freeze(values.view())
-        self.kind: Output = kind
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of images, views and classes."""
-        images, views, classes = self.values.shape
-        return images, views, classes
+        self.kind = kind
+        n_images, n_views, n_classes = values.shape
+        self.shape = n_images, n_views, n_classes
 
     @cached_property
     def probabilities(self) -> Float64Array:
@@ -83,7 +59,7 @@ class ArrayTable:
         return _freeze(_compute_probabilities(self.read(np.arange(len(self.values))), self.kind))
 
     def read(self, images: IntArray, views: IntArray | None = None) -> Array:
-        """Copy the outputs of some images and views, [len(images), len(views), C]."""
+        """Copy the outputs of some images and views."""
         return _take(self.values, images, views)
 
     def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
@@ -169,8 +145,13 @@ class Predictions:
     ) -> None:
         members = tuple(members)
         if (probabilities is not None) + (logits is not None) + bool(members) != 1:
-            raise PredictionsError("Predictions takes exactly one of probabilities=, logits= and members=.")
-        view_set = as_view_set_with_names(views)
+            raise PredictionsError(
+                "Predictions takes exactly one of outputs and members",
+                repair=Repair(
+                    "pass {probabilities}, {logits} or {members}", probabilities=ANY, logits=ANY, members=ANY
+                ),
+            )
+        view_set = ViewSet.with_names(views)
         table: Table | None = None
         if members:
             check_members_match(members, view_set)
@@ -189,20 +170,13 @@ class Predictions:
         self._initialize(table, members, view_set, as_ids(ids, n_images), checked, names, skipped, origin)
 
     @classmethod
-    def from_table(
-        cls,
-        table: Table,
-        views: ViewSet,
-        *,
-        ids: Sequence[str],
-        labels: IntArray | None = None,
-        class_names: tuple[str, ...] | None = None,
-        skipped: Iterable[tuple[str, str]] = (),
-        origin: Origin | None = None,
-    ) -> Self:
-        """Wrap a table, such as that of a store, without reading or checking anything: all arguments must be valid."""
+    def from_table(cls, table: Table, views: ViewSet, **fields: Any) -> Self:
+        """Wrap a table, such as that of a store, without reading or checking anything: all arguments must be valid.
+
+        `fields` are `ids` and, where they are known, `labels`, `class_names`, `skipped` and `origin`.
+        """
         preds = cls.__new__(cls)
-        preds._initialize(table, (), views, ids, labels, class_names, skipped, origin)
+        preds._initialize(table, (), views, **fields)
         return preds
 
     @classmethod
@@ -231,10 +205,10 @@ class Predictions:
         members: tuple[Predictions, ...],
         views: ViewSet,
         ids: Sequence[str],
-        labels: IntArray | None,
-        class_names: tuple[str, ...] | None,
-        skipped: Iterable[tuple[str, str]],
-        origin: Origin | None,
+        labels: IntArray | None = None,
+        class_names: tuple[str, ...] | None = None,
+        skipped: Iterable[tuple[str, str]] = (),
+        origin: Origin | None = None,
     ) -> None:
         self.__dict__.update(
             members=members,
@@ -312,7 +286,10 @@ class Predictions:
     def labels(self) -> IntArray:
         """True class of each image, int64 [N], read-only."""
         if self._labels is None:
-            raise PredictionsError("these predictions have no labels; pass labels= when creating or collecting them.")
+            raise PredictionsError(
+                "these predictions have no labels",
+                repair=Repair("pass {labels} when creating or collecting them", labels=ANY),
+            )
         return self._labels
 
     @property
@@ -354,7 +331,9 @@ class Predictions:
 
     def _block_slices(self, rows: int) -> Iterator[slice]:
         if rows < 1:
-            raise PredictionsError(f"rows is {rows}; expected the number of images per block, at least 1.")
+            raise PredictionsError(
+                "is invalid; expected the number of images per block, at least 1", argument="rows", value=rows
+            )
         for start in range(0, self.n_images, rows):
             stop = min(start + rows, self.n_images)
             yield slice(start, stop)
@@ -428,7 +407,7 @@ class Predictions:
 
         `views` are in the given order, with the identity always first; `images` are positions or a mask bool [N].
         """
-        view_set = self.views if views is None else as_view_set_with_identity(views, self.views)
+        view_set = self.views if views is None else ViewSet.with_identity(views, self.views)
         view_positions = self._view_positions
         if view_set.texts != self.views.texts:
             chosen = resolve_views(view_set, self.views.texts)
@@ -442,6 +421,42 @@ class Predictions:
             _image_positions=self._image_positions[positions],
             _view_positions=view_positions,
             _predicted={},
+        )
+
+    def concatenate(
+        self, other: Predictions, *, labels: object = None, ids: Iterable[str] | None = None
+    ) -> Predictions:
+        """Return the predictions for these images followed by those of `other`; the outputs are read on demand.
+
+        Both must have the same views and classes and come from the same classifier. `labels`, int [N], and `ids` are
+        for all images; by default the result is unlabeled, with zero-padded positions as ids.
+        """
+        for name, expected, found in (
+            ("views", ", ".join(self.views.texts), ", ".join(other.views.texts)),
+            ("number of classes", self.n_classes, other.n_classes),
+            ("number of ensemble members", len(self.members), len(other.members)),
+            ("output", *("logits" if preds.has_logits else "probabilities" for preds in (self, other))),
+        ):
+            if found != expected:
+                raise PredictionsError(
+                    f"cannot concatenate predictions with different {name}: {expected} and {found}; "
+                    "collect both with the same classifier and views."
+                )
+        ids = None if ids is None else tuple(ids)
+        skipped = self.skipped + other.skipped
+        if self.members:
+            pairs = zip(self.members, other.members, strict=True)
+            members = [one.concatenate(another, labels=labels, ids=ids) for one, another in pairs]
+            return Predictions(members=members, views=self.views, class_names=self.class_names, skipped=skipped)
+        table = _ConcatenatedTable(self, other)
+        n_images, _, n_classes = table.shape
+        return Predictions.from_table(
+            table,
+            self.views,
+            ids=as_ids(ids, n_images),
+            labels=None if labels is None else as_labels(labels, n_images, n_classes, self.class_names),
+            class_names=self.class_names,
+            skipped=skipped,
         )
 
     def to_arrow(self, *, probabilities: bool = False) -> pa.Table:
@@ -528,14 +543,12 @@ def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
     )
 
 
-class _ConcatenatedTable:
-    """The outputs of two predictions, one after the other; a `Table`."""
-
-    rows_per_read = 1
+class _ConcatenatedTable(Table):
+    """The outputs of two predictions, one after the other."""
 
     def __init__(self, first: Predictions, second: Predictions) -> None:
         self._predictions = (first, second)
-        self.kind: Output = "logits" if first.has_logits else "probabilities"
+        self.kind = "logits" if first.has_logits else "probabilities"
         self.shape = (first.n_images + second.n_images, first.n_views, first.n_classes)
 
     def read(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
@@ -548,44 +561,3 @@ class _ConcatenatedTable:
                 outputs[places] = preds._read(images[places] - start, views)
             start += preds.n_images
         return outputs
-
-
-def concatenate(
-    first: Predictions, second: Predictions, *, labels: object = None, ids: Iterable[str] | None = None
-) -> Predictions:
-    """Return the predictions for the images of `first` followed by those of `second`; the outputs are read on demand.
-
-    Both must have the same views and classes and come from the same classifier. `labels`, int [N], and `ids` are for
-    all images; by default the result is unlabeled, with zero-padded positions as ids.
-    """
-    for name, expected, found in (
-        ("views", ", ".join(first.views.texts), ", ".join(second.views.texts)),
-        ("number of classes", first.n_classes, second.n_classes),
-        ("number of ensemble members", len(first.members), len(second.members)),
-        ("output", _describe_output(first), _describe_output(second)),
-    ):
-        if found != expected:
-            raise PredictionsError(
-                f"cannot concatenate predictions with different {name}: {expected} and {found}; "
-                "collect both with the same classifier and views."
-            )
-    ids = None if ids is None else tuple(ids)
-    skipped = first.skipped + second.skipped
-    if first.members:
-        pairs = zip(first.members, second.members, strict=True)
-        members = [concatenate(one, other, labels=labels, ids=ids) for one, other in pairs]
-        return Predictions(members=members, views=first.views, class_names=first.class_names, skipped=skipped)
-    table = _ConcatenatedTable(first, second)
-    n_images, _, n_classes = table.shape
-    return Predictions.from_table(
-        table,
-        first.views,
-        ids=as_ids(ids, n_images),
-        labels=None if labels is None else as_labels(labels, n_images, n_classes, first.class_names),
-        class_names=first.class_names,
-        skipped=skipped,
-    )
-
-
-def _describe_output(preds: Predictions) -> Output:
-    return "logits" if preds.has_logits else "probabilities"

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray, Output, round_down_to_power_of_two
-from secondlook.errors import PredictionsError
+from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
 from secondlook.predictions.batching import Chunking
-from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage, encode_chunk
+from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage
 from secondlook.predictions.manifest import (
     ENSEMBLE_FILE,
     ENTRY_FILE,
@@ -54,6 +55,11 @@ class Chunk:
     outputs: Float32Array
     skipped: tuple[SkippedImage, ...] = ()
 
+    def shift(self, first: int) -> "Chunk":
+        """Return the chunk with images counted from the first of the source, of which it begins with `first`."""
+        skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in self.skipped)
+        return Chunk(first + self.indices, self.outputs, skipped)
+
 
 def group_rows(classes: int) -> int:
     """Return the number of rows that are read together: a power of two from 16 to 1024."""
@@ -67,8 +73,12 @@ def translate_store_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PredictionsError(
-            f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}; free space, make the folder "
-            "writable or choose another store=, and collect again: what is stored is reused."
+            f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}",
+            repair=Repair(
+                "free space, make the folder writable or choose another {store}, and collect again: what is stored is "
+                "reused",
+                store=ANY,
+            ),
         ) from error
 
 
@@ -140,7 +150,7 @@ class StoreEntry:
         return self._chunks[name]
 
     def _write(self, name: str, number: int, table: Any, metadata: dict[str, str] | None, **options: Any) -> None:
-        content = encode_chunk(f"{self.folder.name}/{name}", number, table, metadata, **options)
+        content = ChunkStore.encode(f"{self.folder.name}/{name}", number, table, metadata, **options)
         with translate_store_errors(self.folder):
             (self.folder / name).mkdir(exist_ok=True)
             self._open_chunks(name).write(number, content)
@@ -256,7 +266,8 @@ class StoreEntry:
             raise PredictionsError(
                 f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of "
                 f"{len(views) * len(self.chunking.numbers)} chunks are missing, in {len({view for view, _ in missing})}"
-                f" of {len(views)} views; collect into the same store to resume, or open other views with views=."
+                f" of {len(views)} views",
+                repair=Repair("collect into the same store to resume, or open other views with {views}", views=ANY),
             )
         with_rows = int(self.readable_indices()[0]) // self.manifest.rows_per_chunk
         n_classes, _ = self._inspect(views[0], with_rows)
@@ -269,7 +280,8 @@ class StoreEntry:
             first = self.manifest.skipped[0]
             raise PredictionsError(
                 f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read; the first is "
-                f"{first.id!r}: {first.reason}; repair or remove them, or pass on_error='skip'."
+                f"{first.id!r}: {first.reason}",
+                repair=Repair("repair or remove them, or pass {on_error}", on_error="skip"),
             )
 
     def ensure_images(self, ids: Sequence[str], labels: IntArray | None) -> None:
@@ -306,38 +318,39 @@ def _contradiction(manifest: Path, claim: str) -> PredictionsError:
     return PredictionsError(f"the manifest {str(manifest)!r} claims {claim}; delete its folder and collect again.")
 
 
-class StoredTable:
-    """Outputs [N, V, C] of a complete entry for some views, read from disk and verified on demand."""
+class Table(ABC):
+    """Outputs [N, V, C] in memory or on disk, read in blocks."""
+
+    kind: Output
+    shape: tuple[int, int, int]
+    """Number of images, views and classes."""
+    rows_per_read: int = 1
+    """Number of consecutive images that are read as a unit."""
+
+    @abstractmethod
+    def read(self, images: IntArray, views: IntArray | None = None) -> Array:
+        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; of all views by default."""
+
+
+class StoredTable(Table):
+    """Outputs of a complete entry for some views, read from disk and verified on demand."""
 
     def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
         assert entry.manifest.classes is not None, "the entry is complete"
         self._entry = entry
         self._views = views
-        self._classes = entry.manifest.classes
         self._indices = entry.readable_indices()
         self._chunk_of = self._indices // entry.manifest.rows_per_chunk
         # Skipped images leave no gap in a chunk: the row is the rank among the readable images of the chunk.
         self._row_of = np.arange(len(self._indices)) - np.searchsorted(self._chunk_of, self._chunk_of)
-
-    @property
-    def kind(self) -> Output:
-        """Whether the outputs are logits or probabilities."""
-        return self._entry.manifest.classifier.output
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of images, views and classes."""
-        return len(self._indices), len(self._views), self._classes
-
-    @property
-    def rows_per_read(self) -> int:
-        """Number of consecutive images that are read as a unit."""
-        return group_rows(self._classes)
+        self.kind = entry.manifest.classifier.output
+        self.shape = len(self._indices), len(views), entry.manifest.classes
+        self.rows_per_read = group_rows(entry.manifest.classes)
 
     def read(self, images: IntArray, views: IntArray | None = None) -> Float32Array:
-        """Read outputs, float32 [len(images), len(views), C]; of all views by default."""
+        """Read outputs, float32 [len(images), len(views), C]."""
         chosen = self._views if views is None else [self._views[view] for view in views]
-        outputs = np.empty((len(images), len(chosen), self._classes), dtype=np.float32)
+        outputs = np.empty((len(images), len(chosen), self.shape[2]), dtype=np.float32)
         chunks = self._chunk_of[images]
         for number in np.unique(chunks):
             places = np.flatnonzero(chunks == number)
@@ -368,14 +381,22 @@ def find_entry(store: Path, name: str | None) -> Path:
     if _is_entry(store):
         return store
     if not store.is_dir():
-        raise PredictionsError(f"store {str(store)!r} does not exist; expected a folder written by collect(store=...).")
+        raise PredictionsError(f"store {str(store)!r} does not exist; expected a folder written by `collect`.")
     folders = sorted(folder for folder in store.iterdir() if folder.is_dir() and _is_entry(folder))
     matches = [folder for folder in folders if folder.name.startswith(name or "")]
     if name is None:
-        matches = _exclude_members(matches)
-    if len(matches) != 1:
-        raise PredictionsError(_describe_ambiguity(store, name, matches or folders))
-    return matches[0]
+        # Without the members of ensembles in the same store: the ensemble is what was collected.
+        members = {member for folder in folders for member in _read_member_names(folder)}
+        matches = [folder for folder in matches if folder.name not in members]
+    if len(matches) == 1:
+        return matches[0]
+    if not folders:
+        raise PredictionsError(f"store {str(store)!r} is empty; expected a folder written by `collect`.")
+    problem = f"has {len(matches)} entries" if name is None else f"has no unique entry starting with {name!r}"
+    listed = "; ".join(map(_describe_entry, matches or folders))
+    raise PredictionsError(
+        f"store {str(store)!r} {problem}: {listed}", repair=Repair("choose one with {entry}", entry=ANY)
+    )
 
 
 def _is_entry(folder: Path) -> bool:
@@ -384,32 +405,17 @@ def _is_entry(folder: Path) -> bool:
 
 def open_members(folder: Path) -> list[StoreEntry]:
     """Open the entries of an ensemble's members; empty if the folder is not that of an ensemble."""
-    if not (folder / ENSEMBLE_FILE).is_file():
-        return []
     return [StoreEntry.open(folder.parent / name) for name in _read_member_names(folder)]
 
 
-def _read_member_names(ensemble: Path) -> tuple[str, ...]:
-    return read_manifest(ensemble / ENSEMBLE_FILE, EnsembleManifest).members
-
-
-def _exclude_members(folders: Sequence[Path]) -> list[Path]:
-    """Exclude the members of ensembles in the same store: the ensemble is what was collected."""
-    ensembles = [folder for folder in folders if (folder / ENSEMBLE_FILE).is_file()]
-    members = {name for ensemble in ensembles for name in _read_member_names(ensemble)}
-    return [folder for folder in folders if folder.name not in members]
-
-
-def _describe_ambiguity(store: Path, name: str | None, folders: Sequence[Path]) -> str:
-    if not folders:
-        return f"store {str(store)!r} is empty; expected a folder written by collect(store=...)."
-    problem = f"has {len(folders)} entries" if name is None else f"has no unique entry starting with {name!r}"
-    return f"store {str(store)!r} {problem}; choose one with entry=: {'; '.join(map(_describe_entry, folders))}."
+def _read_member_names(folder: Path) -> tuple[str, ...]:
+    path = folder / ENSEMBLE_FILE
+    return read_manifest(path, EnsembleManifest).members if path.is_file() else ()
 
 
 def _describe_entry(folder: Path) -> str:
-    if (folder / ENSEMBLE_FILE).is_file():
-        return f"{folder.name} (ensemble of {len(_read_member_names(folder))})"
+    if members := _read_member_names(folder):
+        return f"{folder.name} (ensemble of {len(members)})"
     manifest = read_manifest(folder / ENTRY_FILE, Manifest)
     return (
         f"{folder.name} ({manifest.classifier.name} on {manifest.data.spec}: "

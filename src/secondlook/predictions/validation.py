@@ -14,7 +14,7 @@ import numpy as np
 
 from secondlook.arrays import Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
 from secondlook.classifiers import Classifier
-from secondlook.errors import PredictionsError
+from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
 from secondlook.registry import did_you_mean
 from secondlook.sources import SOURCES, Source
@@ -55,8 +55,8 @@ def _check_shape(outputs: Array, kind: Output, views: int) -> None:
         raise PredictionsError(f"{kind} has shape {list(outputs.shape)}; expected [images, views, classes]{hint}.")
     if outputs.shape[1] != views:
         raise PredictionsError(
-            f"{kind} has shape {list(outputs.shape)}, that is {outputs.shape[1]} views, but views= has {views}; "
-            "pass one view for each column, the identity first."
+            f"{kind} has shape {list(outputs.shape)}, that is {outputs.shape[1]} views, but there are {views}",
+            repair=Repair("pass one view for each column as {views}, the identity first", views=ANY),
         )
     if outputs.shape[0] == 0 or outputs.shape[2] == 0:
         raise PredictionsError(
@@ -73,22 +73,21 @@ def check_output_values(outputs: Array, kind: Output, views: Sequence[str], firs
     if not finite.all():  # much faster than a result for each view
         _check_all(finite.all(axis=2), outputs, "are not finite", kind, views, first_image)
     if kind == "probabilities":
-        hint = "; if the classifier outputs logits, pass logits= (or output='logits')"
-        _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image, hint)
+        _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image)
         sums_to_one = np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= _SUM_TOLERANCE
-        _check_all(sums_to_one, outputs, "do not sum to 1", kind, views, first_image, hint)
+        _check_all(sums_to_one, outputs, "do not sum to 1", kind, views, first_image)
 
 
-def _check_all(
-    valid: Any, outputs: Array, problem: str, kind: Output, views: Sequence[str], first_image: int, hint: str = ""
-) -> None:
+def _check_all(valid: Any, outputs: Array, problem: str, kind: Output, views: Sequence[str], first_image: int) -> None:
     if np.all(valid):
         return
     image, view = (int(position) for position in np.argwhere(~valid)[0])
     row = outputs[image, view]
+    logits = Repair("if the classifier outputs logits, pass {logits} (or {output})", logits=ANY, output="logits")
     raise PredictionsError(
         f"{kind} of image {first_image + image}, view {views[view]!r} {problem} "
-        f"(sum {row.sum(dtype=np.float64):.6g}, min {row.min():.6g}, max {row.max():.6g}){hint}."
+        f"(sum {row.sum(dtype=np.float64):.6g}, min {row.min():.6g}, max {row.max():.6g})",
+        repair=None if problem == "are not finite" else logits,
     )
 
 
@@ -114,13 +113,14 @@ def as_labels(labels: Any, images: int, classes: int, class_names: tuple[str, ..
 def _look_up_names(labels: Sequence[str], class_names: tuple[str, ...] | None) -> IntArray:
     if class_names is None:
         raise PredictionsError(
-            f"labels[0] is the name {labels[0]!r}; pass class_names= in the order of the outputs, or class indices."
+            f"labels[0] is the name {labels[0]!r}",
+            repair=Repair("pass {class_names} in the order of the outputs, or class indices", class_names=ANY),
         )
     index_of = {name: index for index, name in enumerate(class_names)}
     for position, name in enumerate(labels):
         if name not in index_of:
             raise PredictionsError(
-                f"labels[{position}] is {name!r}, which is not among class_names=.{did_you_mean(name, class_names)}"
+                f"labels[{position}] is {name!r}, which is not a class name.{did_you_mean(name, class_names)}"
             )
     return np.array([index_of[name] for name in labels], dtype=np.int64)
 
@@ -155,24 +155,18 @@ def as_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str
 
 def check_classes(classifier: str, source: Source, classes: int) -> None:
     """Check labels and class names against the first output, rather than after hours of work."""
-    _check_class_count(classifier, source, classes)
+    names = source.class_names
+    if names is not None and len(names) != classes:
+        listed = ", ".join(names[:_MAX_LISTED_NAMES]) + (", ..." if len(names) > _MAX_LISTED_NAMES else "")
+        repair = "use a classifier for these classes, or remove the images of the other classes"
+        if len(names) < classes:
+            repair = f"list all class names in the order of the outputs {_suggest_class_names(source)}"
+        raise PredictionsError(
+            f"data {source.spec!r} has {len(names)} classes ({listed}), but classifier {classifier!r} outputs "
+            f"{classes}; {repair}."
+        )
     if source.labels is not None:
         as_labels(source.labels, len(source), classes)
-
-
-def _check_class_count(classifier: str, source: Source, classes: int) -> None:
-    """Check that the data have as many named classes as the classifier."""
-    names = source.class_names
-    if names is None or len(names) == classes:
-        return
-    listed = ", ".join(names[:_MAX_LISTED_NAMES]) + (", ..." if len(names) > _MAX_LISTED_NAMES else "")
-    repair = "use a classifier for these classes, or remove the images of the other classes"
-    if len(names) < classes:
-        repair = f"list all class names in the order of the outputs {_suggest_class_names(source)}"
-    raise PredictionsError(
-        f"data {source.spec!r} has {len(names)} classes ({listed}), but classifier {classifier!r} outputs {classes}; "
-        f"{repair}."
-    )
 
 
 def check_class_names_match(classifiers: Sequence[Classifier], source: Source) -> None:
@@ -223,14 +217,18 @@ def check_predict_from(predict_from: str) -> None:
     """Check the value of a `predict_from` argument."""
     if predict_from not in ("image", "views"):
         raise PredictionsError(
-            f"predict_from is {predict_from!r}; expected 'image', or 'views' for the mean over all views."
+            "is invalid; expected 'image', or 'views' for the mean over all views",
+            argument="predict_from",
+            value=predict_from,
         )
 
 
 def check_top_k(top_k: int, classes: int) -> None:
     """Check the value of a `top_k` argument."""
     if not is_whole_number(top_k) or not 1 <= top_k <= classes:
-        raise PredictionsError(f"top_k is {top_k!r}; expected an integer from 1 to {classes}, the number of classes.")
+        raise PredictionsError(
+            f"is invalid; expected an integer from 1 to {classes}, the number of classes", argument="top_k", value=top_k
+        )
 
 
 def resolve_positions(images: object, count: int) -> IntArray:
@@ -247,14 +245,11 @@ def resolve_positions(images: object, count: int) -> IntArray:
         )
     if selected.size == 0:
         raise PredictionsError("images selects no image; expected at least one.")
-    return _resolve_negative(selected.astype(np.int64), count)
-
-
-def _resolve_negative(positions: IntArray, count: int) -> IntArray:
+    positions = selected.astype(np.int64)
     outside = positions[(positions < -count) | (positions >= count)]
     if len(outside):
         raise PredictionsError(f"images contains position {outside[0]}; expected positions from 0 to {count - 1}.")
-    positions = np.where(positions < 0, positions + count, positions)
+    positions[positions < 0] += count
     unique, counts = np.unique(positions, return_counts=True)
     if (counts > 1).any():
         raise PredictionsError(f"duplicate position {unique[counts > 1][0]} in images; positions must be unique.")

@@ -1,12 +1,5 @@
 """Reports and runs: pages, plots and tables of results, and the folder of an evaluated classifier."""
 
-from secondlook.report.displays import (
-    ConfidenceHistogramDisplay,
-    ReliabilityDisplay,
-    RiskCoverageDisplay,
-    ScheduleDisplay,
-    ViewsDisplay,
-)
 from secondlook.report.ledger import CalibrationWarning
 from secondlook.report.monitor_page import describe_monitor_plots, write_monitor_page
 from secondlook.report.run import Run, open_run
@@ -15,12 +8,7 @@ from secondlook.report.writer import write_report
 
 __all__ = [
     "CalibrationWarning",
-    "ConfidenceHistogramDisplay",
-    "ReliabilityDisplay",
-    "RiskCoverageDisplay",
     "Run",
-    "ScheduleDisplay",
-    "ViewsDisplay",
     "create_run",
     "describe_monitor_plots",
     "open_run",

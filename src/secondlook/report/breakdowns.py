@@ -18,7 +18,7 @@ from secondlook.report.study import Study
 CURVE_POINTS = 1000
 BAND_POINTS = 100
 RESAMPLES = 200
-"""Resamplings of the images for the bands of curves and the changes per view."""
+"""Resamples of the images for the bands of curves and the changes per view."""
 MAX_CELL_BYTES = 2_000_000
 """Bytes of the ranked cells of all methods on a page: 500,000 images by 4 methods, if there are at most 256 cells."""
 ALL_VIEWS = "all views"
@@ -26,7 +26,7 @@ ALL_VIEWS = "all views"
 
 @dataclass(frozen=True, eq=False)
 class RiskBand:
-    """Risk among the n most confident images for some n, with its interval over resamplings of the images."""
+    """Risk among the n most confident images for some n, with its interval over resamples of the images."""
 
     accepted: IntArray
     risk: Float64Array
@@ -39,7 +39,13 @@ def risk_bands(study: Study) -> dict[str, RiskBand]:
     """Return the risk-coverage curve of each method, with its band."""
     accepted = spread_counts(study.n_images, CURVE_POINTS)
     coverage = spread_counts(study.n_images, BAND_POINTS) / study.n_images
-    bands = _resample_bands(study, coverage)
+    drawn, level = coverage * study.n_images, study.settings.level
+    entries = {name: (study.correct, values) for name, values in study.confidences.items()}
+    with progress_bar("bands", RESAMPLES, "resamples", enabled=study.progress) as advance:
+        resampled = resample_metrics(
+            entries, lambda _, ranking: interpolate_risk(ranking, drawn), RESAMPLES, study.settings.seed, advance
+        )
+    bands = {name: np.quantile(one, ((1 - level) / 2, (1 + level) / 2), axis=0) for name, one in resampled.items()}
     return {
         name: RiskBand(accepted, interpolate_risk(ranking, accepted), coverage, *bands[name])
         for name, ranking in study.rankings.items()
@@ -59,18 +65,6 @@ def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Flo
     errors = np.interp(accepted, np.append(0, ranking.accepted), np.append(0, ranking.errors))
     risk: Float64Array = errors / accepted
     return risk
-
-
-def _resample_bands(study: Study, coverage: Float64Array) -> dict[str, tuple[Float64Array, Float64Array]]:
-    entries = {name: (study.correct, values) for name, values in study.confidences.items()}
-    accepted = coverage * study.n_images
-    seed, level = study.settings.seed, study.settings.level
-    with progress_bar("bands", RESAMPLES, "resamplings", enabled=study.progress) as advance:
-        resampled = resample_metrics(
-            entries, lambda _, ranking: interpolate_risk(ranking, accepted), RESAMPLES, seed, advance
-        )
-    ends = ((1 - level) / 2, (1 + level) / 2)
-    return {name: tuple(np.quantile(values, ends, axis=0)) for name, values in resampled.items()}
 
 
 @dataclass(frozen=True)

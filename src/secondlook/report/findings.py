@@ -6,9 +6,8 @@ from typing import Literal
 
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.errors import ReportError
-from secondlook.estimators import find_method
 from secondlook.evaluation import Estimate, Evaluation, evaluate
-from secondlook.metrics import Histogram, Interval, ReliabilityCurve, confidence_histogram
+from secondlook.metrics import Interval
 from secondlook.predictions import Execution
 from secondlook.report.breakdowns import (
     ClassRisk,
@@ -67,9 +66,6 @@ class Findings:
     adaptive: AdaptiveLooking | str
     """What adaptive looking certifies at this risk and delta, or the reason why that cannot be told."""
     curves: Mapping[str, RiskBand]
-    histograms: Mapping[str, Histogram]
-    reliability: Mapping[str, ReliabilityCurve]
-    """For the methods whose confidence is a probability."""
     cells: ConfusionCells
     classes: list[ClassRisk]
     views: list[ViewContribution]
@@ -98,7 +94,11 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     metrics = study.settings.metrics
     evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, coverage_metric(headline_risk)])))
     certified = certify_methods(study, risks, delta)
-    certified_points = _points_at(certified, int(risks.searchsorted(headline_risk))) if study.calibrated else {}
+    certified_points: dict[str, OperatingPoint] = {}
+    if study.calibrated:
+        place = int(risks.searchsorted(headline_risk))
+        points = {name: one[place] for name, one in certified.items() if not isinstance(one, str)}
+        certified_points = {name: point for name, point in points.items() if point.accepted}
     method = _choose_method(study, certified_points)
     point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
     adaptive = study_adaptive_looking(study, method, headline_risk, delta)
@@ -117,10 +117,6 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
         certified=certified,
         adaptive=adaptive,
         curves=risk_bands(study),
-        histograms={name: confidence_histogram(study.correct, one) for name, one in study.confidences.items()},
-        reliability={
-            name: ranking.reliability() for name, ranking in study.rankings.items() if find_method(name).is_probability
-        },
         cells=find_cells(study),
         classes=class_risks(study, method, point),
         views=view_contributions(study),
@@ -139,7 +135,12 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
     `evaluation` must include 'auroc' for the baseline and the second look.
     """
     if not study.has_correct_and_wrong:
-        return Headline(_describe_missing_contrast(study), "none")
+        images = _pluralize(study.n_images, "image")
+        if study.n_errors:
+            missing = f"wrong on all {images}: there are no correct predictions to tell from errors."
+        else:
+            missing = f"correct on all {images}: there are no errors to detect."
+        return Headline(f"The classifier is {missing}", "none")
     auroc, before = (evaluation[name, "auroc"] for name in (study.second_look or study.baseline, study.baseline))
     at_risk = f"at {format_percent(risk, 4)} risk"
     coverage = _coverage(study, study.baseline, risk)
@@ -161,14 +162,11 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
             difference = _format_difference(auroc, evaluation.level)
             return Headline(f"A second look makes no clear difference here: {detects} ({difference}); {end}", "unclear")
         case None:
-            chance = f"which may be chance with only {_describe_rarer(study)}"
+            n_correct = study.n_images - study.n_errors
+            is_error_rarer = study.n_errors <= n_correct
+            rarer = (study.n_errors, "error") if is_error_rarer else (n_correct, "correct prediction")
+            chance = f"which may be chance with only {_pluralize(*rarer)}"
             return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
-
-
-def _points_at(certified: Mapping[str, list[OperatingPoint] | str], index: int) -> dict[str, OperatingPoint]:
-    """Return the certified points at the risk with this index, of the methods that have one."""
-    points = {name: one[index] for name, one in certified.items() if not isinstance(one, str)}
-    return {name: point for name, point in points.items() if point.accepted}
 
 
 def _choose_method(study: Study, certified: Mapping[str, OperatingPoint]) -> str:
@@ -179,25 +177,8 @@ def _choose_method(study: Study, certified: Mapping[str, OperatingPoint]) -> str
 
 
 def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:
-    settings = study.settings
-    return evaluate(
-        study.preds,
-        study.confidences,
-        metrics,
-        predict_from=settings.predict_from,
-        top_k=settings.top_k,
-        level=settings.level,
-        resamples=settings.resamples,
-        seed=settings.seed,
-        execution=Execution(progress=study.progress),
-    )
-
-
-def _describe_missing_contrast(study: Study) -> str:
-    images = _pluralize(study.n_images, "image")
-    if study.n_errors == 0:
-        return f"The classifier is correct on all {images}: there are no errors to detect."
-    return f"The classifier is wrong on all {images}: there are no correct predictions to tell from errors."
+    options = {**vars(study.settings), "methods": study.confidences, "metrics": metrics}
+    return evaluate(study.preds, execution=Execution(progress=study.progress), **options)
 
 
 def _describe_coverage(after: float, before: float, at_risk: str, auroc: Estimate) -> str:
@@ -212,13 +193,6 @@ def _describe_coverage(after: float, before: float, at_risk: str, auroc: Estimat
 def _coverage(study: Study, method: str, risk: float) -> float:
     """Return the coverage of a threshold at the risk, which accepts or rejects equal confidences together."""
     return point_at_risk(study.rankings[method], risk).accepted / study.n_images
-
-
-def _describe_rarer(study: Study) -> str:
-    n_correct = study.n_images - study.n_errors
-    if study.n_errors <= n_correct:
-        return _pluralize(study.n_errors, "error")
-    return _pluralize(n_correct, "correct prediction")
 
 
 def _pluralize(count: int, noun: str) -> str:

@@ -23,6 +23,7 @@ MAX_OPEN_WINDOWS = 24
 """More windows are a table that the reader opens."""
 MAX_FILES = 200
 PATH_POINTS = 400
+WINDOW_FIELDS = ("start", "images", "coverage", "confidence", "disagreement", "audit_low", "audit_high")
 CALIBRATE = (
     "secondlook calibrate --reviewed labels.csv --policy policy.json --scores 'scores/*.parquet' --out fresh.json"
 )
@@ -88,7 +89,28 @@ def write_monitor_page(
 
 def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str, dict[str, Any]]:
     """Return the captions of the plots, and their numbers as JSON values that the script `timeline.js` reads."""
-    return {"captions": _write_captions(status), "timeline": _describe_timeline(monitor, status)}
+    reference = monitor.policy.reference
+    assert reference is not None, "a monitor needs one"
+    timeline = {
+        "images": status.images,
+        "guaranteed": None if status.guarantee is None else status.guarantee.risk,
+        "calibration": {
+            "coverage": status.calibration_coverage,
+            "confidence": _mean(reference.confidence),
+            "disagreement": None if reference.disagreement is None else _mean(reference.disagreement),
+        },
+        "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
+        "audit": _describe_audit_path(monitor),
+        "windows": [
+            {
+                **{name: getattr(window, name) for name in WINDOW_FIELDS},
+                "evidence": window.log10_evidence,
+                **{name: getattr(window.estimate, name, None) for name in ("risk", "risk_low", "risk_high")},
+            }
+            for window in monitor.timeline()
+        ],
+    }
+    return {"captions": _write_captions(status), "timeline": timeline}
 
 
 def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dict[str, str]:
@@ -136,11 +158,19 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
         if status.shift.raised_at is None
         else f"It was raised after {status.shift.raised_at:,} images."
     )
+    interval = ""
+    if status.estimate is not None and status.estimate.risk is not None:
+        interval = " The interval of the estimate is of sampling only: images that change may be far outside."
+        if status.estimate.includes_shifts:
+            interval = (
+                " The interval of the estimate includes how wrong it was for damaged images that it had not learned "
+                "from."
+            )
     return {
         "risk": (
             "Error rate among accepted images, in percent: estimated without labels for each window"
             f"{', and bounded from the reviewed audits so far' if status.audit and status.audit.labels else ''}."
-            f"{_describe_estimate_interval(status.estimate)}"
+            f"{interval}"
         ),
         "evidence": (
             f"Evidence after each window, on a logarithmic scale. The alarm is raised when it reaches {limit}. {raised}"
@@ -149,50 +179,6 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
         "confidence": "Mean over the images of each window.",
         "disagreement": "Mean over the images of each window that had more than one look.",
     }
-
-
-def _describe_estimate_interval(estimate: AccuracyEstimate | None) -> str:
-    if estimate is None or estimate.risk is None:
-        return ""
-    if estimate.includes_shifts:
-        return (
-            " The interval of the estimate includes how wrong it was for damaged images that it had not learned from."
-        )
-    return " The interval of the estimate is of sampling only: images that change may be far outside."
-
-
-def _describe_timeline(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
-    reference = monitor.policy.reference
-    assert reference is not None, "a monitor needs one"
-    return {
-        "images": status.images,
-        "guaranteed": None if status.guarantee is None else status.guarantee.risk,
-        "calibration": {
-            "coverage": status.calibration_coverage,
-            "confidence": _mean(reference.confidence),
-            "disagreement": None if reference.disagreement is None else _mean(reference.disagreement),
-        },
-        "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
-        "audit": _describe_audit_path(monitor),
-        "windows": [
-            {
-                "start": window.start,
-                "images": window.images,
-                "coverage": window.coverage,
-                "confidence": window.confidence,
-                "disagreement": window.disagreement,
-                "evidence": window.log10_evidence,
-                **_list_risks(window.estimate),
-                "audit_low": window.audit_low,
-                "audit_high": window.audit_high,
-            }
-            for window in monitor.timeline()
-        ],
-    }
-
-
-def _list_risks(estimate: AccuracyEstimate | None) -> dict[str, float | None]:
-    return {name: None if estimate is None else getattr(estimate, name) for name in ("risk", "risk_low", "risk_high")}
 
 
 def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:

@@ -13,13 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import find_method, split_method, tuning_positions
 from secondlook.metrics import Ranking, count_for_coverage, rank
-from secondlook.policies import (
-    CertifiedPoint,
-    Frontier,
-    check_threshold_transfers,
-    compute_frontier,
-    largest_certified_count,
-)
+from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
@@ -143,7 +137,9 @@ def _find_reason_against(study: Study, method: str) -> str | None:
     if study.calibrated and method not in study.calibrated:
         return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
     try:
-        check_threshold_transfers(split_method(method)[0], study.fitted.options[method])
+        Policy(
+            threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method]
+        ).check_transfers()
     except DecisionError as error:
         return str(error)
     return None
@@ -237,7 +233,7 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
     passes = PASSES if study.settings.predict_from == "image" else PASSES + PASSES_PER_VIEW * study.preds.n_views
     with study.given.show_progress("adaptive looking", passes, enabled=study.progress) as given:
         try:
-            frontier = compute_frontier(
+            frontier = Frontier.compute(
                 given,
                 split_method(able[0])[0],
                 risk=risk,

@@ -13,7 +13,7 @@ import numpy as np
 from secondlook.arrays import Array, Float32Array
 from secondlook.estimators import find_method
 from secondlook.metrics import Interval, parse_metric
-from secondlook.report.breakdowns import RiskBand, class_aurocs, rank_cells
+from secondlook.report.breakdowns import class_aurocs, rank_cells
 from secondlook.report.findings import Findings
 from secondlook.report.galleries import SHEET_COLUMNS, Picture, rank_changes
 from secondlook.report.operating_points import (
@@ -42,24 +42,15 @@ SCRIPTS = (
     "page.js",
 )
 """Concatenated in this order; the last one starts the others."""
+CURVE_FIELDS = ("risk", "band_coverage", "low", "high")
 MAX_SKIPPED_ROWS = 200
 MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
 
 
-def render_report_page(
-    findings: Findings,
-    *,
-    title: str,
-    images: Mapping[int, Picture],
-    facts: Mapping[str, str],
-    warnings: Sequence[str],
-    notes: Sequence[str],
-    command: str | None,
-    artifacts: str | None,
-) -> str:
-    """Return the HTML of a report; `artifacts` is the name of the folder of tables and plots, if there is one."""
+def render_report_page(findings: Findings, images: Mapping[int, Picture], **texts: Any) -> str:
+    """Return the HTML of a report; `texts` are further values of the template."""
     study = findings.study
     return render_template(
         "report.html",
@@ -72,21 +63,17 @@ def render_report_page(
             "change": _format_change,
             "change_ends": partial(_format_ends, format_end=_format_change),
         },
-        title=title,
         findings=findings,
         study=study,
         lead=describe_decisions(study.n_images, study.n_errors, findings.point),
-        metrics=_metric_columns(findings),
+        metrics=map(parse_metric, dict.fromkeys(row.metric for row in findings.evaluation.rows)),
+        arrows=ARROWS,
         find_method=find_method,
         explain_method=explain_method,
         images=images,
-        facts=facts,
-        warnings=warnings,
-        notes=notes,
         skipped=study.preds.skipped,
         max_skipped_rows=MAX_SKIPPED_ROWS,
-        command=command,
-        artifacts=artifacts,
+        **texts,
     )
 
 
@@ -129,9 +116,9 @@ def pack_array(values: Array) -> dict[str, str]:
 
 
 def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> dict[str, object]:
-    study, certified = findings.study, findings.certified[name]
+    study, certified, curve = findings.study, findings.certified[name], findings.curves[name]
     ranking = thin_ranking(study.rankings[name], MAX_THRESHOLDS // len(study.rankings))
-    reliability = findings.reliability.get(name)
+    reliability = study.rankings[name].reliability() if name in study.probabilities else None
     return {
         "name": name,
         "symbol": find_method(name).symbol,
@@ -142,8 +129,12 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         "wrong": pack_array(ranking.tie_errors),
         "cells": None if ranked_cells is None else pack_array(ranked_cells),
         "class_aurocs": pack_array(_aurocs_of_classes(study, name)),
-        "curve": _curve_data(findings.curves[name]),
-        "histogram": _pack_fields(findings.histograms[name], "edges", "correct", "wrong"),
+        # In float32, the curve is exact to less than a thousandth of a pixel.
+        "curve": {
+            "accepted": pack_array(curve.accepted),
+            **{one: pack_array(getattr(curve, one).astype(np.float32)) for one in CURVE_FIELDS},
+        },
+        "histogram": _pack_fields(study.rankings[name].histogram(), "edges", "correct", "wrong"),
         "reliability": None if reliability is None else _pack_fields(reliability, "confidence", "accuracy", "images"),
         "certified": None if isinstance(certified, str) else _pack_points(certified),
         "no_guarantee": certified if isinstance(certified, str) else None,
@@ -151,21 +142,12 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
 
 
 def _pack_points(points: list[OperatingPoint]) -> dict[str, dict[str, str]]:
-    return {
-        "thresholds": pack_array(np.array([point.threshold for point in points])),
-        "accepted": pack_array(np.array([point.accepted for point in points])),
-        "errors": pack_array(np.array([point.errors for point in points])),
-    }
+    columns = {"thresholds": "threshold", "accepted": "accepted", "errors": "errors"}
+    return {name: pack_array(np.array([getattr(one, field) for one in points])) for name, field in columns.items()}
 
 
 def _pack_fields(record: object, *names: str) -> dict[str, dict[str, str]]:
     return {name: pack_array(getattr(record, name)) for name in names}
-
-
-def _curve_data(curve: RiskBand) -> dict[str, dict[str, str]]:
-    """Return the curve in float32, which is exact to less than a thousandth of a pixel."""
-    drawn = {name: getattr(curve, name).astype(np.float32) for name in ("risk", "band_coverage", "low", "high")}
-    return {"accepted": pack_array(curve.accepted), **{name: pack_array(values) for name, values in drawn.items()}}
 
 
 def _aurocs_of_classes(study: Study, method: str) -> Float32Array:
@@ -209,16 +191,6 @@ def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str,
             **picture,
         }
         for index, picture in images.items()
-    ]
-
-
-def _metric_columns(findings: Findings) -> list[dict[str, Any]]:
-    """Return the columns of the table of methods: name, summary, direction, and 100 if shown in percent."""
-    texts = dict.fromkeys(row.metric for row in findings.evaluation.rows)
-    records = [(text, parse_metric(text).metric) for text in texts]
-    return [
-        {"text": text, "summary": one.summary, "arrow": ARROWS[one.better], "scale": 100 if one.bounds[1] <= 1 else 1}
-        for text, one in records
     ]
 
 

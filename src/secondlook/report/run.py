@@ -33,11 +33,10 @@ from secondlook.files import (
 from secondlook.monitoring import learn_shifts
 from secondlook.policies import (
     DEFAULT_DELTA,
-    DEFAULT_SHIFT_IMAGES,
-    DEFAULT_TOLERANCE,
     Guarantee,
     Policy,
-    Risks,
+    Schedule,
+    ShiftModel,
     as_methods,
     certify,
     threshold_for,
@@ -152,10 +151,9 @@ class Run:
 
     def __repr__(self) -> str:
         n_images, n_views = self.record.data.images, len(self.record.views)
-        accuracy = None
+        known = ""
         with suppress(SecondLookError):
-            accuracy = self.evaluation.accuracy_from_image
-        known = "" if accuracy is None else f", accuracy {100 * accuracy:.1f} %"
+            known = f", accuracy {100 * (self.evaluation.accuracy_from_image or 0.0):.1f} %"
         views = f"{n_views} view{'s' * (n_views != 1)}"
         return f"Run {str(self.path)!r}: {self.title}\n{n_images:,} images x {views}{known}"
 
@@ -201,10 +199,7 @@ class Run:
     @cached_property
     def evaluation(self) -> Evaluation:
         """The evaluation as it was written with the run."""
-        try:
-            return Evaluation.from_dict(self.evaluation_content)
-        except SecondLookError as error:
-            raise self._unreadable_evaluation(error) from None
+        return Evaluation.from_dict(self.evaluation_content)
 
     @property
     def skipped(self) -> tuple[tuple[str, str], ...]:
@@ -218,15 +213,13 @@ class Run:
             content: dict[str, Any] = from_json((self.path / EVALUATION).read_bytes())
             if compute_checksum(content) != self.record.evaluation:
                 raise ValueError("it was changed after it was written")
-        except (OSError, ValueError) as error:
-            raise self._unreadable_evaluation(error) from None
+            Evaluation.from_dict(content)
+        except (OSError, ValueError, SecondLookError) as error:
+            raise PredictionsError(
+                f"the evaluation {str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}; evaluate "
+                "again to recreate it."
+            ) from None
         return content
-
-    def _unreadable_evaluation(self, error: Exception) -> PredictionsError:
-        return PredictionsError(
-            f"the evaluation {str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}; evaluate again "
-            "to recreate it."
-        )
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -259,27 +252,19 @@ class Run:
         methods: Iterable[str] | None = None,
         metrics: Iterable[str] | None = None,
         *,
-        predict_from: PredictFrom | None = None,
-        top_k: int | None = None,
         groups: Any = None,
-        level: float | None = None,
-        resamples: int | None = None,
-        seed: int | None = None,
         progress: bool = True,
+        **options: Any,
     ) -> Evaluation:
-        """Evaluate the stored predictions again, with the settings of the run by default. Nothing is written."""
-        given = {
-            "methods": methods or None,
-            "metrics": metrics or None,
-            "predict_from": predict_from,
-            "top_k": top_k,
-            "level": level,
-            "resamples": resamples,
-            "seed": seed,
-        }
-        options = self._options | {name: value for name, value in given.items() if value is not None}
+        """Evaluate the stored predictions again, and write nothing.
+
+        `options` are those of `evaluate`: `predict_from`, `top_k`, `level`, `resamples` and `seed`. What is not given
+        is as in the run.
+        """
+        given = self._options | options
+        given |= {"methods": methods or given["methods"], "metrics": metrics or given["metrics"]}
         return evaluate(
-            self.predictions, groups=groups, tuning=self._tuning, execution=Execution(progress=progress), **options
+            self.predictions, groups=groups, tuning=self._tuning, execution=Execution(progress=progress), **given
         )
 
     @property
@@ -303,13 +288,13 @@ class Run:
         self,
         method: str | Sequence[str] | None = None,
         *,
-        risk: Risks,
+        risk: float | Mapping[Any, float],
         delta: float = DEFAULT_DELTA,
         groups: Literal["class"] | None = None,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
         adaptive: bool = False,
-        tolerance: float = DEFAULT_TOLERANCE,
+        tolerance: float = Schedule.DEFAULT_TOLERANCE,
         max_looks: int | None = None,
         progress: bool = True,
         **options: Any,
@@ -421,13 +406,13 @@ class Run:
         coverage: float,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
-        adaptive: bool = False,
-        tolerance: float = DEFAULT_TOLERANCE,
-        max_looks: int | None = None,
         progress: bool = True,
         **options: Any,
     ) -> Policy:
-        """Return the policy that accepts at least this share of the images, without a guarantee about errors."""
+        """Return the policy that accepts at least this share of the images, without a guarantee about errors.
+
+        `options` are those of `threshold_for`: `adaptive`, `tolerance`, `max_looks` and the options of the method.
+        """
         self._repeat_warnings()
         with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
             policy = threshold_for(
@@ -437,9 +422,6 @@ class Run:
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
                 tuning=self._tuning,
-                adaptive=adaptive,
-                tolerance=tolerance,
-                max_looks=max_looks,
                 **options,
             )
         return self._complete(policy)
@@ -449,7 +431,7 @@ class Run:
         policy: Policy,
         classifier: Any = None,
         *,
-        n_images: int = DEFAULT_SHIFT_IMAGES,
+        n_images: int = ShiftModel.DEFAULT_IMAGES,
         seed: int = 0,
         execution: Execution = DEFAULT_EXECUTION,
     ) -> Policy:
@@ -515,10 +497,17 @@ class Run:
         target = self.path / self.REPORT if path is None else Path(path)
         settings = self.settings
         calibrations = Ledger.read(self.path).on_images(self.record.data.digest)
-        calibration = latest_calibration([one for one in calibrations if self._concerns(one)]) if delta is None else ()
+        shown = (self.record.predictions, self.record.views, self.predict_from, self.top_k)
+        concerned = [
+            one
+            for one in calibrations
+            if not one.options and (one.predictions, one.views, one.predict_from, one.top_k) == shown
+        ]
+        calibration = latest_calibration(concerned) if delta is None else ()
         notes = note_calibrations(calibration, calibrations)
         if "ood" in settings:
-            notes.insert(0, _ood_note(settings["ood"]))
+            ood = f"This run was also evaluated on out-of-distribution images of {settings['ood']}"
+            notes.insert(0, f"{ood}; those numbers are in {EVALUATION}, not on this page.")
         image = None
         if galleries:
             try:
@@ -550,12 +539,6 @@ class Run:
         )
         return RunReport(target, tuple(notes), terms)
 
-    def _concerns(self, calibration: RecordedCalibration) -> bool:
-        """Return whether a calibration is about a confidence that the report shows."""
-        shown = (self.record.predictions, self.record.views, self.predict_from, self.top_k)
-        one = calibration
-        return not one.options and (one.predictions, one.views, one.predict_from, one.top_k) == shown
-
     def _facts(self) -> dict[str, str]:
         """Return how the run came about, as the report shows it."""
         classifier, data = self.record.classifier, self.record.data
@@ -572,27 +555,16 @@ class Run:
         }
 
 
-def _ood_note(spec: str) -> str:
-    return (
-        f"This run was also evaluated on out-of-distribution images of {spec}; those numbers are in {EVALUATION}, not "
-        "on this page."
-    )
-
-
 def open_run(path: str | Path) -> Run:
     """Open the folder of a run."""
     folder = Path(path)
     record = folder / RECORD
     try:
         return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
-    except (FileNotFoundError, NotADirectoryError):
-        found = f"there is no {RECORD} in it" if folder.exists() else "it does not exist"
-        raise PredictionsError(
-            f"{str(folder)!r} is not a run folder: {found}; expected a folder that an evaluation wrote."
-        ) from None
     except OSError as error:
         raise PredictionsError(
-            f"the run {str(record)!r} cannot be read: {error.strerror}; check its permissions."
+            f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}; expected a folder that an "
+            "evaluation wrote."
         ) from None
     except ValidationError as error:
         raise PredictionsError(
@@ -603,27 +575,23 @@ def open_run(path: str | Path) -> Run:
 
 def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
     """Write the settings, the evaluation and the record of a run, the record last; remove the report of another one."""
+    options = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in record.settings.items()]
     contents = {
-        SETTINGS: format_settings("evaluate", record.settings),
+        SETTINGS: f"[evaluate]\n{''.join(options)}",  # as the option `--config` reads it
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
         RECORD: record.model_dump_json(indent=2) + "\n",
     }
+    name = Run.REPORT
     try:
         if (path / RECORD).is_file() and (path / RECORD).read_bytes() != contents[RECORD].encode():
             _remove_report(path)
+        for name, text in contents.items():
+            write_bytes_atomically(path / name, text.encode())
     except OSError as error:
         raise ReportError(
-            f"the report of an earlier evaluation in {str(path)!r} cannot be removed: {error.strerror}; remove "
-            f"{Run.REPORT} and {REPORT_FILES}, or choose another folder."
+            f"the run cannot be written to {str(path / name)!r}: {error.strerror}; free space or make the folder "
+            "writable, and evaluate again: stored predictions are reused."
         ) from None
-    for name, text in contents.items():
-        try:
-            write_bytes_atomically(path / name, text.encode())
-        except OSError as error:
-            raise ReportError(
-                f"the run cannot be written to {str(path / name)!r}: {error.strerror}; free space or make the folder "
-                "writable, and evaluate again: stored predictions are reused."
-            ) from None
     return Run(path, record)
 
 
@@ -637,9 +605,3 @@ def _remove_report(folder: Path) -> None:
                 path.unlink()
         if not any(files.iterdir()):
             files.rmdir()
-
-
-def format_settings(command: str, settings: Mapping[str, Any]) -> str:
-    """Return settings as TOML that the `--config` option of a command reads."""
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
-    return "\n".join([f"[{command}]", *lines, ""])

@@ -1,7 +1,7 @@
 """`create_run`: evaluate a classifier on labeled images and keep everything in one folder."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +93,8 @@ def create_run(
     loaded = loaded.on_device(execution.device) if engine is None else loaded
     if loaded.n_classes is not None:
         check_top_k(settings.top_k, loaded.n_classes)
-    settings = replace(settings, top_k=int(settings.top_k))  # a number of NumPy is stored as one of Python
+    # A number of NumPy is stored as one of Python.
+    settings = replace(settings, methods=settings.methods or None, top_k=int(settings.top_k))
     source = open_labeled(data, labels, loaded.class_names, on_error)
     if source.labels is None:
         raise SourceError(
@@ -109,7 +110,10 @@ def create_run(
     _check_apart(folder, [source] if outside is None else [source, outside])
     if not (isinstance(views, str) and views == AUTO):
         views = as_view_set(views)  # rejected before a folder is made
-    _make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
     wrong = _find_setup_warnings(folder, loaded, source, execution.batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
@@ -120,19 +124,13 @@ def create_run(
     tuning = collected.tuning if choice is not None or must_fit else collected.tuning[:0]
     evaluation = evaluate(
         preds,
-        settings.methods or None,
-        settings.metrics,
-        predict_from=settings.predict_from,
-        top_k=settings.top_k,
         groups="class" if per_class else None,
         ood=None
         if outside is None
         else collect(loaded, outside, preds.views, store=folder / OOD_PREDICTIONS, execution=execution),
-        level=settings.level,
-        resamples=settings.resamples,
-        seed=settings.seed,
         tuning=tuning if len(tuning) else None,
         execution=execution,
+        **vars(settings),
     )
     harmful = describe_harmful_views(preds, top_k=settings.top_k) if choice is None else None
     if harmful is not None:
@@ -143,7 +141,7 @@ def create_run(
         "skipped": [{"id": id_, "reason": reason} for id_, reason in preds.skipped],
         "warnings": list(wrong),
     }
-    recorded = {
+    recorded: dict[str, Any] = {
         "model": loaded.name.split(MEMBER_SEPARATOR),
         "data": source.spec,
         "out": str(out),
@@ -164,7 +162,7 @@ def create_run(
     }
     record = RunRecord(
         secondlook=secondlook.__version__,
-        settings=_drop_defaults(recorded),
+        settings=cast(RunSettings, {name: recorded[name] for name in recorded if not _is_default(recorded[name])}),
         classifier=ClassifierRecord.describe(loaded),
         data=RunData(
             spec=source.spec,
@@ -202,9 +200,8 @@ def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
     written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES)]
     for source in sources:
         images = _find_folder(source.spec)
-        if images is None:
-            continue
-        if _contains(images, folder) or any(_contains(path, images) for path in written):
+        pairs = () if images is None else ((folder, images), *((images, path) for path in written))
+        if any(inner.resolve().is_relative_to(outer.resolve()) for inner, outer in pairs):  # whatever links lead there
             raise ReportError(
                 f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}; choose a "
                 f"folder outside of them, such as '{images}-run'."
@@ -220,20 +217,6 @@ def _find_folder(spec: str) -> Path | None:
         return None
 
 
-def _contains(folder: Path, path: Path) -> bool:
-    """Whether a path is a folder or inside of it, whatever links lead there."""
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
-
-
-def _drop_defaults(settings: Mapping[str, Any]) -> RunSettings:
-    given = {
-        name: value for name, value in settings.items() if value is not None and value is not False and value != []
-    }
-    return cast(RunSettings, given)
+def _is_default(value: object) -> bool:
+    """Return whether a setting need not be recorded; zero is a value as others are."""
+    return value is None or value is False or value == []

@@ -99,6 +99,11 @@ class Study:
     """Whether to show progress bars."""
 
     @property
+    def probabilities(self) -> tuple[str, ...]:
+        """The methods whose confidence is a probability."""
+        return tuple(name for name in self.confidences if find_method(name).is_probability)
+
+    @property
     def n_images(self) -> int:
         """Number of images."""
         return self.preds.n_images

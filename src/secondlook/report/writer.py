@@ -15,14 +15,15 @@ from secondlook.files import write_bytes_atomically
 from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import Predictions
 from secondlook.progress import progress_bar
-from secondlook.report.artifacts import N_PLOTS, render_plots, render_tables
 from secondlook.report.breakdowns import RESAMPLES
+from secondlook.report.csv_tables import render_tables
 from secondlook.report.findings import Findings, compute_findings
 from secondlook.report.galleries import read_images
 from secondlook.report.page import render_report_page
+from secondlook.report.plots import N_PLOTS, has_matplotlib, render_plots
 from secondlook.report.study import EvaluationOptions, Study, build_study
 
-REPORTED_PACKAGES = ("secondlook", "numpy", "scipy", "numba", "pillow", "opencv-python-headless")
+REPORTED_PACKAGES = ("secondlook", "numpy", "scipy", "pillow", "opencv-python-headless")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def write_report(
     context
         What `Run.report` adds to the page.
     artifacts
-        Whether to write all tables (CSV) and plots (PNG, SVG) to the folder `<stem>-files` next to the page.
+        Whether to write all tables (CSV) and, if matplotlib is installed, all plots (PNG, SVG) to the folder
+        `<stem>-files` next to the page.
     progress
         Whether to show progress bars if standard error is a terminal.
     **options
@@ -108,21 +110,23 @@ def write_report(
     )
     findings = compute_findings(study, risk=risk, delta=delta)
     all_facts = {**_describe_settings(findings), **(facts or {})}
+    has_plots = has_matplotlib()
     folder = target.with_name(f"{target.stem}-files")
     page = render_report_page(
         findings,
+        {} if image is None else read_images(study, findings.images, image),
         title=title,
-        images={} if image is None else read_images(study, findings.images, image),
         facts=all_facts,
         warnings=_find_warnings(study) if known.warnings is None else known.warnings,
         notes=(*study.fitted.notes, *known.notes),
         command=known.command,
         artifacts=folder.name if artifacts else None,
+        has_plots=has_plots,
     )
     if artifacts:
         _write_files(folder, render_tables(findings, all_facts))
         with progress_bar("plots", N_PLOTS, "files", enabled=progress) as advance:
-            for plot in render_plots(findings):
+            for plot in render_plots(findings) if has_plots else ():
                 _write_files(folder, [plot])
                 advance(1)
     _write_files(target.parent, [(target.name, page.encode("utf-8"))])
@@ -146,7 +150,7 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
         "prediction": f"{classes} predicted from {origin}",
         "views": " ".join(study.preds.views.texts),
         "intervals": (
-            f"{100 * settings.level:g} % confidence level, {settings.resamples:,} resamplings of the images "
+            f"{100 * settings.level:g} % confidence level, {settings.resamples:,} resamples of the images "
             f"({RESAMPLES} for the bands of curves and the changes per view)"
         ),
         "seed": str(settings.seed),
@@ -161,16 +165,14 @@ def _describe_tuning(study: Study) -> dict[str, str]:
         return {}
     n_given = study.n_tuning + study.n_images
     apart = f"{study.n_tuning:,} of {n_given:,} images were set apart; all results are about the others"
-    fitted = (
-        f"{name}: {', '.join(f'{option}={_format_option(value)}' for option, value in options.items())}"
-        for name, options in study.fitted.options.items()
-        if needs_fitting(name)
-    )
-    return {"tuning": "; ".join([apart, *fitted])}
-
-
-def _format_option(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    parts = [apart]
+    for name in filter(needs_fitting, study.fitted.options):
+        options = study.fitted.options[name].items()
+        values = (
+            f"{option}={value:.4g}" if isinstance(value, float) else f"{option}={value}" for option, value in options
+        )
+        parts.append(f"{name}: {', '.join(values)}")
+    return {"tuning": "; ".join(parts)}
 
 
 def _describe_guarantee(findings: Findings) -> str:

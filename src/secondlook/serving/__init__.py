@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.imports import lazy_attributes
+from secondlook.extension import lazy_attributes
 
 if TYPE_CHECKING:
     from secondlook.serving.client import Client

@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
-from secondlook.errors import ServingError
+from secondlook.extension import ServingError
 from secondlook.serving.database import Database, StorageError, sessions
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.pages import PAGES, SESSION_COOKIE, render_page, set_session_cookie

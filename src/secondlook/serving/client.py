@@ -17,16 +17,22 @@ from typing import Any, Self
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from pydantic import ValidationError
+from urllib3 import BaseHTTPResponse
 
-from secondlook.arrays import is_number
-from secondlook.classifiers import HttpClient, HttpResponse
-from secondlook.decisions import encode_png
-from secondlook.errors import ANY, ClassifierError, Repair, ServingError
+from secondlook.extension import (
+    ANY,
+    ClassifierError,
+    HttpClient,
+    Repair,
+    ServingError,
+    UnreadableImageError,
+    encode_png,
+    expand_path,
+    is_number,
+    read_image,
+)
 from secondlook.serving.responses import RequestError, ServedDecision
-from secondlook.sources import UnreadableImageError, read_image
-from secondlook.specs import expand_path
 
-MAX_RESPONSE_BYTES = 2**24
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 """Seconds before the first retry, and before any, where the service does not say how long to wait."""
 RETRIED_STATUSES = (429, 502, 503, 504)
@@ -116,7 +122,7 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
-    def _send(self, method: str, path: str, body: bytes | None = None) -> HttpResponse:
+    def _send(self, method: str, path: str, body: bytes | None = None) -> BaseHTTPResponse:
         """Send a request, and repeat it while the service is busy or away; return the response of status 200."""
         deadline, longest = time.monotonic() + self._timeout, FIRST_WAIT
         kind = {} if body is None else {"Content-Type": "application/octet-stream"}
@@ -128,10 +134,9 @@ class Client:
                     f"{self._base}{path}",
                     headers=kind,
                     body=body,
-                    max_bytes=MAX_RESPONSE_BYTES,
                     timeout=max(0.001, deadline - time.monotonic()),
                 )
-                if response.status == 200 and not response.body:  # the connection was lost between two headers
+                if response.status == 200 and not response.data:  # the connection was lost between two headers
                     raise ConnectionError("an empty response")
             except (ssl.SSLCertVerificationError, socket.gaierror) as error:
                 raise self._unreachable(error, Repair("check {url}", url=ANY)) from error
@@ -139,7 +144,7 @@ class Client:
                 repair = Repair("check {url} and that it runs, or raise {timeout}", url=ANY, timeout=ANY)
                 failure = self._unreachable(error, repair)
             except ClassifierError as error:  # more bytes than allowed
-                raise self._invalid(f"more than {MAX_RESPONSE_BYTES // 2**20} MB") from error
+                raise self._invalid("more than 32 MB") from error
             else:
                 if response.status == 200:
                     return response
@@ -154,7 +159,7 @@ class Client:
             time.sleep(seconds)
             longest = min(2 * longest, LONGEST_WAIT)
 
-    def _parse(self, response: HttpResponse) -> ServedDecision:
+    def _parse(self, response: BaseHTTPResponse) -> ServedDecision:
         document = self._load(response)
         try:
             return ServedDecision.model_validate(document)
@@ -162,15 +167,15 @@ class Client:
             where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its type"
             raise self._invalid(f"no decision (see {where[:50]})") from None
 
-    def _load(self, response: HttpResponse) -> Any:
+    def _load(self, response: BaseHTTPResponse) -> Any:
         try:
-            return loads(response.body)
+            return loads(response.data)
         except (ValueError, RecursionError):
             raise self._invalid("no JSON") from None
 
-    def _describe_failure(self, response: HttpResponse) -> ServingError:
+    def _describe_failure(self, response: BaseHTTPResponse) -> ServingError:
         try:
-            error = loads(response.body)["error"]
+            error = loads(response.data)["error"]
             code, message = str(error["code"]), str(error["message"])
         except (ValueError, TypeError, LookupError, RecursionError):  # a proxy sent something else
             code, message = "", ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from secondlook.errors import MissingExtraError, ServingError
+from secondlook.extension import MissingExtraError, ServingError
 
 DATABASE_FILE = "service.db"
 SCHEMA_VERSION = "1"

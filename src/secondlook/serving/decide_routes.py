@@ -8,8 +8,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route
-from starlette.types import Scope
 
 from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
 from secondlook.serving.decision_worker import too_many_images
@@ -19,7 +17,6 @@ from secondlook.serving.responses import DecisionBody, DecisionsBody, RequestErr
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
 
-DECIDE_PATH = "/v1/decide"
 FORM = "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
 """Types of a body that is one image, beside image/*; curl says that data are a form if nobody says otherwise."""
@@ -64,21 +61,20 @@ REQUEST_BODY = {
 }
 
 
-class DirectRoute(Route):
-    """A route that only calls its function with the request: what FastAPI does around it takes longer than that."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match a request as FastAPI does, which notes the route for those who count requests by it."""
-        match, child_scope = super().matches(scope)
-        return match, child_scope if match is Match.NONE else {**child_scope, "route": self}
-
-
-def make_decide_route(service: "Service") -> DirectRoute:
-    """Return the route that decides, which must be registered first; `make_decide_router` documents it."""
+def make_decide_router(service: "Service") -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["decide"])
     check_access = service.access.require("decide")
 
+    @router.post(
+        "/v1/decide",
+        summary="Decide about one image, or about several",
+        response_model=DecisionBody | DecisionsBody,
+        responses=RESPONSES,
+        openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
+    )
     async def decide(request: Request) -> Response:
-        await check_access(request)
+        await check_access(request)  # called here, since dependencies of FastAPI take longer than the check
         is_form = read_media_type(request) == FORM
         images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
         outcomes = await service.worker.decide(images)
@@ -87,26 +83,10 @@ def make_decide_route(service: "Service") -> DirectRoute:
         replay = {"Idempotent-Replay": "true"} if all(outcome.replayed for outcome in outcomes) else None
         return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
 
-    return DirectRoute(DECIDE_PATH, decide, methods=["POST"], include_in_schema=False)
-
-
-def make_decide_router(service: "Service") -> APIRouter:
-    """Return the routes."""
-    router = APIRouter(tags=["decide"])
-    router.add_api_route(
-        DECIDE_PATH,
-        make_decide_route(service).endpoint,
-        methods=["POST"],
-        summary="Decide about one image, or about several",
-        response_model=DecisionBody | DecisionsBody,
-        responses=RESPONSES,
-        openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
-    )
-
     @router.get(
         "/v1/decisions/{id_:path}",
         summary="The decision about an image that was sent before",
-        dependencies=[Depends(service.access.require("decide"))],
+        dependencies=[Depends(check_access)],
     )
     def find_decision(id_: str) -> ServedDecision:
         return find_reviewed(id_, service)
@@ -195,22 +175,15 @@ def describe_decision(stored: StoredDecision, service: "Service", review: FoundR
     """Return a decision as it is sent; its policy may be an earlier one."""
     deployment = service.decisions.find_deployment(stored.deployment)
     is_done = review is not None and review.label is not None
-    return DecisionBody(
-        id=stored.id,
-        label=stored.label,
-        labels=stored.labels,
-        class_name=stored.class_name,
-        confidence=stored.confidence,
-        interval=stored.interval,
-        accept=stored.accept,
-        looks=stored.looks,
-        first_look=stored.first_look,
-        disagreement=stored.disagreement,
-        review="none" if not stored.to_review else "done" if is_done else "waiting",
-        guarantee=deployment.guarantee,
-        policy=deployment.checksum,
-        decided_at=as_time(stored.decided_at),
-    )
+    shared = {name: value for name, value in vars(stored).items() if name in DecisionBody.model_fields}
+    about = {
+        "interval": stored.interval,
+        "review": "none" if not stored.to_review else "done" if is_done else "waiting",
+        "guarantee": deployment.guarantee,
+        "policy": deployment.checksum,
+        "decided_at": as_time(stored.decided_at),
+    }
+    return DecisionBody(**shared | about)
 
 
 def find_reviewed(id_: str, service: "Service") -> ServedDecision:

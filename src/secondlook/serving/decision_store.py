@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from secondlook.decisions import Decision, RowOptions, make_row_table
-from secondlook.monitoring import SCORE_METADATA
-from secondlook.policies import Policy
+from secondlook import Decision
+from secondlook.extension import SCORE_METADATA, Policy, RowOptions, make_row_table
 from secondlook.serving.database import Database, decisions, deployments, images, reviews
 from secondlook.serving.responses import ServedGuarantee
 

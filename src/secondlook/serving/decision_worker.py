@@ -19,17 +19,17 @@ from threading import Condition, Thread
 
 import numpy as np
 
-from secondlook.arrays import Array
-from secondlook.decisions import (
-    Decision,
+from secondlook import Decision
+from secondlook.extension import (
+    Array,
     LookedImage,
     LookStream,
     Plan,
     RowOptions,
+    SecondLookError,
     detail_decisions,
     encode_png,
 )
-from secondlook.errors import SecondLookError
 from secondlook.serving.database import DatabaseReadError, StorageError
 from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision, StoredImage, StoredOutcome
 from secondlook.serving.options import ServiceOptions

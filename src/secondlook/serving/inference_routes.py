@@ -17,9 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from secondlook import __version__
-from secondlook.arrays import Array, describe_image_fault
-from secondlook.classifiers import HEADER_LENGTH
-from secondlook.files import describe_invalid
+from secondlook.extension import Array, SourceError, check_pixels, describe_invalid
 from secondlook.serving.decide_routes import assign_key, read_key
 from secondlook.serving.decision_store import StoredDecision
 from secondlook.serving.request_images import SubmittedImage
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_JSON_VALUES = 2**20
 """A value takes up to 25 times the memory of its text."""
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""The header of the protocol that holds the length of the JSON in front of binary tensors."""
 MODEL_NAME = "secondlook"
 MODEL_PATHS = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 INPUT_NAME = "image"
@@ -298,9 +298,10 @@ def _parse_pixels(tensor: _InputTensor, content: bytes | None, max_pixels: int) 
     if values.size != math.prod(shape):
         _fail(f"input {INPUT_NAME!r} has {values.size} values, but its shape is {shape}")
     pixels = values.reshape(shape)
-    fault = describe_image_fault(pixels)
-    if fault is not None:
-        raise RequestError(422, "unreadable_image", f"the pixels {fault}.")
+    try:
+        check_pixels(pixels, "the pixels", SourceError)
+    except SourceError as error:
+        raise RequestError(422, "unreadable_image", str(error)) from error
     return pixels
 
 

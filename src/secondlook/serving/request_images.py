@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 from typing import NamedTuple
 
-from secondlook.arrays import Array
-from secondlook.decisions import Plan
-from secondlook.errors import SecondLookError, SourceError
+from secondlook.extension import Array, Plan, SecondLookError, SourceError, UnreadableImageError, read_image
 from secondlook.serving.responses import RequestError
-from secondlook.sources import UnreadableImageError, read_image
 
 LONGEST_ID = 200
 REPLACEMENT = "\ufffd"

@@ -7,7 +7,6 @@ import threading
 import time
 import traceback
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -110,28 +109,20 @@ def configure_logging(*, quiet: bool = False) -> Iterator[None]:
     warnings, and exceptions that end a thread.
     """
     root, loggers = logging.getLogger(), [logging.getLogger(name) for name in LOGGERS]
-    before = root.handlers, [logger.level for logger in loggers], warnings.showwarning, threading.excepthook
+    before = root.handlers, [logger.level for logger in loggers], threading.excepthook
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root.handlers = [handler]
     for logger in loggers:
         logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    warnings.showwarning = _log_warning  # type: ignore[assignment]  # is given nothing by name
-    threading.excepthook = _log_thread_exception
+    logging.captureWarnings(True)
+    threading.excepthook = lambda raised: LOGGER.error(
+        "exception", exc_info=raised.exc_value, extra={"ended_thread": getattr(raised.thread, "name", None)}
+    )
     try:
         yield
     finally:
-        root.handlers, levels, warnings.showwarning, threading.excepthook = before
+        logging.captureWarnings(False)
+        root.handlers, levels, threading.excepthook = before
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _log_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-    """Log a warning instead of `warnings.showwarning`."""
-    fields = {"category": category.__name__, "reason": str(message), "where": f"{filename}:{lineno}"}
-    LOGGER.warning("warning", extra=fields)
-
-
-def _log_thread_exception(raised: threading.ExceptHookArgs) -> None:
-    name = None if raised.thread is None else raised.thread.name
-    LOGGER.error("exception", exc_info=raised.exc_value, extra={"ended_thread": name})

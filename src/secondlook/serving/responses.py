@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from secondlook.errors import ServingError
+from secondlook.extension import ServingError
 
 
 class RequestError(ServingError):

@@ -10,19 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from secondlook.decisions import (
+from secondlook.extension import (
+    LabelStudio,
+    MonitoringError,
     ReviewImage,
-    format_labeling_interface,
-    make_label_studio_choice,
-    make_label_studio_task,
+    find_class,
+    format_csv_row,
+    unescape_formula,
 )
-from secondlook.errors import MonitoringError
-from secondlook.monitoring import find_class
 from secondlook.serving.decide_routes import as_time
 from secondlook.serving.request_images import check_id
 from secondlook.serving.responses import RequestError
 from secondlook.serving.review_store import NewLabel, QueueState, ReviewItem
-from secondlook.tables import format_csv_row, unescape_formula
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,42 +79,28 @@ class ReviewExport:
                 yield piece
 
     def _write_label_studio(self) -> Iterator[bytes]:
-        yield b"["
-        separator = ""
-        for items in self.service.reviews.iter_items(self.states):
-            for item in items:
-                task = json.dumps(self._make_task(item), ensure_ascii=False)
-                yield f"{separator}\n{task}".encode()
-                separator = ","
-        yield b"\n]\n"
+        items = (item for part in self.service.reviews.iter_items(self.states) for item in part)
+        return LabelStudio.format_tasks(map(self._make_task, items))
 
     def _format_labeling_interface(self) -> bytes:
         if self.class_names is None:
             raise RequestError(
                 404, "no_class_names", "the labeling interface needs the names of the classes, which are unknown."
             )
-        return format_labeling_interface(self.class_names).encode()
+        return LabelStudio.format_interface(self.class_names).encode()
 
     def _make_row(self, item: ReviewItem) -> dict[str, object]:
         stored = item.decision
-        return {
-            "id": stored.id,
+        about = {
             "label": None if item.label is None else self._name(item.label),
-            "name": stored.name,
             "predicted": self._name(stored.label),
-            "confidence": stored.confidence,
-            "low": stored.low,
-            "high": stored.high,
-            "accept": stored.accept,
-            "audit": stored.audit,
-            "looks": stored.looks,
-            "disagreement": stored.disagreement,
             "state": item.state,
             "reviewer": item.reviewer,
             "reviewed_at": None if item.reviewed_at is None else as_time(item.reviewed_at),
             "decided_at": as_time(stored.decided_at),
             "policy": self.service.decisions.find_deployment(stored.deployment).checksum,
         }
+        return {name: about[name] if name in about else getattr(stored, name) for name in _make_schema().names}
 
     def _make_task(self, item: ReviewItem) -> dict[str, object]:
         stored = item.decision
@@ -124,9 +109,9 @@ class ReviewExport:
         if image is not None:  # the image itself: other hosts cannot load it from this service
             address = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
         about = (stored.id, stored.label, self._name(stored.label), "", stored.confidence, stored.interval)
-        task = make_label_studio_task(ReviewImage(item.number, *about, stored.accept), address)
+        task = LabelStudio.make_task(ReviewImage(item.number, *about, stored.accept), address)
         if item.label is not None:
-            task["annotations"] = [{"result": [make_label_studio_choice(self._name(item.label))]}]
+            task["annotations"] = [{"result": [LabelStudio.make_choice(self._name(item.label))]}]
         return task
 
     def _name(self, label: int) -> str:

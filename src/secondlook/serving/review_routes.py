@@ -8,8 +8,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
-from secondlook.decisions import encode_png
-from secondlook.monitoring import find_class
+from secondlook import apply_views
+from secondlook.extension import encode_png, find_class, read_image
 from secondlook.serving.decide_routes import as_time
 from secondlook.serving.decision_store import StoredImage
 from secondlook.serving.pages import render_page
@@ -18,8 +18,6 @@ from secondlook.serving.responses import RequestError
 from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport, parse_label_file
 from secondlook.serving.review_store import QueueState, ReviewCounts, ReviewItem, ReviewPace, make_unknown_error
 from secondlook.serving.tokens import Principal
-from secondlook.sources import read_image
-from secondlook.views import apply_view
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
@@ -195,8 +193,9 @@ def _add_images(router: APIRouter, service: "Service") -> None:
                 404, "unknown_view", f"image {number} has {len(views)} views; there is none at position {position}."
             )
         image = read_image(content, max_pixels=service.options.max_pixels)
-        inputs = fit_image(service.live.plan, image)
-        return Response(encode_png(apply_view(inputs, views[position][0])[0]), media_type="image/png")
+        looks = [view for view, *_ in views[: position + 1]]  # a set of views starts with the identity
+        shown = apply_views(fit_image(service.live.plan, image), looks)[0, position]
+        return Response(encode_png(shown), media_type="image/png")
 
 
 def _add_files(router: APIRouter, service: "Service") -> None:

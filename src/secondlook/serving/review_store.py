@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import sqlalchemy as sa
 from pydantic import BaseModel, Field
 
-from secondlook.errors import Repair, ServingError
-from secondlook.policies import Policy
+from secondlook.extension import Policy, Repair, ServingError
 from secondlook.serving.database import Database, decisions, images, open_database, reviews
 from secondlook.serving.decision_store import MAX_IDS, DecisionStore, StoredDecision, StoredImage, make_stored_decision
 from secondlook.serving.options import ServiceOptions

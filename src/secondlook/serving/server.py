@@ -8,7 +8,6 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -19,14 +18,14 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from secondlook import __version__
-from secondlook.errors import ANY, Repair, SecondLookError, ServingError
+from secondlook.extension import ANY, Repair, SecondLookError, ServingError
 from secondlook.serving.access import make_access_router
-from secondlook.serving.decide_routes import make_decide_route, make_decide_router
+from secondlook.serving.decide_routes import make_decide_router
 from secondlook.serving.decision_worker import make_request_error
 from secondlook.serving.inference_routes import make_inference_router
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.pages import make_pages_router
-from secondlook.serving.request_limits import GuardedProtocol, RequestLimits
+from secondlook.serving.request_limits import RequestLimits
 from secondlook.serving.request_log import RequestLog, configure_logging
 from secondlook.serving.responses import RequestError
 from secondlook.serving.review_routes import make_review_router
@@ -40,10 +39,10 @@ ROUTERS = (
     make_review_router,
     make_watch_router,
     make_access_router,
-    make_pages_router,
 )
 CODES = {404: "not_found", 405: "method"}
 MAX_CONNECTIONS = 512
+MAX_HEADER_BYTES = 64 * 1024
 IDLE_SECONDS = 75
 """How long a connection is kept open between two requests; longer than proxies do, so that they close it first."""
 STOP_SECONDS = 60
@@ -100,13 +99,13 @@ def run_server(
     """Serve a service that is running at the host and port of its options, see `serve`; port 0 is any free port."""
     check_certificate(certificate, key)
     with bind_sockets(service.options) as sockets:
-        secure = certificate is not None
-        address = format_address(service.options.host, sockets[0].getsockname()[1], secure=secure)
-        announce = partial(ready, address) if ready else None
-        server = make_server(service, certificate=certificate, key=key, ready=announce)
+        server = make_server(service, certificate=certificate, key=key)
         # Freeze startup objects so that the garbage collector skips them: it would take a third of the loop.
         gc.collect()
         gc.freeze()
+        if ready is not None:  # the sockets listen already
+            port = sockets[0].getsockname()[1]
+            ready(format_address(service.options.host, port, secure=certificate is not None))
         try:
             server.run(sockets)
         finally:
@@ -120,7 +119,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     for make_router in ROUTERS:
         app.include_router(make_router(service))
-    app.router.routes.insert(0, make_decide_route(service))
+    app.include_router(make_pages_router())
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_error)
     # The last one that is added is the first that a request comes to.
@@ -143,42 +142,28 @@ async def answer_error(request: Request, error: Exception) -> Response:
     return Response(content, status_code=made.status, media_type="application/json", headers=made.headers)
 
 
-def make_server(
-    service: Service,
-    *,
-    ready: Callable[[], None] | None = None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-) -> uvicorn.Server:
+def make_server(service: Service, *, certificate: Path | None = None, key: Path | None = None) -> uvicorn.Server:
     """Return the web server of a service, not yet running."""
-    protocol = partial(GuardedProtocol, options=service.options, max_connections=count_connections())
     config = uvicorn.Config(
         create_app(service),
-        http=protocol,  # type: ignore[arg-type]  # it is called like a class
+        http="h11",  # the parser that bounds headers, chunks and trailers
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        limit_concurrency=count_connections(),
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=False,
+        access_log=False,  # it would have the queries of requests
         server_header=False,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=STOP_SECONDS,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    return _Server(config, ready)
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is ready, and returns when a signal stopped it instead of raising the signal again."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None] | None) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self._ready is not None:
-            self._ready()
+    """A server that returns when a signal stopped it, instead of raising the signal again."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

@@ -6,11 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
-from secondlook.decisions import Plan, RowOptions, compile_policy, load_policy
-from secondlook.errors import SecondLookError, ServingError
-from secondlook.files import shared_lock
-from secondlook.policies import Policy, has_onnx_suffix
-from secondlook.predictions import Execution
+from secondlook.extension import (
+    Execution,
+    OnnxFile,
+    Plan,
+    Policy,
+    RowOptions,
+    SecondLookError,
+    ServingError,
+    compile_policy,
+    load_policy,
+    shared_lock,
+)
 from secondlook.serving.access import Access, SessionStore, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, Deployment
@@ -99,7 +106,7 @@ def open_service(
 ) -> Iterator[Service]:
     """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
     check_binding(options, options.open_tokens())
-    if has_onnx_suffix(policy):
+    if OnnxFile.has_suffix(policy):
         raise ServingError(
             f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself; serve the policy that it "
             "was exported from."

@@ -16,8 +16,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from pydantic import ValidationError
 
-from secondlook.errors import ServingError
-from secondlook.files import FrozenRecord, describe_invalid, exclusive_lock, write_atomically
+from secondlook.extension import FrozenRecord, ServingError, describe_invalid, exclusive_lock, write_atomically
 from secondlook.serving.responses import RequestError
 
 Role = Literal["client", "reviewer", "admin"]

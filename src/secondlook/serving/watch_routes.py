@@ -11,8 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from secondlook.files import compute_checksum, describe_invalid
-from secondlook.policies import Policy
+from secondlook.extension import Policy, compute_checksum, describe_invalid
 from secondlook.serving.pages import render_page
 from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal

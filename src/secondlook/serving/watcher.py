@@ -2,9 +2,8 @@
 
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, RLock, Thread
@@ -12,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from secondlook import __version__
-from secondlook.errors import MonitoringError, SecondLookError
-from secondlook.monitoring import Monitor
-from secondlook.policies import Policy
-from secondlook.report import describe_monitor_plots
+from secondlook import Monitor, __version__
+from secondlook.extension import MonitoringError, Policy, SecondLookError, describe_monitor_plots
 from secondlook.serving.database import Database, StorageError, decisions, settings
 from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.review_store import ReviewStore
@@ -46,30 +42,6 @@ NO_REFERENCE = (
 logger = logging.getLogger("secondlook.serving")
 
 
-@dataclass
-class DecisionCounts:
-    """Numbers of images, of the accepted ones among them, and of the looks at all of them."""
-
-    images: int = 0
-    accepted: int = 0
-    looks: int = 0
-
-    def add(self, other: "DecisionCounts") -> None:
-        """Add numbers of further images."""
-        self.images += other.images
-        self.accepted += other.accepted
-        self.looks += other.looks
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return counts and shares as JSON values."""
-        return {
-            "images": self.images,
-            "accepted": self.accepted,
-            "coverage": self.accepted / self.images if self.images else None,
-            "looks_per_image": self.looks / self.images if self.images else None,
-        }
-
-
 class Activity:
     """Counts the decisions of all instances; each is read from the database once."""
 
@@ -77,9 +49,10 @@ class Activity:
         self._database = database
         self.newest = 0
         """Number of the last decision that is counted."""
-        self.total = DecisionCounts()
-        self.by_deployment: dict[int, DecisionCounts] = defaultdict(DecisionCounts)
-        self._by_minute: dict[int, DecisionCounts] = defaultdict(DecisionCounts)
+        self.total: Counter[str] = Counter()
+        """Numbers of images, of the accepted ones among them, and of the looks at all of them; so are the others."""
+        self.by_deployment: dict[int, Counter[str]] = defaultdict(Counter)
+        self._by_minute: dict[int, Counter[str]] = defaultdict(Counter)
         self.last_minute = 0
         """Images of the last 60 seconds."""
 
@@ -99,19 +72,18 @@ class Activity:
             recent = connection.execute(sa.select(sa.func.count()).select_from(decisions).where(is_recent)).scalar()
         self.last_minute = recent or 0
         for deployment, at, images, accepted, looks in rows:
-            counted = DecisionCounts(images, int(accepted), int(looks))
             for counts in (self.total, self.by_deployment[deployment], self._by_minute[at]):
-                counts.add(counted)
+                counts.update(images=images, accepted=int(accepted), looks=int(looks))
         self.newest = last
         oldest = int(now) // MINUTE - HISTORY_MINUTES
         for at in [at for at in self._by_minute if at <= oldest]:
             del self._by_minute[at]
 
-    def list_minutes(self, now: float) -> list[tuple[int, DecisionCounts]]:
+    def list_minutes(self, now: float) -> list[tuple[int, Counter[str]]]:
         """Return the minutes of the last hour, oldest first, each with its start in seconds; the last is not over."""
         latest = int(now) // MINUTE
         minutes = range(latest - HISTORY_MINUTES + 1, latest + 1)
-        return [(MINUTE * at, self._by_minute.get(at, DecisionCounts())) for at in minutes]
+        return [(MINUTE * at, self._by_minute.get(at, Counter())) for at in minutes]
 
 
 class StreamMonitor:
@@ -324,7 +296,7 @@ class Watcher:
             "problem": None,
             "policy": describe_policy(service.live.deployment),
             "throughput": self._describe_throughput(now),
-            "decisions": self._activity.total.to_dict(),
+            "decisions": describe_counts(self._activity.total),
             "reviews": service.reviews.counts().model_dump(),
             "reviews_per_minute": service.reviews.pace("").everyone,
             "instance": {
@@ -337,7 +309,7 @@ class Watcher:
                 "keep_seconds": service.options.keep,
             },
             "deployments": [
-                {**describe_policy(one), **self._activity.by_deployment[one.number].to_dict()}
+                describe_policy(one) | describe_counts(self._activity.by_deployment[one.number])
                 for one in service.decisions.list_deployments()
             ],
             "monitor": self._describe_monitor(),
@@ -347,12 +319,12 @@ class Watcher:
     def _describe_throughput(self, now: float) -> dict[str, Any]:
         minutes = self._activity.list_minutes(now)
         start = minutes[0][0]
-        images = sum(counts.images for _, counts in minutes)
+        images = sum(counts["images"] for _, counts in minutes)
         return {
             "minute": {"images": self._activity.last_minute, "per_second": self._activity.last_minute / MINUTE},
             "hour": {"images": images, "per_second": images / (now - start)},
             "minutes": [
-                {"start": format_time(at), "images": counts.images, "accepted": counts.accepted}
+                {"start": format_time(at), "images": counts["images"], "accepted": counts["accepted"]}
                 for at, counts in minutes
             ],
         }
@@ -374,6 +346,13 @@ class Watcher:
             }
             self._described = state, content
         return self._described[1]
+
+
+def describe_counts(counts: Counter[str]) -> dict[str, Any]:
+    """Return numbers of images and their shares as JSON values."""
+    images, accepted = counts["images"], counts["accepted"]
+    shares = {"coverage": accepted / images, "looks_per_image": counts["looks"] / images} if images else {}
+    return {"images": images, "accepted": accepted, "coverage": None, "looks_per_image": None} | shares
 
 
 def describe_policy(deployment: Deployment) -> dict[str, Any]:

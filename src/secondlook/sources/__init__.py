@@ -5,11 +5,9 @@ from secondlook.sources.loading import open_labeled, open_source
 from secondlook.sources.object_sources import read_image
 from secondlook.sources.source import (
     SOURCES,
-    Batch,
     OnError,
     ReadOptions,
     Source,
-    Subset,
     UnreadableImageError,
     source_scheme,
 )
@@ -17,11 +15,9 @@ from secondlook.sources.source import (
 __all__ = [
     "SOURCES",
     "ArraySource",
-    "Batch",
     "OnError",
     "ReadOptions",
     "Source",
-    "Subset",
     "UnreadableImageError",
     "open_labeled",
     "open_source",

@@ -1,11 +1,8 @@
 """Arrays of images: in memory, uncompressed in a file, or in a tensor on a GPU."""
 
 import copy
-import io
 import math
 import os
-import threading
-import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -13,8 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, IntArray, default_ids, describe_image_fault
-from secondlook.errors import SourceError
+from secondlook.arrays import Array, IntArray, check_pixels, default_ids
+from secondlook.errors import SecondLookError, SourceError
 from secondlook.sources.regular_files import make_absolute, missing_root_error, open_regular_file
 from secondlook.sources.source import OnError, Source, as_index, check_image_bytes
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BYTES_PER_BLOCK = 2**24
-DEVICE_AND_INODE = 2
 
 
 class ArraySource(Source):
@@ -39,12 +35,8 @@ class ArraySource(Source):
         on_error: OnError = "fail",
     ) -> None:
         spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        if isinstance(images, StoredImages | DeviceImages):
-            fault = _describe_fault_elsewhere(images)
-        else:
-            fault = describe_image_fault(images)
-        if fault is not None:
-            raise SourceError(f"the images of {spec!r} {fault}.")
+        check = _check_elsewhere if isinstance(images, StoredImages | DeviceImages) else check_pixels
+        check(images, f"the images of {spec!r}", SourceError)
         if not len(images):
             raise SourceError(f"no images in {spec!r} (shape {list(images.shape)}); expected at least one.")
         self.images = images
@@ -60,7 +52,7 @@ class ArraySource(Source):
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, if it takes at most `max_bytes`."""
-        check_image_bytes(self.ids[index], self._image_bytes, max_bytes)
+        check_image_bytes(self.ids[index], "it takes", self._image_bytes, max_bytes)
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
@@ -118,24 +110,21 @@ class DeviceImages:
 
 
 class StoredImages:
-    """An array of images in C order in a part of a file, read when they are needed.
+    """An array of images in C order in a part of a file, which is opened for each read.
 
-    The file is not memory-mapped, because a process that reads a mapped file is killed if the file is truncated. A file
-    that has changed since it was opened is an error. In another process, it is opened again on the first read.
+    It is not memory-mapped, because a process that reads a mapped file is killed if the file is truncated. A file whose
+    version (size and modification time) is another one than when its images were found is an error.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], start: int = 0) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, version: tuple[int, int], dtype: np.dtype[Any], shape: tuple[int, ...], start: int = 0
+    ) -> None:
+        self.path = make_absolute(path)
         self.dtype = dtype
         self.shape = shape
+        self._version = version
         self._start = start
         self._positions: range | IntArray = range(shape[0])
-        self._file = _UnchangedFile(path)
-
-    @property
-    def status(self) -> tuple[int, ...]:
-        """What identifies the content of the file, as `read_status` returns it."""
-        return self._file.status
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -150,12 +139,17 @@ class StoredImages:
         """Read consecutive images at once. -> [n, ...]"""
         chosen = self._positions[positions.start : positions.stop]
         images = np.empty((len(chosen), *self.shape[1:]), dtype=self.dtype)
-        n_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        if isinstance(chosen, range):
-            self._file.read_into(self._start + chosen.start * n_bytes, images)
-        else:
-            for image, position in zip(images, chosen.tolist(), strict=True):
-                self._file.read_into(self._start + position * n_bytes, image)
+        parts = [(chosen.start, images)] if isinstance(chosen, range) else zip(chosen.tolist(), images, strict=True)
+        try:
+            with open_regular_file(self.path) as file:
+                for position, part in parts:
+                    file.seek(self._start + position * math.prod(self.shape[1:]) * self.dtype.itemsize)
+                    if file.readinto(part.data) != part.nbytes or find_version(file) != self._version:
+                        raise SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
+        except FileNotFoundError as error:
+            raise missing_root_error(self.path) from error
+        except OSError as error:
+            raise SourceError(f"{str(self.path)!r} cannot be opened ({error.strerror}); make it readable.") from error
         return images
 
     def select(self, positions: range | IntArray) -> "StoredImages":
@@ -176,65 +170,15 @@ class StoredImages:
         return float(ranges[:, 0].min()), float(ranges[:, 1].max())
 
 
-class _UnchangedFile:
-    """A file whose change is an error; after it was sent to another process, it is opened again on the first read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        self._file: io.BufferedReader | None = self._open()
-        self.status = read_status(self._file)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": make_absolute(self.path), "status": self.status}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _file=None)
-
-    def read_into(self, start: int, content: Array) -> None:
-        """Fill an array with what follows the offset `start`."""
-        with self._lock:
-            if self._file is None:
-                self._file = self._reopen()
-            self._file.seek(start)
-            n_read = self._file.readinto(content.data)
-            is_changed = read_status(self._file) != self.status
-        if is_changed or n_read != content.nbytes:
-            raise self._changed_error()
-
-    def _open(self) -> io.BufferedReader:
-        file = open_regular_file(self.path)
-        weakref.finalize(self, file.close)
-        return file
-
-    def _reopen(self) -> io.BufferedReader:
-        try:
-            file = self._open()
-        except FileNotFoundError as error:
-            raise missing_root_error(self.path) from error
-        except OSError as error:
-            raise SourceError(f"{str(self.path)!r} cannot be opened ({error.strerror}); make it readable.") from error
-        status = read_status(file)
-        if status[DEVICE_AND_INODE:] != self.status[DEVICE_AND_INODE:]:  # which differ between machines
-            raise self._changed_error()
-        self.status = status
-        return file
-
-    def _changed_error(self) -> SourceError:
-        return SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
-
-
-def _describe_fault_elsewhere(images: StoredImages | DeviceImages) -> str | None:
-    """Return how images that are not in memory fail to be images; only floats are read for it."""
+def _check_elsewhere(images: Any, name: str, error: type[SecondLookError]) -> None:
+    """Check images that are not in memory; only floats are read for it."""
     is_float = images.dtype == np.float32
-    outline = np.broadcast_to(np.zeros((), dtype=np.uint8 if is_float else images.dtype), images.shape)
-    fault = describe_image_fault(outline)
-    if fault is not None or not is_float or not len(images):
-        return fault
-    return describe_image_fault(np.array(images.find_range(), dtype=np.float32).reshape(2, 1, 1, 1))
+    check_pixels(np.broadcast_to(np.zeros((), np.uint8 if is_float else images.dtype), images.shape), name, error)
+    if is_float and len(images):
+        check_pixels(np.array(images.find_range(), dtype=np.float32).reshape(2, 1, 1, 1), name, error)
 
 
-def read_status(file: BinaryIO) -> tuple[int, ...]:
-    """Return what identifies the content of an open file: device, inode, size and modification time."""
+def find_version(file: BinaryIO) -> tuple[int, int]:
+    """Return what changes with the content of an open file: its size and modification time."""
     status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns

@@ -4,14 +4,13 @@ import csv
 import io
 from typing import NamedTuple
 
-from secondlook.errors import SourceError
-from secondlook.sources.image_files import FileSource, Labeling
+from secondlook.errors import SourceError, reject_failures
+from secondlook.sources.encoded_sources import FileSource, Labeling
 from secondlook.sources.labels import parse_labels, read_class_names
 from secondlook.sources.regular_files import (
     MAX_TEXT_BYTES,
     find_name,
     open_regular_file,
-    reject_damaged,
     reject_url,
 )
 from secondlook.sources.source import ReadOptions, source_scheme
@@ -50,7 +49,7 @@ def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
 def _read_rows(spec: Spec) -> list[Row]:
     delimiter = "\t" if spec.path.suffix.lower() == ".tsv" else ","
     with (
-        reject_damaged(f"{spec.location!r} cannot be read as a table", "expected a UTF-8 CSV file"),
+        reject_failures(f"{spec.location!r} cannot be read as a table", "expected a UTF-8 CSV file", SourceError),
         io.TextIOWrapper(open_regular_file(spec.path, MAX_TEXT_BYTES), encoding="utf-8-sig", newline="") as file,
     ):
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)

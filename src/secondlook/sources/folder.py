@@ -1,17 +1,16 @@
 """`folder:DIR`: one folder of images per class, or a flat folder without labels, local or behind a URL."""
 
-import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from secondlook.errors import SourceError
 from secondlook.file_systems import LOCATION_OPTIONS, is_url, open_location
-from secondlook.sources.image_files import FORMATS, SUFFIXES, FileSource, Labeling
+from secondlook.sources.encoded_sources import FileSource, Labeling, RemoteFileSource
+from secondlook.sources.image_files import FORMATS, SUFFIXES
 from secondlook.sources.labels import encode_labels, read_class_names
-from secondlook.sources.located_images import RemoteFileSource
 from secondlook.sources.source import ReadOptions, Source, source_scheme
 from secondlook.specs import Spec
 
@@ -35,21 +34,20 @@ class IgnoredFilesWarning(UserWarning):
 def open_folder(spec: Spec, read_options: ReadOptions) -> Source:
     """Open a folder; the classes are its subfolders in sorted order, or in the order of the `classes` file."""
     location = open_location(spec.location, SourceError, spec.options)
-    if location.local_path is None:
-        entries = {entry.name: entry for entry in location.list_files()}
-        names, labeling = _choose_images(spec, sorted(entries, key=_folder_order), location.list_folders())
-        return RemoteFileSource(str(spec), location, [entries[name] for name in names], read_options, labeling)
-    root = location.local_path if is_url(spec.location) else spec.path
-    if not root.is_dir():
+    root = location.local_path
+    if root is not None and not root.is_dir():
         found = "is not a folder" if root.exists() else "does not exist"
-        raise SourceError(f"{str(root)!r} {found}; folder: needs the path of a folder.")
-    files = [path.relative_to(root).as_posix() for path in _walk_files(root)]
-    names, labeling = _choose_images(spec, files, _list_folders(root, (root.resolve(),)))
+        raise SourceError(f"{spec.location!r} {found}; folder: needs the path of a folder.")
+    entries = {entry.name: entry for entry in location.list_files()}
+    names, labeling = _choose_images(spec, sorted(entries, key=_folder_order), location.list_folders())
+    if root is None:
+        return RemoteFileSource(str(spec), location, [entries[name] for name in names], read_options, labeling)
+    root = root if is_url(spec.location) else spec.path
     return FileSource(str(spec), [root / name for name in names], names, read_options, labeling, root)
 
 
 def _folder_order(name: str) -> list[tuple[bool, str]]:
-    """Return the key that sorts files as `_walk_files` does: those of a folder before those of its subfolders."""
+    """Return the key that sorts the files of a folder before those of its subfolders."""
     *folders, file = name.split("/")
     return [*((True, folder) for folder in folders), (False, file)]
 
@@ -74,28 +72,6 @@ def _choose_images(spec: Spec, files: list[str], folders: list[str]) -> tuple[li
     if "classes" in spec.options:
         raise SourceError(f"classes= in {str(spec)!r} applies to one folder per class only; omit it.")
     return images, Labeling()
-
-
-def _walk_files(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the files of a folder and its subfolders, sorted; follows links except to parents."""
-    parents = (*parents, folder.resolve())
-    yield from sorted(folder / entry.name for entry in _scan(folder) if entry.is_file())
-    for name in _list_folders(folder, parents):
-        yield from _walk_files(folder / name, parents)
-
-
-def _list_folders(folder: Path, parents: tuple[Path, ...]) -> list[str]:
-    """Return the names of the subfolders, sorted, without links that lead back to `parents` or above them."""
-    names = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
-    targets = {name: (folder / name).resolve() for name in names}
-    return [name for name in names if not any(parent.is_relative_to(targets[name]) for parent in parents)]
-
-
-def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder, without hidden ones and broken or circular links."""
-    for entry in os.scandir(folder):
-        if not entry.name.startswith(".") and (not entry.is_symlink() or (folder / entry.name).exists()):
-            yield entry
 
 
 def _warn_about_unsupported(names: Iterable[str], spec: Spec) -> None:

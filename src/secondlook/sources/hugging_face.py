@@ -1,21 +1,19 @@
 """`hf:NAME`: data sets of the Hugging Face hub, local Parquet files and local image folders, read by `datasets`."""
 
-import hashlib
-import io
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray, default_ids
-from secondlook.errors import SourceError
+from secondlook.arrays import IntArray, default_ids
+from secondlook.errors import SourceError, shorten_reason
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
-from secondlook.sources.image_files import EncodedSource, Labeling, decode_file, decode_image
-from secondlook.sources.regular_files import describe_error, find_name
-from secondlook.sources.source import ReadOptions, UnreadableImageError, hash_pixels, source_scheme
+from secondlook.sources.encoded_sources import EncodedSource, Labeling
+from secondlook.sources.image_files import read_image_file
+from secondlook.sources.regular_files import find_name
+from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -45,10 +43,6 @@ def open_hugging_face_object(data: Any, read_options: ReadOptions, labeling: Lab
     return HuggingFaceSource(Spec("dataset", f"{len(data)} rows"), data.with_format(None), read_options, labeling)
 
 
-_large_image_lock = threading.Lock()
-"""All threads together may decode `max_bytes`, so larger images take turns."""
-
-
 class HuggingFaceSource(EncodedSource):
     """One split of a data set, with one image per row."""
 
@@ -71,26 +65,14 @@ class HuggingFaceSource(EncodedSource):
                 " ?image=COLUMN."
             ) from error
 
-    def read_within(self, index: int, max_bytes: int) -> Array:
-        """Decode one row, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
-        where = f"{self.ids[index]} of {self.spec}"
+    def read_encoded(self, index: int) -> bytes:
+        """Return the encoded image of one row, or read the file that it names."""
         cell = self._read_cell(index)
         if cell.get("bytes") is not None:
-            return decode_image(io.BytesIO(cell["bytes"]), where, self.max_pixels, max_bytes)
+            return bytes(cell["bytes"])
         if not cell.get("path"):
-            raise UnreadableImageError(where, "its row is empty")
-        return decode_file(Path(str(cell["path"])), where, self.max_pixels, max_bytes)
-
-    def hash_content(self, index: int) -> bytes:
-        """Return the sha256 of the encoded image, or of the pixels of an image file."""
-        cell = self._read_cell(index)
-        if cell.get("bytes") is not None:
-            return hashlib.sha256(cell["bytes"]).digest()
-        try:
-            return hash_pixels(self.read_within(index, self.max_bytes // self.threads))
-        except UnreadableImageError:
-            with _large_image_lock:
-                return super().hash_content(index)
+            raise UnreadableImageError(self.name_image(index), "its row is empty")
+        return read_image_file(Path(str(cell["path"])), self.name_image(index), self.max_bytes)
 
     def extract(self, positions: range | IntArray) -> "HuggingFaceSource":
         """Return some of the rows with their encoded images: other machines do not have the cache of the data set."""
@@ -114,7 +96,7 @@ def _load_splits(spec: Spec) -> Any:
         return datasets.load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
     except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
         raise SourceError(
-            f"data set {str(spec)!r} cannot be loaded ({describe_error(error)}); expected a name on the hub or an"
+            f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)}); expected a name on the hub or an"
             " existing path."
         ) from error
 

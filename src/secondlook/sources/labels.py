@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import IntArray, is_text, to_host
-from secondlook.errors import SourceError
+from secondlook.errors import SourceError, reject_failures
 from secondlook.registry import did_you_mean
-from secondlook.sources.regular_files import read_text_file, reject_damaged
+from secondlook.sources.regular_files import read_text_file
 from secondlook.specs import Spec, expand_path
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
@@ -147,7 +147,7 @@ def read_class_names(spec: Spec) -> tuple[str, ...] | None:
         return None
     path = expand_path(spec.options["classes"])
     what = f"class names file {str(path)!r} of {str(spec)!r} cannot be read"
-    with reject_damaged(what, "expected a UTF-8 text file with one name per line"):
+    with reject_failures(what, "expected a UTF-8 text file with one name per line", SourceError):
         lines = read_text_file(path, "utf-8-sig").splitlines()
     return validate_class_names((line.strip() for line in lines if line.strip()), str(path))
 

@@ -13,15 +13,16 @@ from numpy.lib import format as npy
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import IntArray, is_text
-from secondlook.errors import SourceError
+from secondlook.errors import ANY, Repair, SourceError, reject_failures
 from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
 
 # Importing these modules registers their schemes.
 from secondlook.sources import csv_file, folder, hugging_face, npz_file, parquet_files, webdataset  # noqa: F401
-from secondlook.sources.image_files import SUFFIXES, Labeling
+from secondlook.sources.encoded_sources import Labeling
+from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.object_sources import MEMORY_SCHEMES, find_kind, open_object
-from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, read_text_file, reject_damaged
+from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, read_text_file
 from secondlook.sources.source import SOURCES, OnError, ReadOptions, Source, Subset
 from secondlook.specs import Spec, expand_path, parse_spec
 
@@ -145,7 +146,8 @@ def _open_object(data: Any, labeling: Labeling, reading: Mapping[str, str]) -> S
         raise SourceError(f"{text!r} is not an image file; expected the path of one, or a text, {_suggest_spec(text)}.")
     limits = [name for name in reading if name != "on_error"]
     if limits and (isinstance(data, Source) or find_kind(data) in ("array", "tensor")):
-        raise SourceError(f"{limits[0]} applies to image files only; omit it for an array or an open source.")
+        repair = "omit it for an array or an open source"
+        raise SourceError("applies to image files only", argument=limits[0], repair=repair)
     options = _parse_read_options(reading, "the source")
     if not isinstance(data, Source):
         return open_object(data, labeling, options)
@@ -155,9 +157,8 @@ def _open_object(data: Any, labeling: Labeling, reading: Mapping[str, str]) -> S
 
 def _check_unlabeled(spec: str, labeling: Labeling) -> None:
     if labeling.labels is not None or labeling.class_names is not None:
-        raise SourceError(
-            f"labels and class_names apply to images in memory and lists of paths; {spec!r} has its own, so omit them."
-        )
+        repair = Repair("omit {labels} and {class_names}", labels=ANY, class_names=ANY)
+        raise SourceError(f"{spec!r} has labels of its own, unlike images in memory and lists of paths", repair=repair)
 
 
 def _open_spec(spec: Spec) -> Source:
@@ -251,7 +252,8 @@ class Selection:
         """
         count = math.floor(self.fraction * len(ids) + 0.5) if self.count is None else self.count
         if count > len(ids):
-            raise SourceError(f"count={count} exceeds the {len(ids)} images of {where!r}; choose a smaller count.")
+            fault = f"exceeds the {len(ids)} images of {where!r}"
+            raise SourceError(fault, argument="count", value=count, repair="choose a smaller count")
         keys = [hashlib.sha256(f"{self.seed}:{id_}".encode()).digest() for id_ in ids]
         ranking = np.array(sorted(range(len(ids)), key=keys.__getitem__), dtype=np.int64)
         positions = np.sort(ranking[:count] if self.subset == "experimental" else ranking[count:])
@@ -269,7 +271,7 @@ def _select(source: Source, selection: Selection | None, spec: str) -> Source:
         return source
     if isinstance(source, Subset):
         raise SourceError(f"{source.spec!r} is already a subset; select from the whole source instead.")
-    return Subset(source, selection.find_positions(source.ids, source.spec), spec, source.on_error)
+    return source.select(selection.find_positions(source.ids, source.spec), spec)
 
 
 def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
@@ -278,10 +280,12 @@ def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
         return None
     for option in ("fraction", "count", "seed"):
         if option in given and "subset" not in given:
-            raise SourceError(f"{option}= of {where!r} needs subset=experimental or subset=evaluation; add one.")
+            repair = Repair("pass {subset}, or 'evaluation'", subset="experimental")
+            raise SourceError(f"of {where!r} needs a subset", argument=option, repair=repair)
     for first, second in (("subset", "indices"), ("fraction", "count")):
         if first in given and second in given:
-            raise SourceError(f"{first}= and {second}= of {where!r} are mutually exclusive; remove one.")
+            repair = Repair(f"omit one of {{{first}}} and {{{second}}}", **{first: ANY, second: ANY})
+            raise SourceError(f"the selection from {where!r} is ambiguous", repair=repair)
     return Selection(
         subset=_parse_choice(given, "subset", get_args(SubsetName), where),
         fraction=_parse_fraction(given.get("fraction", str(DEFAULT_FRACTION)), where),
@@ -305,7 +309,7 @@ def _parse_fraction(text: str, where: str) -> float:
 
 def _read_indices(path: Path, n_images: int) -> IntArray:
     """Read unique indices from a .npy file, or from a text file of integers separated by white space. -> int64 [n]"""
-    with reject_damaged(f"indices file {str(path)!r} cannot be read", "expected integers"):
+    with reject_failures(f"indices file {str(path)!r} cannot be read", "expected integers", SourceError):
         if path.suffix == ".npy":
             with open_regular_file(path, MAX_TEXT_BYTES) as file:
                 indices = npy.read_array(file, allow_pickle=False)

@@ -10,15 +10,14 @@ import numpy as np
 from numpy.lib import format as npy
 
 from secondlook.arrays import Array
-from secondlook.errors import SourceError
-from secondlook.sources.array_source import ArraySource, StoredImages, read_status
+from secondlook.errors import SourceError, reject_failures
+from secondlook.sources.array_source import ArraySource, StoredImages, find_version
 from secondlook.sources.labels import to_text
 from secondlook.sources.regular_files import (
     MAX_LOADED_BYTES,
     MAX_LOADED_ROWS,
     find_name,
     open_regular_file,
-    reject_damaged,
 )
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
@@ -44,7 +43,7 @@ def open_npz(spec: Spec, read_options: ReadOptions) -> ArraySource:
     """Open an archive; uncompressed images are read one at a time, compressed images are decompressed once."""
     what = f"{str(spec.path)!r} cannot be read as a NumPy archive"
     with (
-        reject_damaged(what, "save it with numpy.savez"),
+        reject_failures(what, "save it with numpy.savez", SourceError),
         open_regular_file(spec.path) as file,
         zipfile.ZipFile(file) as members,
     ):
@@ -109,10 +108,7 @@ class _Archive:
             while file.read(BYTES_PER_CHECKED_BLOCK):  # raises at the end if the checksum differs
                 pass
         start = self._find_data_start(member) + header.n_bytes
-        images = StoredImages(self.spec.path, header.dtype, header.shape, start)
-        if images.status != read_status(self.file):
-            raise SourceError(f"{self.path!r} was replaced while it was being opened; open it again.")
-        return images
+        return StoredImages(self.spec.path, find_version(self.file), header.dtype, header.shape, start)
 
     def read_array(self, name: str) -> Array:
         """Read an array into memory; its checksum is verified."""

@@ -1,7 +1,6 @@
 """Images in memory: one image of any kind, and sources of images, lists, columns, tensors and data sets."""
 
 import hashlib
-import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,20 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, default_ids, describe_single_image_fault
-from secondlook.errors import ANY, Repair, SourceError
+from secondlook.arrays import Array, check_pixels, default_ids
+from secondlook.errors import ANY, Repair, SourceError, shorten_reason
 from secondlook.sources.array_source import ArraySource, DeviceImages
+from secondlook.sources.encoded_sources import EncodedSource, FileSource, Labeling, find_common_folder
 from secondlook.sources.hugging_face import open_hugging_face_object
-from secondlook.sources.image_files import (
-    EncodedSource,
-    FileSource,
-    Labeling,
-    convert_pillow_image,
-    decode_file,
-    decode_image,
-    find_common_folder,
-)
-from secondlook.sources.regular_files import describe_error, make_absolute, reject_url
+from secondlook.sources.image_files import convert_pillow_image, decode_image, read_image_file
+from secondlook.sources.regular_files import make_absolute, reject_url
 from secondlook.sources.source import (
     DECODING_THREADS,
     MAX_BYTES,
@@ -63,20 +55,19 @@ def read_image(
         Maximum number of pixels and decoded bytes of an image file or a PIL image.
     """
     value: Any = image
-    kind = _check_kind(image, f"image {where}" if where else "the image")
+    kind = find_kind(image) or _check_kind(image, f"image {where}" if where else "the image")
     if kind == "path":
         path = os.fsdecode(value)
-        return decode_file(expand_path(path), where or path, max_pixels, max_bytes)
+        content = read_image_file(expand_path(path), where or path, max_bytes)
+        return decode_image(content, where or path, max_pixels, max_bytes)
     if kind == "bytes":
-        return decode_image(io.BytesIO(value), where or "in memory", max_pixels, max_bytes)
+        return decode_image(bytes(value), where or "in memory", max_pixels, max_bytes)
     if kind == "PIL image":
         return convert_pillow_image(value, where or "in memory", max_pixels, max_bytes)
     name = f"image {where}" if where else f"the {kind}"
     pixels = _convert_tensor(value, name) if kind == "tensor" else value
     pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
-    fault = describe_single_image_fault(pixels)
-    if fault is not None:
-        raise SourceError(f"the pixels of {name} {fault}.")
+    check_pixels(pixels, f"the pixels of {name}", SourceError, single=True)
     return np.ascontiguousarray(pixels)
 
 
@@ -207,7 +198,7 @@ def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: Read
             raise
         except Exception as error:  # whatever the user's data set raises
             raise SourceError(
-                f"item {index} of {spec!r} cannot be read: {describe_error(error)}; repair it or remove it."
+                f"item {index} of {spec!r} cannot be read: {shorten_reason(error)}; repair it or remove it."
             ) from error
 
     kind = _check_kind(read_item(0)[0], f"image 0 of {spec!r}")
@@ -324,22 +315,21 @@ class ItemSource(EncodedSource):
                     " images to one dtype."
                 )
 
-    def read(self, index: int) -> Array:
-        """Return one image, uint8, or float32 in [0, 1], [H, W, 1 or 3]."""
-        return self._read(index, self.max_bytes)
+    def read_encoded(self, index: int) -> bytes:
+        """Return the bytes of an image file."""
+        return bytes(self._get_image(index))
+
+    def name_image(self, index: int) -> str:
+        """Return the position of an image."""
+        return f"{index} of {self.spec}"
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, if it takes at most `max_bytes`."""
-        check_image_bytes(self.ids[index], self.summaries[index].n_bytes, max_bytes)
-        return self._read(index, max_bytes)
-
-    def _read(self, index: int, max_bytes: int) -> Array:
-        where = f"{index} of {self.spec}"
-        image = self.get_image(index)
-        _check_same_kind(image, self.kind, index, self.spec)
-        pixels = read_image(image, where, max_pixels=self.max_pixels, max_bytes=max_bytes)
+        """Return one image, if it takes at most `max_bytes`. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]"""
         if self.kind == "bytes":
-            return pixels
+            return super().read_within(index, max_bytes)
+        check_image_bytes(self.ids[index], "it takes", self.summaries[index].n_bytes, max_bytes)
+        where = self.name_image(index)
+        pixels = read_image(self._get_image(index), where, max_pixels=self.max_pixels, max_bytes=max_bytes)
         if hash_pixels(pixels) != self.summaries[index].digest:
             raise SourceError(
                 f"image {where} has other pixels than when it was first read; remove random transforms from the data"
@@ -350,3 +340,8 @@ class ItemSource(EncodedSource):
     def hash_content(self, index: int) -> bytes:
         """Return the sha256 of the pixels, or of an encoded image."""
         return self.summaries[index].digest
+
+    def _get_image(self, index: int) -> Any:
+        image = self.get_image(index)
+        _check_same_kind(image, self.kind, index, self.spec)
+        return image

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array, IntArray
-from secondlook.errors import SourceError
+from secondlook.errors import SourceError, reject_failures
 from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, open_location
-from secondlook.sources.image_files import Labeling
+from secondlook.sources.encoded_sources import REMOTE_THREADS, Labeling, ShardedSource, find_shards, open_shard
 from secondlook.sources.labels import read_class_names
-from secondlook.sources.located_images import REMOTE_THREADS, ShardedSource, find_shards, open_shard
 from secondlook.sources.reading_threads import SharedCache
-from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, find_name, reject_damaged
+from secondlook.sources.regular_files import MAX_LOADED_BYTES, MAX_LOADED_ROWS, find_name
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
@@ -224,10 +223,11 @@ class ParquetSource(ShardedSource):
         images = self._row_groups.get((shard, group), lambda: self._read_row_group(shard, group))
         content: bytes | None = images[row].as_py()
         if content is None:
-            raise UnreadableImageError(self._name_image(index), "its row is empty")
+            raise UnreadableImageError(self.name_image(index), "its row is empty")
         return content
 
-    def _name_image(self, index: int) -> str:
+    def name_image(self, index: int) -> str:
+        """Return the id of an image, and where it is."""
         return f"{self.ids[index]} of {self.location.url}"
 
     def _read_row_group(self, shard: FileEntry, group: int) -> Any:
@@ -263,7 +263,7 @@ def _open_parquet(location: Location, shard: FileEntry) -> Iterator[Any]:
 
     where = location.locate(shard.name)
     with (
-        reject_damaged(f"{where!r} cannot be read as a Parquet file", "write it again"),
+        reject_failures(f"{where!r} cannot be read as a Parquet file", "write it again", SourceError),
         open_shard(location, shard) as file,
         location.translate_errors(shard.name, only_server=True),
         ParquetFile(file, pre_buffer=location.local_path is None, page_checksum_verification=True) as opened,

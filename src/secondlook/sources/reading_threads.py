@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Self, TypeVar
@@ -71,8 +71,8 @@ class SharedCache:
 
     def __init__(self, max_weight: int, weigh: Callable[[Any], int], min_items: int = 1) -> None:
         self._settings = max_weight, weigh, min_items
-        self._items: OrderedDict[Hashable, _CachedItem] = OrderedDict()
-        self._weight = 0
+        self._items: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self._weights: dict[Hashable, int] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["SharedCache"], tuple[Any, ...]]:
@@ -81,35 +81,25 @@ class SharedCache:
     def get(self, key: Hashable, read: Callable[[], Any]) -> Any:
         """Return the item of a key; `read` reads it where it is missing."""
         with self._lock:
-            item = self._items.setdefault(key, _CachedItem())
+            is_missing = key not in self._items
+            item = self._items.setdefault(key, Future())
             self._items.move_to_end(key)
-        with item.lock:
-            if not item.is_read:
-                try:
-                    item.value = read()
-                except BaseException:
-                    with self._lock:
-                        if self._items.get(key) is item:
-                            del self._items[key]
-                    raise
-                self._keep(key, item)
-        return item.value
+        if is_missing:
+            self._fill(key, item, read)
+        return item.result()
 
-    def _keep(self, key: Hashable, item: "_CachedItem") -> None:
+    def _fill(self, key: Hashable, item: "Future[Any]", read: Callable[[], Any]) -> None:
         max_weight, weigh, min_items = self._settings
+        try:
+            item.set_result(read())
+        except BaseException as error:
+            item.set_exception(error)
+            with self._lock:
+                self._items.pop(key, None)
+            raise
         with self._lock:
-            other = self._items.get(key, item)  # another one where this one was removed while it was read
-            item.is_read, weight = True, weigh(item.value)
-            self._weight += weight - other.weight
-            item.weight = weight
-            self._items[key] = item
-            while self._weight > max_weight and len(self._items) > min_items:
-                self._weight -= self._items.popitem(last=False)[1].weight
-
-
-class _CachedItem:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.is_read = False
-        self.value: Any = None
-        self.weight = 0
+            if key not in self._items:  # removed while it was read
+                return
+            self._weights[key] = weigh(item.result())
+            while sum(self._weights.values()) > max_weight and len(self._items) > min_items:
+                self._weights.pop(self._items.popitem(last=False)[0], None)

@@ -1,15 +1,14 @@
-"""Files from elsewhere: only regular files are opened, sizes are limited, and parser errors become a `SourceError`."""
+"""Files from elsewhere: only regular files are opened and sizes are limited."""
 
 import errno
 import io
 import os
 import platform
 import stat
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 
-from secondlook.errors import SecondLookError, SourceError
+from secondlook.errors import SourceError
 from secondlook.file_systems import is_url
 from secondlook.registry import did_you_mean
 
@@ -21,8 +20,6 @@ MAX_LOADED_BYTES = 4 * 2**30
 
 MAX_LOADED_ROWS = 20_000_000
 """Maximum number of rows of one file: each image, label and name also takes a Python object."""
-
-MAX_DESCRIPTION = 200
 
 
 def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedReader:
@@ -60,17 +57,6 @@ def read_text_file(path: Path, encoding: str = "utf-8") -> str:
         return file.read(MAX_TEXT_BYTES).decode(encoding)
 
 
-@contextmanager
-def reject_damaged(what: str, repair: str) -> Iterator[None]:
-    """Raise a `SourceError` for whatever a parser raises: no list of what it raises on damaged files is complete."""
-    try:
-        yield
-    except SecondLookError:
-        raise
-    except Exception as error:
-        raise SourceError(f"{what}: {describe_error(error).rstrip('.')}; {repair}.") from error
-
-
 def find_name(name: str, names: Collection[str], what: str, where: str, hint: str = "") -> str:
     """Return the name of a column or an array ("what") if `names` contains it; `hint` is added to the error."""
     if name not in names:
@@ -94,9 +80,3 @@ def missing_root_error(root: object) -> SourceError:
         f"{str(root)!r} is not there on this machine ({platform.node()}); every machine that reads the images needs it"
         " at the same place: restore or mount it, or move the images to a store that all machines reach."
     )
-
-
-def describe_error(error: Exception) -> str:
-    """Return the first line of an error's message, or its class where it has none."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:MAX_DESCRIPTION]

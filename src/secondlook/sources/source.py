@@ -6,7 +6,6 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -31,9 +30,7 @@ OnError = Literal["fail", "skip"]
 Limit = Literal["max_pixels", "max_bytes"]
 
 DECODING_THREADS = min(32, os.cpu_count() or 1)
-IMAGES_PER_HASHING_BLOCK = 256
-BYTES_HASHED_PER_TASK = 2**16
-"""Smaller images are hashed faster than a thread picks up a task."""
+IMAGES_PER_HASHING_BLOCK = 4096
 
 MAX_BYTES = 512_000_000
 """Maximum size of the decoded images that a source holds at once, in bytes."""
@@ -156,7 +153,11 @@ class Source(ABC):
         n_images = min(n_images, len(self))
         edges = np.arange(n_images + 1) * len(self) // n_images
         positions = rng.permutation(rng.integers(edges[:-1], edges[1:]))
-        return Subset(self, positions, self.spec, self.on_error)
+        return self.select(positions)
+
+    def select(self, positions: IntArray, spec: str | None = None) -> "Subset":
+        """Return the images at the given positions, in that order; `spec` names them, as the source by default."""
+        return Subset(self, positions, self.spec if spec is None else spec)
 
     def stack(self) -> Array:
         """Return all images, which must have the same size. -> uint8, or float32 in [0, 1], [N, H, W, 1 or 3]"""
@@ -289,9 +290,7 @@ class Source(ABC):
         Each image is converted by the thread that reads it and held until then: one image per thread, and together at
         most `max_bytes`, except for a single image.
         """
-        # Any number of threads can read blocks, but they pay off only where images are converted.
-        has_blocks = bool(positions) and self.read_block(positions[:1]) is not None
-        threads = DECODING_THREADS if has_blocks else self.threads
+        threads = self._count_threads()
         memory = SharedMemory(self.max_bytes, threads)
 
         def read_and_convert(index: int, reserved: int, max_bytes: int | None) -> Array | Skipped | int:
@@ -312,25 +311,35 @@ class Source(ABC):
                 else:
                     yield index, result
 
+    def _count_threads(self) -> int:
+        """Return the threads for work on each image: any number can read blocks, where only such work takes time."""
+        return self.threads if self.read_block(range(1)) is None else DECODING_THREADS
+
     def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
         with ReadingThreads(self.threads) as readers:
             for first in range(0, len(positions), batch_size):
                 yield from self._read_together(readers, positions[first : first + batch_size])
 
     def _read_together(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
-        """Read images together if they are small, and otherwise as many at a time as `max_bytes` allows."""
-        share = self.max_bytes // len(positions)
+        """Read images together if `max_bytes` allows an equal share to each, or else a few at a time."""
+        share = self.max_bytes // len(positions) if len(positions) > 1 else None
         results = list(readers.map(lambda index: self._try_read(index, share), positions))
-        groups = [positions]
-        if any(isinstance(result, int) for result in results):
-            sizes = [result if isinstance(result, int) else getattr(result, "nbytes", 0) for result in results]
-            groups = _split_by_size(positions, sizes, self.max_bytes)
-            results = []  # the small images are read again: they must not add to the large ones
-        for group in groups:
-            batch = self._make_batch(group, results or readers.map(self._try_read, group))
-            if batch.images:
-                yield batch
-            del batch  # its images must not stay in memory while the next ones are read
+        largest = max((result for result in results if isinstance(result, int)), default=0)
+        if largest:
+            del results  # the small images are read again: they must not add to the large ones
+            step = max(1, self.max_bytes // largest)
+            for first in range(0, len(positions), step):
+                yield from self._read_together(readers, positions[first : first + step])
+            return
+        self._skipped |= {result.id: result for result in results if isinstance(result, Skipped)}
+        images = {
+            index: image for index, image in zip(positions, results, strict=True) if isinstance(image, np.ndarray)
+        }
+        del results  # a batch must not stay in memory while the next one is read
+        if images:
+            ids = tuple(self.ids[index] for index in images)
+            indices = np.array(list(images), dtype=np.int64)
+            yield Batch(indices, ids, [images.pop(index) for index in list(images)])
 
     def _try_read(self, index: int, max_bytes: int | None = None) -> Array | Skipped | int:
         """Read one image; return its size in bytes instead if it takes more than `max_bytes`.
@@ -348,49 +357,12 @@ class Source(ABC):
                 ) from error
             return Skipped(self.ids[index], error.reason)
 
-    def _make_batch(self, positions: range, results: Iterable[Array | Skipped | int]) -> Batch:
-        images: dict[int, Array] = {}
-        for index, result in zip(positions, results, strict=True):
-            if isinstance(result, Skipped):
-                self._skipped[result.id] = result
-            elif not isinstance(result, int):
-                images[index] = result
-        return Batch(np.array(list(images), dtype=np.int64), tuple(self.ids[i] for i in images), list(images.values()))
-
     def _hash_contents(self) -> Iterator[bytes]:
-        with ReadingThreads(self.threads) as readers:
+        with ReadingThreads(self._count_threads()) as readers:
             for first in range(0, len(self), IMAGES_PER_HASHING_BLOCK):
-                positions = range(first, min(first + IMAGES_PER_HASHING_BLOCK, len(self)))
-                block = self.read_block(positions) if self._hashes_pixels else None
-                if block is None:
-                    yield from readers.map(self.hash_content, positions)
-                else:
-                    yield from _hash_images(block if isinstance(block, np.ndarray) else block.cpu().numpy())
-
-    @property
-    def _hashes_pixels(self) -> bool:
-        """Whether `hash_content` hashes the pixels."""
-        return getattr(self.hash_content, "__func__", None) is Source.hash_content
-
-
-def _split_by_size(positions: range, sizes: Sequence[int], max_bytes: int) -> list[range]:
-    """Split positions into ranges whose sizes add up to at most `max_bytes`; one larger image is a range of its own."""
-    ranges, first, total = [], 0, 0
-    for place, size in enumerate(sizes):
-        if place > first and total + size > max_bytes:
-            ranges.append(positions[first:place])
-            first, total = place, 0
-        total += size
-    return [*ranges, positions[first:]]
-
-
-def _hash_images(images: Array) -> Iterator[bytes]:
-    """Yield `hash_pixels` of each image, [N, H, W, C]."""
-    if images[0].nbytes < BYTES_HASHED_PER_TASK:
-        yield from map(hash_pixels, np.ascontiguousarray(images))
-    else:
-        with ThreadPoolExecutor(DECODING_THREADS) as pool:
-            yield from pool.map(hash_pixels, images)
+                yield from readers.map(
+                    self.hash_content, range(first, min(first + IMAGES_PER_HASHING_BLOCK, len(self)))
+                )
 
 
 def hash_pixels(image: Array) -> bytes:
@@ -404,13 +376,13 @@ def hash_pixels(image: Array) -> bytes:
 class Subset(Source):
     """The images of another source at the given positions, in that order."""
 
-    def __init__(self, whole: Source, positions: IntArray, spec: str, on_error: OnError) -> None:
+    def __init__(self, whole: Source, positions: IntArray, spec: str) -> None:
         super().__init__(
             spec,
             [whole.ids[position] for position in positions],
             labels=None if whole.labels is None else whole.labels[positions],
             class_names=whole.class_names,
-            on_error=on_error,
+            on_error=whole.on_error,
         )
         self.whole = whole
         self.threads = whole.threads
@@ -445,21 +417,17 @@ class Subset(Source):
         """Return the content digest of one image in the whole source."""
         return self.whole.hash_content(int(self.positions[index]))
 
-    @property
-    def _hashes_pixels(self) -> bool:
-        return self.whole._hashes_pixels
-
 
 def as_index(positions: range | IntArray) -> slice | IntArray:
     """Return consecutive positions as a slice, which selects without a copy; other positions as they are."""
     return slice(positions.start, positions.stop) if isinstance(positions, range) else positions
 
 
-def check_image_bytes(id_: str, n_bytes: int, max_bytes: int) -> None:
-    """Raise for an image in memory of more than `max_bytes`."""
+def check_image_bytes(where: str, what: str, n_bytes: int, max_bytes: int) -> None:
+    """Raise for an image of more than `max_bytes`; `what` tells what takes them."""
     if n_bytes > max_bytes:
-        reason = f"it takes {n_bytes} bytes, above the limit of {max_bytes}"
-        raise UnreadableImageError(id_, reason, limit="max_bytes", needed=n_bytes)
+        reason = f"{what} {n_bytes} bytes, above the limit of {max_bytes}"
+        raise UnreadableImageError(where, reason, limit="max_bytes", needed=n_bytes)
 
 
 Opener = Callable[[Spec, ReadOptions], Source]

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from secondlook.errors import SourceError
+from secondlook.errors import SourceError, reject_failures
 from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, open_location
-from secondlook.sources.image_files import SUFFIXES, Labeling
+from secondlook.sources.encoded_sources import REMOTE_THREADS, Labeling, ShardedSource, find_shards, open_shard
+from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.labels import parse_labels, read_class_names
-from secondlook.sources.located_images import REMOTE_THREADS, ShardedSource, find_shards, open_shard
 from secondlook.sources.reading_threads import SharedCache
-from secondlook.sources.regular_files import reject_damaged
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
 
@@ -64,7 +63,7 @@ class WebDatasetSource(ShardedSource):
     def read_encoded(self, index: int) -> bytes:
         """Read one image from its tar file."""
         number, start, length = self.places[index].tolist()
-        self._check_encoded_size(index, length)
+        self.check_encoded_size(index, length)
         shard = self.shards[number]
         if self.is_remote:  # stays open, because to open it takes as long as to read an image
             opened = nullcontext(self._files.get(shard, lambda: open_shard(self.location, shard)))
@@ -104,7 +103,7 @@ def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[_Samp
     """Read the headers of a tar file, and the labels."""
     where = location.locate(shard.name)
     with (
-        reject_damaged(f"{where!r} cannot be read as a tar file", "write it again, without compression"),
+        reject_failures(f"{where!r} cannot be read as a tar file", "write it again, without compression", SourceError),
         location.open(shard.name) as file,
         location.translate_errors(shard.name, only_server=True),
     ):

@@ -6,18 +6,10 @@ from secondlook.imports import lazy_attributes
 from secondlook.views.presets import PRESETS
 from secondlook.views.steps import STEPS, view_step
 from secondlook.views.view import View
-from secondlook.views.view_set import (
-    AUTO,
-    ViewSet,
-    ViewsLike,
-    ViewWarning,
-    as_view_set,
-    as_view_set_with_identity,
-    as_view_set_with_names,
-)
+from secondlook.views.view_set import AUTO, ViewSet, ViewsLike, ViewWarning, as_view_set
 
 if TYPE_CHECKING:
-    from secondlook.views.engine import apply_view, apply_views
+    from secondlook.views.engine import apply_view, apply_views, stack_views
     from secondlook.views.sheet import contact_sheet
     from secondlook.views.torch_engine import apply_view_to_tensor, write_normalized_view
 
@@ -33,9 +25,8 @@ __all__ = [
     "apply_view_to_tensor",
     "apply_views",
     "as_view_set",
-    "as_view_set_with_identity",
-    "as_view_set_with_names",
     "contact_sheet",
+    "stack_views",
     "view_step",
     "write_normalized_view",
 ]
@@ -45,6 +36,7 @@ __getattr__ = lazy_attributes(
     {
         "apply_view": "secondlook.views.engine",
         "apply_views": "secondlook.views.engine",
+        "stack_views": "secondlook.views.engine",
         "contact_sheet": "secondlook.views.sheet",
         "apply_view_to_tensor": "secondlook.views.torch_engine",
         "write_normalized_view": "secondlook.views.torch_engine",

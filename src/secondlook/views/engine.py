@@ -1,11 +1,13 @@
 """The CPU engine: applies views to batches of images with as few passes over the pixels as possible."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import cv2
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, describe_image_fault
+from secondlook.arrays import Array, Float32Array, check_pixels
 from secondlook.errors import ViewError
 from secondlook.operations import (
     Blur,
@@ -22,6 +24,13 @@ from secondlook.operations import (
 from secondlook.sources import open_source
 from secondlook.views.view import View
 from secondlook.views.view_set import ViewsLike, as_view_set
+
+if int(cv2.__version__.partition(".")[0]) < 5:
+    raise ViewError(
+        f"OpenCV {cv2.__version__} is installed, but views need OpenCV 5 or later: older versions make other pixels, "
+        "so that confidences would differ and guarantees would not hold",
+        repair="run: pip uninstall opencv-python opencv-python-headless, then: pip install 'opencv-python-headless>=5'",
+    )
 
 _FLOAT_BLOCK_BYTES = 8 * 2**20
 _COPY_BLOCK_BYTES = 2**18
@@ -50,25 +59,41 @@ def apply_view(images: Any, view: View | str) -> Array:
     return _apply(check_images(images), View.parse(view) if isinstance(view, str) else view)
 
 
+def stack_views(images: Array, views: Sequence[View]) -> Array:
+    """Return the views of images one after another, as classifiers take them. [n, H, W, C] -> [V * n, H, W, C]"""
+    checked = check_images(images)
+    if len(views) == 1:
+        return _apply(checked, views[0])
+    stacked = np.empty((len(views), *checked.shape), dtype=checked.dtype)
+    for place, view in enumerate(views):
+        stacked[place] = _apply(checked, view)
+    return stacked.reshape(-1, *checked.shape[1:])
+
+
 def check_images(images: Any) -> Array:
     """Return images of any kind as an array in C order: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
     if not isinstance(images, np.ndarray) or images.ndim != 4:
         images = open_source(images).stack()
-    fault = describe_image_fault(images)
-    if fault is not None:
-        raise ViewError(f"images {fault}.")
+    check_pixels(images, "images", ViewError)
     return np.ascontiguousarray(images)
 
 
 def _apply(images: Array, view: View) -> Array:
-    operations = view.plan(Frame(*images.shape[1:]))
+    operations, rounds_once = _plan(view, images.shape[1:])
     if not operations or not len(images):
         return images.copy()
-    if images.dtype == np.uint8 and not rounds_at_most_once(operations):
+    if images.dtype == np.uint8 and not rounds_once:
         return _apply_in_float(images, view, operations)
     for operation in operations:
         images = _run(images, view, operation)
     return images
+
+
+@lru_cache(maxsize=4096)
+def _plan(view: View, shape: tuple[int, int, int]) -> tuple[tuple[Operation, ...], bool]:
+    """Return the operations of a view for images of a shape, and whether uint8 images may stay uint8 in between."""
+    operations = view.plan(Frame(*shape))
+    return operations, rounds_at_most_once(operations)
 
 
 def _apply_in_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
@@ -107,7 +132,7 @@ def _run_copy(images: Array, copy: Copy) -> Array:
     result = np.empty_like(images)
     if copy.x.sign > 0:
         _shift(images, copy, result)
-    elif copy.y.covers(images.shape[1]) and copy.x.covers(images.shape[2]):
+    elif (copy.y.start, copy.y.stop, copy.x.start, copy.x.stop) == (0, images.shape[1], 0, images.shape[2]):
         _flip(images, copy, result)
     else:
         for start in range(0, len(images), block_size := max(1, _COPY_BLOCK_BYTES // images[0].nbytes)):

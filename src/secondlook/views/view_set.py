@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from secondlook.errors import ViewError
@@ -19,6 +21,7 @@ class ViewWarning(UserWarning):
     """A set of views that was changed, or that may not be suitable."""
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class ViewSet:
     """An ordered set of views, such as `ViewSet("cifar10")` or `ViewSet("identity, hflip, shift:2,-1")`.
 
@@ -26,12 +29,8 @@ class ViewSet:
     ends in `.txt`; '#' starts a comment), or any iterable of views and texts. Immutable and hashable.
     """
 
-    __slots__ = ("preset", "texts", "views")
-
     views: tuple[View, ...]
-    texts: tuple[str, ...]
-    """The text of each view, in order."""
-    preset: Preset | None
+    preset: Preset | None = field(compare=False)
 
     def __init__(self, views: "ViewsLike") -> None:
         preset = PRESETS.get(views) if isinstance(views, str) else None
@@ -44,11 +43,49 @@ class ViewSet:
         if preset and preset.warning:
             _warn(f"views {preset.name!r}: {preset.warning}")
         object.__setattr__(self, "views", (View(), *(view for view in parsed if not view.is_identity)))
-        object.__setattr__(self, "texts", tuple(str(view) for view in self.views))
         object.__setattr__(self, "preset", preset)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"cannot set {name!r}: a ViewSet is immutable; make a new one from a list of views.")
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The text of each view, in order."""
+        return tuple(str(view) for view in self.views)
+
+    @classmethod
+    def with_identity(cls, views: "ViewsLike", available: "ViewSet | None" = None) -> "ViewSet":
+        """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning.
+
+        Plain names of the `available` views are accepted.
+        """
+        named = {view.name: view for view in available or () if view.name is not None}
+        if isinstance(views, str) and views in named:
+            views = [views]
+        if isinstance(views, ViewSet | str | Path):
+            return as_view_set(views)
+        items = [named.get(item, item) if isinstance(item, str) else item for item in _list_views(views)]
+        parsed = _parse_views(items) if items else []
+        return cls([View(), *(view for view in parsed if not view.is_identity)])
+
+    @classmethod
+    def with_names(cls, views: "ViewsLike") -> "ViewSet":
+        """Return the views of predictions as a set; items of a list that are no view texts are kept as plain names.
+
+        The first view is the image itself, whatever its name. The identity elsewhere is an error, not moved to the
+        front, because the predictions for it would not move with it.
+        """
+        if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
+            return as_view_set(views)
+        items = _split_views(views)
+        if isinstance(views, str | Path):
+            parsed = _parse_views(items)
+        else:
+            parsed = [_parse_name(position, item, len(items)) for position, item in enumerate(items, start=1)]
+            parsed[:1] = [View() if view.name is not None else view for view in parsed[:1]]
+        if View() in parsed[1:]:
+            raise ViewError(
+                f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}; the first view of predictions is"
+                " the image itself, so put it first in both the views and the outputs."
+            )
+        return cls(parsed)
 
     def resolve(self, view: View | str) -> View:
         """Return the view of a text, which may be the plain name of a view of this set."""
@@ -77,15 +114,6 @@ class ViewSet:
     def __contains__(self, view: object) -> bool:
         return (self.resolve(view) if isinstance(view, str) else view) in self.views
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ViewSet) and self.views == other.views
-
-    def __hash__(self) -> int:
-        return hash(self.views)
-
-    def __reduce__(self) -> tuple[type["ViewSet"], tuple[tuple[View, ...]]]:
-        return ViewSet, (self.views,)
-
     def __str__(self) -> str:
         # A plain name may contain spaces, so that only a comma can separate it.
         return (" " if all(view.name is None for view in self.views) else ", ").join(self.texts)
@@ -105,44 +133,6 @@ ViewsLike = ViewSet | str | Path | Iterable[View | str]
 def as_view_set(views: ViewsLike) -> ViewSet:
     """Return `views` as a set."""
     return views if isinstance(views, ViewSet) else ViewSet(views)
-
-
-def as_view_set_with_identity(views: ViewsLike, available: ViewSet | None = None) -> ViewSet:
-    """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning.
-
-    Plain names of the `available` views are accepted.
-    """
-    named = {view.name: view for view in available or () if view.name is not None}
-    if isinstance(views, str) and views in named:
-        views = [views]
-    if isinstance(views, ViewSet | str | Path):
-        return as_view_set(views)
-    items = [named.get(item, item) if isinstance(item, str) else item for item in _list_views(views)]
-    parsed = _parse_views(items) if items else []
-    return ViewSet([View(), *(view for view in parsed if not view.is_identity)])
-
-
-def as_view_set_with_names(views: ViewsLike) -> ViewSet:
-    """Return the views of predictions as a set; items of a list that are no view texts are kept as plain names.
-
-    The first view is the image itself, whatever its name. The identity elsewhere is an error, not moved to the front,
-    because the predictions for it would not move with it.
-    """
-    if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
-        return as_view_set(views)
-    items = _split_views(views)
-    parsed = _parse_views(items) if isinstance(views, str | Path) else _parse_names(items)
-    if View() in parsed[1:]:
-        raise ViewError(
-            f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}; the first view of predictions is the"
-            " image itself, so put it first in both the views and the outputs."
-        )
-    return ViewSet(parsed)
-
-
-def _parse_names(items: Sequence[View | str]) -> list[View]:
-    parsed = [_parse_name(position, item, len(items)) for position, item in enumerate(items, start=1)]
-    return [View(), *parsed[1:]] if parsed and parsed[0].name is not None else parsed
 
 
 def _parse_name(position: int, item: View | str, n_items: int) -> View:

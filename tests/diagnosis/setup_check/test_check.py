@@ -11,7 +11,7 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Preprocessing
-from secondlook.diagnosis import SetupCheck
+from secondlook.diagnosis.setup_check import SetupCheck
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.sources import ArraySource
 from tests.classifiers.loopback_server import METADATA, Chunks, as_json, http, serve
@@ -302,11 +302,11 @@ def test_remote_model_is_asked_in_few_requests(photos: Photos) -> None:
 
     source = ArraySource(photos.images, labels=photos.labels)
     with serve(respond) as server:
-        spec = f"http://{server.host}/v2/models/m?output=probabilities&binary=false"
+        spec = f"http://{server.host}/v2/models/m?output=probabilities"
         right = sl.load_classifier(spec, **IMAGENET)
         before = len(server.requests)
         assert sl.check_setup(right, source, quick=True).warnings == ()
-        assert len(server.requests) - before == 8
+        assert len(server.requests) - before == 9  # the first asks what the server supports
         found = sl.check_setup(sl.load_classifier(spec), source, quick=True).warnings
         assert "mean=(0.485, 0.456, 0.406)" in found[0]
         assert len(server.requests) < 100

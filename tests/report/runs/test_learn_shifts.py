@@ -8,7 +8,8 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import DecisionError
-from secondlook.monitoring import AccuracyEstimator, count_looks
+from secondlook.monitoring import count_looks
+from secondlook.monitoring.estimates import AccuracyEstimator
 from secondlook.monitoring.shifts import score_images
 
 QUIET = sl.Execution(progress=False)

@@ -1,4 +1,4 @@
-"""The display of a schedule draws its frontier, and marks the margin that was chosen."""
+"""The plot of a schedule draws its frontier, and marks the margin that was chosen."""
 
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from secondlook.classifiers import load_classifier
 from secondlook.errors import DecisionError
 from secondlook.policies import Schedule, fit_schedule
 from secondlook.predictions import Predictions
-from secondlook.report import ScheduleDisplay
-from secondlook.report.displays import looks_ticks
+from secondlook.report import plots
 from tests.policy_maker import attach
 
 
@@ -29,21 +28,22 @@ def make_policy(schedule: Schedule | None) -> sl.Policy:
 
 
 def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:
-    display = ScheduleDisplay.from_schedule(schedule, lw=3)
+    axes = plots.draw_schedule(schedule, lw=3)
+    line, point = axes.lines[:2]
     points = [(point.looks, 1 - point.differing) for point in schedule.frontier]
-    np.testing.assert_allclose(np.asarray(display.line_.get_xydata()), points)
-    assert display.line_.get_linewidth() == 3
+    np.testing.assert_allclose(np.asarray(line.get_xydata()), points)
+    assert line.get_linewidth() == 3
     (chosen,) = (point for point in schedule.frontier if point.margin == schedule.margin)
-    np.testing.assert_allclose(np.asarray(display.point_.get_xydata()), [(chosen.looks, 1 - chosen.differing)])
+    np.testing.assert_allclose(np.asarray(point.get_xydata()), [(chosen.looks, 1 - chosen.differing)])
     assert 1 < chosen.looks < 3
-    assert display.ax_.get_xlim() == (1, 3)
-    assert display.ax_.get_xticks().tolist() == [1, 2, 3]
-    legend = display.ax_.get_legend()
+    assert axes.get_xlim() == (1, 3)
+    assert axes.get_xticks().tolist() == [1, 2, 3]
+    legend = axes.get_legend()
     assert legend is not None
     texts = [text.get_text() for text in legend.get_texts()]
     assert any(f"margin {schedule.margin:g}: {chosen.looks:.2f} looks" in text for text in texts)
-    display.figure_.canvas.draw()
-    assert "%" in display.ax_.get_yticklabels()[0].get_text(), "the agreement is in percent"
+    axes.figure.canvas.draw()
+    assert "%" in axes.get_yticklabels()[0].get_text(), "the agreement is in percent"
 
 
 @pytest.mark.parametrize(
@@ -51,32 +51,32 @@ def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> No
     [(2, [1, 2]), (4, [1, 2, 3, 4]), (13, [1, 3, 5, 7, 9, 11, 13]), (31, [1, 6, 11, 16, 21, 26, 31])],
 )
 def test_axis_of_looks_has_one_look_and_all_looks(full_looks: int, ticks: list[int]) -> None:
-    assert looks_ticks(full_looks) == ticks
+    assert plots.looks_ticks(full_looks) == ticks
 
 
-def test_display_uses_the_given_axes(schedule: Schedule) -> None:
+def test_plot_uses_the_given_axes(schedule: Schedule) -> None:
     figure, (first, second) = plt.subplots(1, 2)
-    display = ScheduleDisplay.from_schedule(schedule, ax=first)
-    assert (display.ax_, display.figure_) == (first, figure)
-    assert display.plot(second) is display
-    assert display.ax_ is second
-    assert ScheduleDisplay(schedule).plot().figure_ is not figure, "a new figure"
+    assert plots.draw_schedule(schedule, ax=first) is first
+    assert plots.draw_schedule(schedule, ax=second) is second
+    assert plots.draw_schedule(schedule).figure is not figure, "a new figure"
 
 
 def test_policy_and_policy_file_are_drawn(schedule: Schedule, tmp_path: Path) -> None:
     policy = make_policy(schedule)
+    expected = np.asarray(plots.draw_schedule(schedule).lines[0].get_xydata())
     policy.save(tmp_path / "policy.json")
     for given in (policy, tmp_path / "policy.json", str(tmp_path / "policy.json")):
-        assert ScheduleDisplay.from_policy(given).schedule == schedule
+        line = np.asarray(plots.draw_schedule(given).lines[0].get_xydata())
+        np.testing.assert_array_equal(line, expected)
 
 
 def test_policy_that_looks_at_all_views_is_rejected() -> None:
     with pytest.raises(DecisionError, match=r"schedule.*adaptive=True"):
-        ScheduleDisplay.from_policy(make_policy(None))
+        plots.draw_schedule(make_policy(None))
     assert not plt.get_fignums(), "nothing is drawn"
 
 
 @pytest.mark.parametrize("changed", [{"frontier": ()}, {"margin": 123.0}])
 def test_schedule_that_was_not_fitted_is_rejected(schedule: Schedule, changed: dict[str, object]) -> None:
     with pytest.raises(DecisionError, match="frontier"):
-        ScheduleDisplay(schedule.model_copy(update=changed))
+        plots.draw_schedule(schedule.model_copy(update=changed))

@@ -1,0 +1,228 @@
+"""The metrics: error detection, selective prediction and calibration, each a number of ranked images.
+
+Risk is the error rate among accepted images, coverage the fraction accepted. Selective risk divides the errors among
+accepted images by the accepted images, joint risk by all images. The metrics on joint risk, named `*_joint`, reproduce
+the tables of the paper.
+"""
+
+from __future__ import annotations  # help() then shows 'ArrayLike' instead of a long union
+
+from typing import Literal
+
+import numpy as np
+
+from secondlook.arrays import is_number
+from secondlook.errors import MetricError
+from secondlook.metrics.ranking import Ranking, harmonic_sums
+from secondlook.metrics.registry import metric
+
+PROBABILITY_EPSILON = float(np.finfo(np.float64).eps)
+"""`nll` clips probabilities at this distance from 0 and 1: a fully confident error costs 36 nats, not infinity."""
+
+
+@metric("accuracy", better="higher", summary="fraction of correct predictions")
+def accuracy(ranking: Ranking) -> float:
+    """Compute the fraction of correct predictions, whatever the confidence: n_correct / N."""
+    return ranking.n_correct / ranking.n_images
+
+
+@metric("auroc", better="higher", summary="probability that a correct prediction has a higher confidence than an error")
+def auroc(ranking: Ranking) -> float:
+    """Compute the area under the ROC curve of error detection; 0.5 for random confidences, 1 for a perfect order.
+
+    The probability that a random correct prediction has a higher confidence than a random error, over all pairs of the
+    two: (ordered pairs + tied pairs / 2) / (n_correct * n_errors). Pairs are counted in integers and divided once, so
+    the value is exact. Raises `MetricError` if all predictions are correct or all are wrong.
+    """
+    ranking.check_outcomes("auroc")
+    correct_in_tie = ranking.tie_sizes - ranking.tie_errors
+    correct_above = ranking.accepted - ranking.errors - correct_in_tie
+    twice_ordered_pairs = int(np.sum(ranking.tie_errors * (2 * correct_above + correct_in_tie)))
+    return twice_ordered_pairs / (2 * ranking.n_errors * ranking.n_correct)
+
+
+@metric("aupr", better="higher", summary="average precision of error detection, in ascending order of confidence")
+def aupr(ranking: Ranking, *, ties: Literal["expected", "threshold"] = "expected") -> float:
+    """Compute the average precision with errors as positives, in ascending order of confidence.
+
+    The mean over all errors of the precision at that error: errors found so far / images flagged so far. Raises
+    `MetricError` if all predictions are correct.
+
+    Parameters
+    ----------
+    correct, confidence
+        bool [N] and float [N].
+    ties
+        'expected' is the expected value over random orders of equal confidences; 'threshold' flags equal confidences
+        at once, as scikit-learn does. Without ties the two are equal.
+    """
+    ranking.check_outcomes("aupr", needs_correct=False)
+    if ties not in ("expected", "threshold"):
+        raise MetricError("is unknown; expected 'expected' or 'threshold'", argument="ties", value=ties)
+    # Only ties with errors contribute. In ascending order of confidence, what is accepted last is flagged first.
+    with_errors = np.flatnonzero(ranking.tie_errors)
+    sizes, errors = ranking.tie_sizes[with_errors], ranking.tie_errors[with_errors]
+    flagged_before = ranking.n_images - ranking.accepted[with_errors]
+    found_before = ranking.n_errors - ranking.errors[with_errors]
+    if ties == "threshold":
+        precision = (found_before + errors) / (flagged_before + sizes)
+        return float(np.sum(errors * precision) / ranking.n_errors)
+    # The i-th of a tie is an error with probability j/m, and (i - 1)(j - 1)/(m - 1) others are expected before it.
+    others = (errors - 1) / np.maximum(sizes - 1, 1)
+    constant = found_before + 1 - others * (1 + flagged_before)
+    contributions = errors / sizes * (others * sizes + constant * harmonic_sums(flagged_before, sizes))
+    return float(np.sum(contributions) / ranking.n_errors)
+
+
+@metric("aurc", better="lower", summary="mean selective risk over all coverages")
+def aurc(ranking: Ranking) -> float:
+    """Compute the area under the risk-coverage curve: (1/N) * sum over n of e(n) / n.
+
+    e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
+    """
+    return ranking.mean_selective_risk
+
+
+@metric("eaurc", better="lower", summary="AURC in excess of the perfect order (Geifman's E-AURC)")
+def eaurc(ranking: Ranking) -> float:
+    """Compute the excess AURC of Geifman et al.: `aurc` minus the `aurc` of the perfect order of the same images."""
+    # The value of a perfect order may differ from zero by a rounding error of either sign.
+    return max(0.0, ranking.mean_selective_risk - ranking.perfect().mean_selective_risk)
+
+
+@metric("aorc", better="higher", summary="AORC on selective risk, as defined in the text of the paper")
+def aorc(ranking: Ranking) -> float:
+    """Compute AORC on selective risk: (worst - given) / (worst - perfect), each term an `aurc` of the same images.
+
+    Raises `MetricError` if all predictions are correct or all are wrong.
+    """
+    ranking.check_outcomes("aorc")
+    worst, perfect = ranking.worst().mean_selective_risk, ranking.perfect().mean_selective_risk
+    return min(1.0, max(0.0, (worst - ranking.mean_selective_risk) / (worst - perfect)))
+
+
+@metric(
+    "risk_at", better="lower", parameter="coverage", summary="error rate among the most confident images at a coverage"
+)
+def risk_at(ranking: Ranking, coverage: float) -> float:
+    """Compute the selective risk at a coverage in (0, 1]: e(n) / n with n = ceil(coverage * N).
+
+    e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
+    """
+    if not is_number(coverage) or not 0 < coverage <= 1:
+        expected = "is out of range; expected a fraction in (0, 1] such as 0.8"
+        raise MetricError(expected, argument="coverage", value=coverage)
+    accepted = count_for_coverage(coverage, ranking.n_images)
+    tie = int(np.searchsorted(ranking.accepted, accepted))
+    size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
+    accepted_in_tie = accepted - (int(ranking.accepted[tie]) - size)
+    return (int(ranking.errors[tie]) - errors + accepted_in_tie * errors / size) / accepted
+
+
+@metric("coverage_at", better="higher", parameter="risk", summary="largest coverage with at most this selective risk")
+def coverage_at(ranking: Ranking, risk: float) -> float:
+    """Compute the largest coverage n / N with a selective risk e(n) / n of at most `risk` in [0, 1]; 0 if none.
+
+    This describes the given images and guarantees nothing about others; see `secondlook.certify`.
+    """
+    if not is_number(risk) or not 0 <= risk <= 1:
+        raise MetricError("is out of range; expected an error rate in [0, 1] such as 0.01", argument="risk", value=risk)
+    # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
+    risk *= 1 + 1e-12
+    within = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
+    whole_ties = int(within[-1]) + 1 if len(within) else 0
+    if whole_ties == len(ranking.accepted):
+        return 1.0
+    accepted, errors = (int(ranking.accepted[within[-1]]), int(ranking.errors[within[-1]])) if len(within) else (0, 0)
+    # In the tie that exceeds the risk, the expected errors grow linearly with the number of accepted images.
+    growth = int(ranking.tie_errors[whole_ties]) / int(ranking.tie_sizes[whole_ties])
+    return (accepted + int((risk * accepted - errors) / (growth - risk))) / ranking.n_images
+
+
+@metric("augrc", better="lower", bounds=(0.0, 0.5), summary="area under the joint risk-coverage curve")
+def augrc(ranking: Ranking) -> float:
+    """Compute the area under the generalized (joint) risk-coverage curve e(n) / N, by trapezoids; exact in integers.
+
+    With the error rate r = n_errors / N it equals r^2 / 2 + r * (1 - r) * (1 - auroc).
+    """
+    return (_compute_twice_joint_area(ranking) - ranking.n_errors) / (2 * ranking.n_images**2)
+
+
+@metric(
+    "eaurc_joint",
+    better="lower",
+    summary="joint-risk area in excess of the perfect order, as in the tables of the paper",
+)
+def eaurc_joint(ranking: Ranking) -> float:
+    """Compute the area under the joint risk e(n) / N minus that of the perfect order.
+
+    It equals (1 - auroc) * accuracy * (1 - accuracy).
+    """
+    excess = _compute_twice_joint_area(ranking) - _compute_twice_joint_area(ranking.perfect())
+    return excess / (2 * ranking.n_images**2)
+
+
+@metric("aorc_joint", better="higher", summary="AORC on joint risk, as in the tables of the paper; equals auroc")
+def aorc_joint(ranking: Ranking) -> float:
+    """Compute AORC on joint risk: (worst - given) / (worst - perfect), each term an area under e(n) / N.
+
+    It equals `auroc` exactly. Raises `MetricError` if all predictions are correct or all are wrong.
+    """
+    ranking.check_outcomes("aorc_joint")
+    worst = _compute_twice_joint_area(ranking.worst())
+    return (worst - _compute_twice_joint_area(ranking)) / (worst - _compute_twice_joint_area(ranking.perfect()))
+
+
+@metric("ece", better="lower", reads="values", summary="expected calibration error, 15 bins of equal width")
+def ece(ranking: Ranking, *, bins: int = 15) -> float:
+    """Compute the expected calibration error: sum over bins of (images / N) * |accuracy - mean confidence|.
+
+    The bins divide [0, 1] into equal widths. Raises `MetricError` if a confidence is outside [0, 1].
+    """
+    curve = ranking.reliability(bins)
+    return float(np.sum(curve.images * np.abs(curve.accuracy - curve.confidence)) / ranking.n_images)
+
+
+@metric("brier", better="lower", reads="values", summary="mean squared difference of confidence and correct")
+def brier(ranking: Ranking) -> float:
+    """Compute the Brier score: mean of (confidence - correct)^2.
+
+    Raises `MetricError` if a confidence is outside [0, 1].
+    """
+    ranking.check_probabilities("brier")
+    probability = ranking.confidences
+    correct = ranking.tie_sizes - ranking.tie_errors
+    return float(np.sum(correct * (probability - 1) ** 2 + ranking.tie_errors * probability**2) / ranking.n_images)
+
+
+@metric(
+    "nll",
+    better="lower",
+    reads="values",
+    bounds=(0.0, np.inf),
+    summary="mean negative log-likelihood of correct given the confidence",
+)
+def nll(ranking: Ranking) -> float:
+    """Compute the mean of -log(confidence) if correct and -log(1 - confidence) if wrong, in nats.
+
+    Probabilities are clipped to [eps, 1 - eps] with the float64 eps = 2.2e-16. Raises `MetricError` if a confidence is
+    outside [0, 1].
+    """
+    ranking.check_probabilities("nll")
+    probability = np.clip(ranking.confidences, PROBABILITY_EPSILON, 1 - PROBABILITY_EPSILON)
+    correct = ranking.tie_sizes - ranking.tie_errors
+    log_likelihood = np.sum(correct * np.log(probability) + ranking.tie_errors * np.log1p(-probability))
+    return float(-log_likelihood / ranking.n_images)
+
+
+def count_for_coverage(coverage: float, n_images: int) -> int:
+    """Return the smallest number of images that reaches the coverage, at least 1."""
+    # 0.07 * 100 is 7.000000000000001: a number that differs from an integer by rounding alone is that integer.
+    return max(1, min(n_images, int(np.ceil(coverage * n_images * (1 - 1e-12)))))
+
+
+def _compute_twice_joint_area(ranking: Ranking) -> int:
+    """Return twice the sum over n of the expected errors among the n most confident images, an integer."""
+    errors_above = ranking.errors - ranking.tie_errors
+    sizes = ranking.tie_sizes
+    return int(np.sum(2 * sizes * errors_above + ranking.tie_errors * (sizes + 1)))

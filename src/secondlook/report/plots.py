@@ -1,0 +1,453 @@
+"""Plots on matplotlib axes: of a confidence, of views, of a schedule, and those that a report writes as files.
+
+matplotlib is in the extra `plots` and is imported only here.
+"""
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from secondlook.diagnosis import Diagnosis, diagnose_views
+from secondlook.errors import ANY, DecisionError, DiagnosisError, MetricError, MissingExtraError, Repair
+from secondlook.estimators import METHODS, find_method, fit_methods
+from secondlook.metrics import METRICS, Ranking, rank
+from secondlook.policies import Policy, Schedule, read_policy
+from secondlook.predictions import PredictFrom, Predictions
+from secondlook.registry import did_you_mean
+from secondlook.report.findings import Findings
+from secondlook.tables import format_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from secondlook.report.run import Run
+
+CORRECT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
+DOTTED: dict[str, Any] = {"color": REFERENCE, "lw": 1.2, "ls": ":"}
+RISK_AXIS_FACTOR = 1.5
+MAX_LOOKS_STEPS = 6
+STATUS_MARKERS = {"usable": (CORRECT, "o"), "weak": ("#e69f00", "s"), "harmful": (WRONG, "X")}
+"""Color and marker of each status: either suffices to tell them apart."""
+ROW_HEIGHT = 0.28
+
+Quantity = Literal["auroc_with_image", "auroc_alone", "accuracy", "agreement", "confident_agreement"]
+LABELS = {
+    "auroc_with_image": "AUROC of the mean over the image and the view",
+    "auroc_alone": "AUROC of the view alone",
+    "accuracy": "accuracy of the view alone",
+    "agreement": "same prediction as the image itself",
+    "confident_agreement": "same prediction, among the confident half of the images",
+}
+"""Label of the axis of `draw_views`, by quantity."""
+
+
+def draw_risk_coverage(
+    data: "Predictions | Run | ArrayLike",
+    confidence: str | ArrayLike = "mean",
+    *,
+    ax: "Axes | None" = None,
+    name: str | None = None,
+    ref_line: bool = True,
+    **line_kw: Any,
+) -> "Axes":
+    """Draw risk (the error rate among accepted images) against coverage (the share of images that are accepted).
+
+    Parameters
+    ----------
+    data, confidence
+        Labeled predictions or a run, and the name of a method; or `correct`, bool [N], and your own confidence, float
+        [N]. A run sets how classes are predicted, and images that it has set apart are not drawn.
+    ax
+        Axes to draw on, by default those of a new figure.
+    name
+        Name in the legend, by default the method.
+    ref_line
+        Whether to draw the curve of the perfect order as a dotted line.
+    **line_kw
+        Passed to `Axes.plot`.
+    """
+    ranking, name = _rank(data, confidence, name)
+    axes, curve = _use_axes(ax), ranking.risk_coverage()
+    from matplotlib.ticker import PercentFormatter
+
+    top = axes.get_ylim()[1] if axes.lines else 0.0
+    axes.plot(curve.coverage, curve.risk, **{"label": _label(name, "aurc", ranking), **line_kw})
+    if ref_line:
+        perfect = ranking.perfect().risk_coverage()
+        _draw_reference(axes, perfect.coverage, perfect.risk, "perfect order")
+    axes.set(xlabel="coverage", ylabel="risk (error rate among accepted images)", xlim=(0, 1))
+    axes.set_ylim(0, max(top, risk_axis_end(float(curve.risk[-1]))))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend()
+    return axes
+
+
+def draw_reliability(
+    data: "Predictions | Run | ArrayLike",
+    confidence: str | ArrayLike = "mean",
+    *,
+    ax: "Axes | None" = None,
+    name: str | None = None,
+    bins: int = 15,
+    ref_line: bool = True,
+    **line_kw: Any,
+) -> "Axes":
+    """Draw accuracy against confidence, in bins of equal width: on the diagonal, the confidence is a probability.
+
+    The arguments are those of `draw_risk_coverage`; the dotted line is the diagonal.
+    """
+    if isinstance(confidence, str) and not find_method(confidence).is_probability:
+        probabilities = ", ".join(one.form for one in METHODS.values() if one.is_probability)
+        raise MetricError(
+            f"reliability needs a probability, and {confidence!r} is another score; choose one of: {probabilities}."
+        )
+    ranking, name = _rank(data, confidence, name)
+    curve = ranking.reliability(bins)
+    axes = _use_axes(ax)
+    options = {"label": _label(name, "ece", ranking, bins=bins), "marker": "o", **line_kw}
+    axes.plot(curve.confidence, curve.accuracy, **options)
+    if ref_line:
+        _draw_reference(axes, (0, 1), (0, 1), "perfectly calibrated")
+    axes.set(xlabel="mean confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend()
+    return axes
+
+
+def draw_histogram(
+    data: "Predictions | Run | ArrayLike",
+    confidence: str | ArrayLike = "mean",
+    *,
+    ax: "Axes | None" = None,
+    name: str | None = None,
+    bins: int = 40,
+    **bar_kw: Any,
+) -> "Axes":
+    """Draw the number of correct (up) and of wrong (down) predictions by confidence, on a logarithmic scale.
+
+    The arguments are those of `draw_risk_coverage`; `name` is the title, and `bar_kw` goes to `Axes.bar`.
+    """
+    ranking, name = _rank(data, confidence, name)
+    counts = ranking.histogram(bins)
+    axes, edges = _use_axes(ax), counts.edges
+    options = {"width": edges[1:] - edges[:-1], "align": "edge", **bar_kw}
+    axes.bar(edges[:-1], counts.correct, **{"color": CORRECT, "label": "correct", **options})
+    axes.bar(edges[:-1], -counts.wrong, **{"color": WRONG, "label": "wrong", **options})
+    axes.axhline(0, color=REFERENCE, lw=0.8)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")
+    axes.set(xlabel="confidence", ylabel="images (log scale)")
+    if name is not None:
+        axes.set_title(name)
+    axes.legend()
+    return axes
+
+
+def draw_views(
+    data: "Diagnosis | Predictions | Run",
+    *,
+    ax: "Axes | None" = None,
+    quantity: Quantity | None = None,
+    **scatter_kw: Any,
+) -> "Axes":
+    """Draw one number per view of a diagnosis, with the image itself as the reference.
+
+    Parameters
+    ----------
+    data
+        A diagnosis, or predictions or a run whose views are to be diagnosed.
+    ax
+        Axes to draw on, by default those of a new figure that is high enough for all views.
+    quantity
+        'auroc_with_image', 'auroc_alone', 'accuracy', 'agreement' or 'confident_agreement'; by default the first
+        that the predictions allow: without labels, 'agreement'.
+    **scatter_kw
+        Passed to `Axes.scatter`.
+    """
+    if isinstance(data, Predictions):
+        data = diagnose_views(data)
+    diagnosis = data if isinstance(data, Diagnosis) else diagnose_views(data.predictions, top_k=data.top_k)
+    label, values = _read_quantity(diagnosis, quantity)
+    axes = _use_axes(ax, height=max(2.4, ROW_HEIGHT * len(values) + 1.2))
+    for status, (color, marker) in STATUS_MARKERS.items():
+        rows = [place for place, row in enumerate(diagnosis) if row.status == status]
+        if rows:
+            options = {"color": color, "marker": marker, "label": status, "zorder": 3, **scatter_kw}
+            axes.scatter([values[place] for place in rows], rows, **options)
+    axes.axvline(values[0], label="the image itself", **DOTTED)
+    axes.set_yticks(range(len(values)), [row.view for row in diagnosis], parse_math=False)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.grid(axis="y", alpha=0.25)
+    axes.legend()
+    return axes
+
+
+def draw_schedule(policy: Schedule | Policy | str | Path, *, ax: "Axes | None" = None, **line_kw: Any) -> "Axes":
+    """Draw agreement with the decisions of all looks against the mean number of looks, on the tuning images.
+
+    `policy` is a schedule, a policy that has one, or a policy file. The line has every margin, the point is that of the
+    schedule; `line_kw` goes to `Axes.plot`.
+    """
+    loaded = read_policy(policy) if isinstance(policy, str | Path) else policy
+    schedule = loaded.schedule if isinstance(loaded, Policy) else loaded
+    if schedule is None:
+        raise DecisionError(
+            "the policy has no schedule, since it looks at all views",
+            repair=Repair("certify with {adaptive}", adaptive=True),
+        )
+    chosen = next((point for point in schedule.frontier if point.margin == schedule.margin), None)
+    if chosen is None:
+        raise DecisionError(
+            f"the frontier of the schedule lacks its margin, {schedule.margin:g}; draw a schedule that "
+            "fit_schedule returned."
+        )
+    axes = _use_axes(ax)
+    from matplotlib.ticker import PercentFormatter
+
+    looks, agreement = zip(*((point.looks, 1 - point.differing) for point in schedule.frontier), strict=True)
+    options = {"color": CORRECT, "marker": ".", "label": f"{schedule.method}, all margins", **line_kw}
+    axes.plot(looks, agreement, **options)
+    name = f"margin {schedule.margin:g}: {chosen.looks:.2f} looks, {100 * (1 - chosen.differing):.2f} % equal"
+    axes.plot(chosen.looks, 1 - chosen.differing, "o", color=WRONG, ms=9, label=name, zorder=3)
+    axes.axhline(1 - schedule.tolerance, label=f"tolerance of {100 * schedule.tolerance:g} %", **DOTTED)
+    axes.set(xlabel="mean number of looks", ylabel="decisions equal to those with all looks")
+    axes.set_xlim(1, schedule.full_looks)
+    axes.set_xticks(looks_ticks(schedule.full_looks))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(loc="lower right")  # the line is above
+    return axes
+
+
+def risk_axis_end(error_rate: float) -> float:
+    """Return the end of a risk axis: a few errors among the first images must not squash the rest of the plot."""
+    return min(1.0, max(RISK_AXIS_FACTOR * error_rate, 0.01))
+
+
+def looks_ticks(full_looks: int) -> list[int]:
+    """Return the ticks of an axis of looks: one look, all looks, and some between them."""
+    steps = max(1, min(full_looks - 1, MAX_LOOKS_STEPS))
+    return [round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)]
+
+
+def _rank(data: Any, confidence: str | ArrayLike, name: str | None) -> tuple[Ranking, str | None]:
+    """Return the ranking of the judged images by a confidence, and the name of that."""
+    if not isinstance(confidence, str):
+        return rank(data, confidence), name
+    predict_from: PredictFrom = "image"
+    preds, top_k, tuning = data, 1, None
+    if not isinstance(data, Predictions):
+        preds, predict_from, top_k = data.predictions, data.predict_from, data.top_k
+        tuning = data.tuning_positions if len(data.tuning_positions) else None
+    if not preds.has_labels:
+        raise MetricError(
+            "a plot of a confidence needs labels, and these predictions have none",
+            repair=Repair("pass {labels} to them", labels=ANY),
+        )
+    fitted = fit_methods(preds, [confidence], tuning=tuning, predict_from=predict_from, top_k=top_k)
+    judged = fitted.select_judged(preds)
+    correct = judged.correct(predict_from=predict_from, top_k=top_k)
+    return rank(correct, fitted.compute(judged, confidence)), confidence if name is None else name
+
+
+def _read_quantity(diagnosis: Diagnosis, quantity: Quantity | None) -> tuple[str, list[float]]:
+    """Return the label of the axis and the value of each view."""
+    if quantity is not None and quantity not in LABELS:
+        hint = did_you_mean(quantity, LABELS)
+        raise DiagnosisError(f"unknown quantity {quantity!r}; expected one of: {', '.join(LABELS)}.{hint}")
+    agreements = {"agreement": "overall", "confident_agreement": "confident"}
+    for name in ("auroc_with_image", "agreement") if quantity is None else (quantity,):
+        part = agreements.get(name)
+        values = [getattr(row.agreement, part) if part else getattr(row, name) for row in diagnosis]
+        if None not in values:
+            return LABELS[name], values
+    needs = "labels" if quantity == "accuracy" else "labels, correct and wrong predictions"
+    raise DiagnosisError(f"{quantity!r} needs {needs}, which this diagnosis was made without; choose 'agreement'.")
+
+
+def _use_axes(ax: "Axes | None", height: float = 4.8) -> "Axes":
+    """Return the given axes, or those of a new figure of pyplot (`height` in inches), which notebooks show."""
+    if ax is not None:
+        return ax
+    if not has_matplotlib():
+        raise MissingExtraError("a plot", "matplotlib", "plots")
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(6.4, height), layout="constrained")[1]
+
+
+def _label(name: str | None, metric: str, ranking: Ranking, **options: int) -> str:
+    value = f"{metric.upper()} = {format_value(METRICS[metric].ranked(ranking, **options))}"
+    return value if name is None else f"{name} ({value})"
+
+
+def _draw_reference(axes: "Axes", x: ArrayLike, y: ArrayLike, label: str) -> None:
+    """Draw a dotted line that the legend of the axes names once, however many plots share them."""
+    named = any(line.get_label() == label for line in axes.lines)
+    axes.plot(x, y, label="_" if named else label, **DOTTED)
+
+
+COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
+"""Distinguishable with any kind of color vision; the page uses the same colors."""
+LINE_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
+MARKERS = ("o", "s", "^", "D", "v")
+"""Curves differ in dashes and markers as well, for readers and printers without colors; the page uses the same."""
+MAX_CLASSES = 60
+"""More names would not be legible; the table has all of them."""
+FORMATS: dict[str, dict[str, Any]] = {"png": {"dpi": 144}, "svg": {"metadata": {"Date": None}}}
+
+
+def has_matplotlib() -> bool:
+    """Return whether plots can be drawn."""
+    return find_spec("matplotlib") is not None
+
+
+def render_plots(findings: Findings) -> Iterator[tuple[str, bytes]]:
+    """Yield the file name and the bytes of each plot of a report, as PNG and as SVG."""
+    import matplotlib
+
+    # The salt makes SVG files reproducible; a class named "$5" must not be parsed as a formula.
+    settings = matplotlib.rc_context({"svg.hashsalt": "secondlook", "text.parse_math": False})
+    with settings, warnings.catch_warnings():
+        # Class names in a script that the font lacks are drawn as boxes; the page and the tables show them correctly.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        for name, draw in PLOTS.items():
+            figure = draw(findings)
+            for suffix, options in FORMATS.items():
+                file = io.BytesIO()
+                figure.savefig(file, format=suffix, **options)
+                yield f"{name}.{suffix}", file.getvalue()
+
+
+def _draw_curves(findings: Findings) -> "Figure":
+    """Draw risk over coverage: every method with its band, and the perfect and the worst ranking."""
+    study = findings.study
+    figure, (axes,) = _new_figure(7.2, 4.4)
+    for place, (name, curve) in enumerate(findings.curves.items()):
+        style = _curve_style(place)
+        low, high = 100 * curve.low, 100 * curve.high
+        axes.fill_between(100 * curve.band_coverage, low, high, color=style["color"], alpha=0.12, lw=0)
+        # Curves that nearly coincide have their markers at different places.
+        markers = (0.03 + 0.03 * place / len(findings.curves), 0.12)
+        coverage = 100 * curve.accepted / study.n_images
+        axes.plot(coverage, 100 * curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name)
+    coverage = np.linspace(1 / study.n_images, 1, 500)
+    perfect, worst = np.maximum(0, 1 - (1 - study.error_rate) / coverage), np.minimum(1, study.error_rate / coverage)
+    axes.plot(100 * coverage, 100 * perfect, label="perfect", **DOTTED)
+    axes.plot(100 * coverage, 100 * worst, label="worst", **{**DOTTED, "ls": "--"})
+    axes.set(xlabel="coverage (%)", ylabel="risk: error rate among accepted (%)", xlim=(0, 100))
+    axes.set_ylim(0, 100 * risk_axis_end(study.error_rate))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _draw_adaptive_looking(findings: Findings) -> "Figure":
+    """Draw the certified coverage over the mean number of looks, with the default tolerance and all looks marked."""
+    adaptive = findings.adaptive
+    figure, (axes,) = _new_figure(7.2, 4.0)
+    axes.set(xlabel="looks per image, on average", ylabel="certified coverage (%)")
+    if isinstance(adaptive, str):
+        axes.set_title(f"not shown: {adaptive}", loc="left", wrap=True)
+        return figure
+    full, chosen = adaptive.frontier.all_looks, adaptive.chosen
+    looks, coverage = zip(*((point.looks, 100 * point.coverage) for point in adaptive.points), strict=True)
+    axes.axhline(100 * full.coverage, label="all looks", **DOTTED)
+    axes.plot(looks, coverage, color=COLORS[1], marker="s", ms=4, lw=1.6, label=adaptive.method)
+    axes.plot(chosen.looks, 100 * chosen.coverage, "o", color=COLORS[0], ms=9, label="default tolerance")
+    axes.set_xlim(1, full.looks)
+    axes.set_xticks(looks_ticks(findings.study.preds.n_views))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _draw_histograms(findings: Findings) -> "Figure":
+    """Draw the confidence of correct (up) and wrong (down) predictions, for each method."""
+    study = findings.study
+    n_methods = len(study.confidences)
+    figure, panels = _new_figure(7.2, 2.0 * n_methods + 0.6, rows=n_methods)
+    for axes, (name, values) in zip(panels, study.confidences.items(), strict=True):
+        draw_histogram(study.correct, values, ax=axes, name=name)
+    return figure
+
+
+def _draw_reliability_curves(findings: Findings) -> "Figure":
+    """Draw accuracy against confidence for the methods whose confidence is a probability."""
+    study = findings.study
+    figure, (axes,) = _new_figure(4.8, 4.6)
+    for place, (name, values) in enumerate(study.confidences.items()):
+        if name in study.probabilities:
+            style = {**_curve_style(place), "ms": 4, "lw": 1.4}
+            draw_reliability(study.correct, values, ax=axes, name=name, **style)
+    return figure
+
+
+def _draw_classes(findings: Findings) -> "Figure":
+    """Draw the error rate of each class, over all predictions and over the accepted ones."""
+    classes = sorted(findings.classes, key=lambda one: one.error_rate)[-MAX_CLASSES:]
+    figure, (axes,) = _new_figure(7.2, max(2.5, ROW_HEIGHT * len(classes) + 1.2))
+    if len(classes) < len(findings.classes):
+        axes.set_title(
+            f"the {len(classes)} of {len(findings.classes):,} classes with the highest error rates", loc="left"
+        )
+    positions = np.arange(len(classes))
+    axes.barh(positions, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all predictions")
+    risks = [100 * (one.risk or 0.0) for one in classes]
+    axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted by {findings.method}")
+    axes.set_yticks(positions, [one.name for one in classes])
+    axes.set(xlabel="error rate (%)")
+    axes.legend(frameon=False)
+    return figure
+
+
+def _draw_contributions(findings: Findings) -> "Figure":
+    """Draw the AUROC of each view alone, and how the AUROC of the mean changes without it."""
+    figure, (alone, change) = _new_figure(8.4, max(2.5, ROW_HEIGHT * len(findings.views) + 1.2), columns=2)
+    positions = np.arange(len(findings.views))[::-1]
+    alone.set_yticks(positions, [one.text for one in findings.views])
+    for position, one in zip(positions, findings.views, strict=True):
+        for axes, value in ((alone, one.auroc_alone), (change, one.change)):
+            if value is not None:
+                axes.plot(100 * value, position, "o", color=COLORS[1], ms=5)
+        if one.change_interval is not None:
+            ends = 100 * one.change_interval.low, 100 * one.change_interval.high
+            change.plot(ends, (position, position), color=COLORS[1], lw=1.2)
+    change.axvline(0, color=REFERENCE, lw=1)
+    change.set_yticks(positions, [])
+    alone.set_xlabel("AUROC of the view alone (%)")
+    change.set_xlabel("change in AUROC without it (percentage points)")
+    return figure
+
+
+PLOTS: "dict[str, Callable[[Findings], Figure]]" = {
+    "risk-coverage": _draw_curves,
+    "adaptive-looking": _draw_adaptive_looking,
+    "histograms": _draw_histograms,
+    "reliability": _draw_reliability_curves,
+    "classes": _draw_classes,
+    "views": _draw_contributions,
+}
+N_PLOTS = len(PLOTS) * len(FORMATS)
+
+
+def _curve_style(place: int) -> dict[str, Any]:
+    cycles = (("color", COLORS), ("linestyle", LINE_STYLES), ("marker", MARKERS))
+    return {name: values[place % len(values)] for name, values in cycles}
+
+
+def _new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = [figure.add_subplot(rows, columns, index + 1) for index in range(rows * columns)]
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25, lw=0.6)
+        axes.set_axisbelow(True)
+    return figure, panels

@@ -1,0 +1,139 @@
+"""Plots of a confidence draw the curves of the metrics, on the axes that they are given."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import secondlook as sl
+from secondlook import metrics
+from secondlook.arrays import Float64Array
+from secondlook.errors import MetricError, MissingExtraError
+from secondlook.predictions import Predictions
+from secondlook.report import plots
+
+Draw = Callable[..., Any]
+DRAW = [plots.draw_risk_coverage, plots.draw_reliability, plots.draw_histogram]
+
+
+def drawn(axes: Any) -> Float64Array:
+    """Return the points of the first line, or the heights of all bars."""
+    if axes.patches:
+        return np.array([bar.get_height() for bar in axes.patches])
+    return np.asarray(axes.lines[0].get_xydata(), dtype=np.float64)
+
+
+def legend_texts(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_risk_coverage_is_that_of_the_metrics(preds: Predictions) -> None:
+    axes = plots.draw_risk_coverage(preds, "mean")
+    correct, confidence = preds.correct(), sl.confidence(preds, "mean")
+    by_hand = [(~correct[np.argsort(-confidence)[:n]]).mean() for n in range(1, 401)]
+    np.testing.assert_allclose(drawn(axes), np.stack([np.arange(1, 401) / 400, by_hand], axis=1))
+    assert legend_texts(axes) == [f"mean (AURC = {metrics.aurc(correct, confidence):.4f})", "perfect order"]
+    perfect = np.asarray(axes.lines[1].get_ydata())
+    errors = int((~correct).sum())
+    np.testing.assert_allclose(perfect, [max(0, n - (400 - errors)) / n for n in range(1, 401)])
+
+
+def test_risk_axis_shows_the_error_rates_of_all_curves() -> None:
+    """A wrong image at the very top of the ranking must not squash the rest of the plot."""
+    correct = np.arange(100) % 10 != 0
+    axes = plots.draw_risk_coverage(correct, -np.arange(100.0))
+    assert drawn(axes)[0, 1] == 1
+    assert axes.get_ylim() == pytest.approx((0, 0.15))
+    plots.draw_risk_coverage(np.arange(100) % 2 == 0, -np.arange(100.0), ax=axes)
+    assert axes.get_ylim() == pytest.approx((0, 0.75))
+    plots.draw_risk_coverage(correct, -np.arange(100.0), ax=axes)
+    assert axes.get_ylim() == pytest.approx((0, 0.75))
+
+
+def test_reliability_is_that_of_the_metrics(preds: Predictions) -> None:
+    axes = plots.draw_reliability(preds, "msr", bins=5, color="red")
+    correct, confidence = preds.correct(), sl.confidence(preds, "msr")
+    bin_of = np.minimum((confidence * 5).astype(int), 4)
+    filled = [b for b in range(5) if (bin_of == b).any()]
+    expected = [(confidence[bin_of == b].mean(), correct[bin_of == b].mean()) for b in filled]
+    np.testing.assert_allclose(drawn(axes), expected)
+    assert axes.lines[0].get_color() == "red"
+    assert legend_texts(axes)[0] == f"msr (ECE = {metrics.ece(correct, confidence, bins=5):.4f})"
+
+
+def test_histogram_counts_correct_up_and_wrong_down(preds: Predictions) -> None:
+    axes = plots.draw_histogram(preds, "mean", bins=10)
+    correct, confidence = preds.correct(), sl.confidence(preds, "mean")
+    up, down = (np.histogram(confidence[chosen], np.linspace(0, 1, 11))[0] for chosen in (correct, ~correct))
+    assert drawn(axes).tolist() == [*up, *-down]
+    assert axes.get_title() == "mean"
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_plot_uses_the_given_axes(preds: Predictions, draw: Draw) -> None:
+    figure, (first, second) = plt.subplots(1, 2)
+    assert draw(preds, ax=first) is first
+    assert draw(preds, ax=second) is second
+    assert draw(preds).figure is not figure, "a new figure"
+    assert len(plt.get_fignums()) == 2
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_run_sets_how_classes_are_predicted(preds: Predictions, draw: Draw) -> None:
+    run = SimpleNamespace(predictions=preds, predict_from="views", top_k=2, tuning_positions=())
+    own = drawn(draw(run, "msr", name="mine"))
+    correct = preds.correct(predict_from="views", top_k=2)
+    expected = drawn(draw(correct, sl.confidence(preds, "msr", predict_from="views", top_k=2)))
+    np.testing.assert_array_equal(own, expected)
+    assert not np.array_equal(own, drawn(draw(preds, "msr")))
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_images_set_apart_by_a_run_are_not_drawn(preds: Predictions, draw: Draw) -> None:
+    run = SimpleNamespace(predictions=preds, predict_from="image", top_k=1, tuning_positions=np.arange(30))
+    expected = drawn(draw(preds.select(images=np.arange(30, preds.n_images)), "msr"))
+    np.testing.assert_array_equal(drawn(draw(run, "msr")), expected)
+
+
+def test_legend_has_three_digits_of_small_values() -> None:
+    correct, confidence = np.arange(5000) >= 4, np.arange(5000.0)
+    axes = plots.draw_risk_coverage(correct, confidence, name="own")
+    aurc = float(f"{metrics.aurc(correct, confidence):.2e}")
+    assert axes.lines[0].get_label() == f"own (AURC = {aurc:.2e})".replace("e-0", "e-")
+
+
+def test_reference_is_named_once_in_the_legend(preds: Predictions) -> None:
+    axes = plots.draw_risk_coverage(preds, "msr")
+    plots.draw_risk_coverage(preds, "mean", ax=axes, label="views")
+    assert [text.partition(" (")[0] for text in legend_texts(axes)] == ["msr", "perfect order", "views"]
+    assert len(plots.draw_reliability(preds, "msr", ref_line=False).lines) == 1
+
+
+def test_reliability_needs_a_probability(preds: Predictions) -> None:
+    with pytest.raises(MetricError, match=r"'bootstrap'.*mean"):
+        plots.draw_reliability(preds, "bootstrap")
+    with pytest.raises(MetricError, match=r"\[0, 1\]"):
+        plots.draw_reliability([True, False], [2.0, 0.1])
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_labels_are_required(preds: Predictions, draw: Draw) -> None:
+    with pytest.raises(MetricError, match="labels"):
+        draw(Predictions(logits=preds.logits, views=preds.views))
+    assert not plt.get_fignums(), "nothing is drawn"
+
+
+@pytest.mark.parametrize("draw", DRAW)
+@pytest.mark.parametrize("correct", [[True], [False], [True, True], [False, False]])
+def test_one_image_and_one_outcome_can_be_drawn(draw: Draw, correct: list[bool]) -> None:
+    draw(correct, np.full(len(correct), 0.5)).figure.canvas.draw()
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_without_matplotlib_the_extra_is_named(preds: Predictions, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"secondlook\[plots\]"):
+        draw(preds)
