@@ -219,7 +219,7 @@ def _ask_server() -> str:
         thread.start()
         try:
             address = f"http://127.0.0.1:{server.server_address[1]}/v2/models/m"
-            classifier = load_classifier(address, output="logits", binary=False, timeout=2, retries=0)
+            classifier = load_classifier(address, output="logits", timeout=2, retries=0)
             return _digest(classifier(np.zeros((2, 16, 16, 1), dtype=np.uint8)))
         finally:
             server.shutdown()
