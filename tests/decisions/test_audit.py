@@ -11,7 +11,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import REJECTED_LIST, Plan, Review
+from secondlook.decisions import Plan, Review
 from secondlook.errors import DecisionError
 from secondlook.policies import AuditPlan, Policy, certify
 from secondlook.predictions import Execution, collect
@@ -101,7 +101,7 @@ def test_audited_images_join_the_rejected_ones_for_review(
     exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
     score(policy, images, out, classifier=classifier, audit=0.3, review=Review(rejected=rejected, exports=exports))
     due = {row["id"] for row in read_rows(out) if row["audit"] or not row["accept"]}
-    with (rejected / REJECTED_LIST).open(newline="", encoding="utf-8") as file:
+    with (rejected / Review.LIST).open(newline="", encoding="utf-8") as file:
         assert {line["id"] for line in csv.DictReader(file)} == due
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     assert len(tasks) == len(due)

@@ -16,7 +16,7 @@ from secondlook.decisions import Plan
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
-from secondlook.predictions import DamagedChunkWarning, LocalStorage
+from secondlook.predictions import DamagedChunkWarning
 from tests.policy_maker import attach, score
 
 CHUNKS = 7
@@ -146,7 +146,7 @@ def test_truncated_chunk_is_recomputed(stopped: Job, share: float) -> None:
 
 def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
     record = next(content for path, content in stopped.files.items() if path.name == "_job.json")
-    chunks = ScoreChunks(LocalStorage(stopped.folder), JobRecord.model_validate_json(record), {})
+    chunks = ScoreChunks(Destination.parse(stopped.out), JobRecord.model_validate_json(record), {})
     path = stopped.chunks[0]
     content = stopped.files[path]
     next(chunks.read())
@@ -234,7 +234,7 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
 
     read_bytes, rounds = Path.read_bytes, 20
     record = JobRecord.model_validate_json((stopped.folder / "_job.json").read_bytes())
-    chunks = ScoreChunks(LocalStorage(stopped.folder), record, {})
+    chunks = ScoreChunks(Destination.parse(stopped.out), record, {})
     monkeypatch.setattr(Path, "read_bytes", lambda path: Content(read_bytes(path)))
     for _ in range(rounds):
         assert sum(len(rows) for rows in chunks.read()) == IMAGES

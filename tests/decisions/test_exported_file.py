@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble, OnnxFile, load_classifier
-from secondlook.decisions import EXPORT_METADATA, ExportedFile, compile_policy, load_policy
+from secondlook.decisions import ExportedFile, ExportRecord, compile_policy, load_policy
 from secondlook.decisions.exported_file import MAX_VIEWS, open_exported_file
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.onnx_export import export_onnx
@@ -187,7 +187,7 @@ def test_metadata_and_opset_are_read_without_onnx(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx", metadata={"other": "Zürich", "empty": ""})
     assert OnnxFile(file, "d").read_metadata() == {
         Policy.METADATA: make_bright_policy().model_dump_json(),
-        EXPORT_METADATA: json.dumps(RECORD),
+        ExportRecord.METADATA: json.dumps(RECORD),
         "other": "Zürich",
         "empty": "",
         "secondlook.checksum": hashlib.sha256(file.read_bytes()[:-89]).hexdigest(),
@@ -229,8 +229,8 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
 
 
 INVALID: dict[str, dict[str, Any]] = {
-    "no record": {"metadata": {EXPORT_METADATA: None}},
-    "damaged record": {"metadata": {EXPORT_METADATA: '{"version": 1'}},
+    "no record": {"metadata": {ExportRecord.METADATA: None}},
+    "damaged record": {"metadata": {ExportRecord.METADATA: '{"version": 1'}},
     "record of another version": {"record": {"version": 2}},
     "unknown field": {"record": {"more": 1}},
     "number type": {"record": {"pixels": "float16"}},

@@ -10,7 +10,7 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import EXPORTS, Export, LabelStudio, Review
-from secondlook.decisions.exports import ExportFile
+from secondlook.decisions.review import ExportFile
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from tests.policy_maker import attach, score

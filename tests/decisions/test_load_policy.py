@@ -16,7 +16,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier, onnx_model
 from secondlook.classifiers import classifier as classifier_module
-from secondlook.decisions import Decision, Looking, compile_policy
+from secondlook.decisions import Decision, Plan, compile_policy
 from secondlook.errors import ConfidenceError, DecisionError, SourceError
 from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import Execution
@@ -299,14 +299,18 @@ class TestPlan:
         policy = sl.load_policy(
             save_policy(tmp_path / "p.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
         )
-        ((positions, preds),) = Looking(compile_policy(policy), colors).groups()
-        assert positions.tolist() == list(range(len(colors)))
+        plan = compile_policy(policy)
+        assert isinstance(plan, Plan)
+        (looked,) = plan.look_at_images(list(colors))
+        assert looked.positions.tolist() == list(range(len(colors)))
         alone = [policy.decide(image, interval=True) for image in colors]
-        np.testing.assert_allclose(policy.confidence(preds), [one.confidence for one in alone])
+        np.testing.assert_allclose(policy.confidence(looked.preds), [one.confidence for one in alone])
 
     def test_it_is_warmed_up_where_the_shape_of_images_is_known(self, tmp_path: Path, counting: Counting) -> None:
         for preprocessing, expected in ((None, []), (Preprocessing(size=(9, 7), channels=3), [5])):
             classifier = load_classifier(counting, output="probabilities", name="counting", preprocessing=preprocessing)
             path = save_policy(tmp_path / f"{len(expected)}.json", classifier, Policy(threshold=0.5, method="mean"))
-            compile_policy(sl.load_policy(path, classifier=classifier)).warm_up()
+            plan = compile_policy(sl.load_policy(path, classifier=classifier))
+            assert isinstance(plan, Plan)
+            plan.warm_up()
             assert counting.batch_sizes == expected

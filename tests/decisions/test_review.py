@@ -14,7 +14,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import REJECTED_LIST, Review
+from secondlook.decisions import Review
 from secondlook.decisions.review import make_file_name, name_class_folders
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
@@ -26,7 +26,7 @@ ScoreImages = Callable[..., list[dict[str, Any]]]
 
 
 def read_list(folder: Path) -> list[dict[str, str]]:
-    with (folder / REJECTED_LIST).open(newline="", encoding="utf-8") as file:
+    with (folder / Review.LIST).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -130,7 +130,7 @@ def test_classes_never_share_a_folder() -> None:
     # The last names are those of the folders of the others.
     for names in (NAMES, [*NAMES, *name_class_folders(NAMES)], [*name_class_folders(NAMES), *NAMES]):
         folders = name_class_folders(names)
-        assert len({folder.lower() for folder in (REJECTED_LIST, *folders)}) == len(names) + 1
+        assert len({folder.lower() for folder in (Review.LIST, *folders)}) == len(names) + 1
         for folder in folders:
             assert Path(folder).name == folder, "one folder below the folder of rejected images"
             assert folder.partition(".")[0].lower() not in ("con", "nul", "com1")

@@ -1,23 +1,27 @@
-"""Review of images by people: the review queue, the files of its images, and the folder of rejected images."""
+"""Review of images by people: the review queue, the folder of rejected images, and exports to labeling tools."""
 
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
 from secondlook.arrays import Array, as_pixels
 from secondlook.decisions.chunks import ScoreChunks
-from secondlook.decisions.formats import open_text, translate_write_errors
+from secondlook.decisions.formats import REPLACE, check_output_path, open_text, translate_write_errors
 from secondlook.errors import ANY, DecisionError, Repair
-from secondlook.files import TEMPORARY_SUFFIX, write_atomically
+from secondlook.files import TEMPORARY_SUFFIX, write_atomically, write_bytes_atomically
+from secondlook.progress import Advance
+from secondlook.registry import Registry
 from secondlook.sources import Source
 from secondlook.specs import parse_spec
 from secondlook.tables import format_csv_row
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", "reason")
-
-REJECTED_LIST = "rejected.csv"
 
 LOCAL_FILES = "/data/local-files/?d="
 """Address of a file below the document root of a Label Studio server, which is `/` by default."""
@@ -38,6 +40,34 @@ DIGEST_AT_END = re.compile("-[0-9a-f]{12}$")
 
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
 """Names that Windows reserves, with any suffix."""
+
+CONFIG_SUFFIX = "-config.xml"
+
+MAX_BUTTONS = 20
+"""Label Studio shows more classes than this as a drop-down list."""
+
+
+@dataclass(frozen=True)
+class Review:
+    """What `score` hands to people: a folder of rejected images, and files for labeling tools.
+
+    Attributes
+    ----------
+    rejected, link
+        A folder for rejected images, sorted by predicted class, and whether to link the files instead of copying them.
+    exports, export_all, image_prefix
+        Files for labeling tools, such as 'label-studio:tasks.json'; whether they include accepted images; and a prefix
+        that is put before the id of an image to make its URL.
+    """
+
+    rejected: str | Path | None = None
+    link: bool = False
+    exports: Sequence[str] = ()
+    export_all: bool = False
+    image_prefix: str | None = None
+
+    LIST: ClassVar = "rejected.csv"
+    """Name of the list of images in the folder of rejected images."""
 
 
 class ReviewImage(NamedTuple):
@@ -108,59 +138,92 @@ class ReviewQueue:
 
 
 @dataclass(frozen=True)
-class RejectedFolder:
-    """Copies of the files of rejected images, or links to them; images that are not files are saved as PNG files."""
+class ImageLocations:
+    """Where people and tools find images: in the folder of rejected images, in their own files, or at URLs.
 
-    path: Path
+    The folder has copies of the files, or links to them; images that are not files are saved as PNG files.
+    """
+
     source: Source
-    link: bool = False
+    review: Review
 
-    def check(self, chunks: ScoreChunks) -> None:
+    @property
+    def folder(self) -> Path | None:
+        """The folder of rejected images, if there is one."""
+        return None if self.review.rejected is None else Path(self.review.rejected)
+
+    def check_files(self, export: str) -> None:
+        """Raise an error if the images of an export are not files."""
+        if self.source.find_path(0) is not None or (self.folder is not None and not self.review.export_all):
+            return
+        repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
+        if self.folder is not None:
+            repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
+        raise DecisionError(
+            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not",
+            repair=repair,
+        )
+
+    def check_folder(self, chunks: ScoreChunks) -> None:
         """Raise an error for a folder that cannot be written, or whose images would mix with others."""
-        where = f"cannot put rejected images into {str(self.path)!r}"
-        path = self.path.absolute()
+        if self.folder is None:
+            return
+        where = f"cannot put rejected images into {str(self.folder)!r}"
+        path = self.folder.absolute()
         existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
         if not existing.is_dir():
             raise DecisionError(f"{where}: {str(existing)!r} is not a folder; pass a folder.")
         if not os.access(existing, os.W_OK):
             raise DecisionError(f"{where}: no permission to write in {str(existing)!r}; choose another folder.")
-        with translate_write_errors("rejected images", self.path):
-            is_filled = self.path.is_dir() and any(self.path.iterdir()) and not chunks.has_rejected_mark(self.path)
+        with translate_write_errors("rejected images", self.folder):
+            is_filled = path.is_dir() and any(path.iterdir()) and not chunks.has_rejected_mark(path)
         if is_filled:
             raise DecisionError(
                 f"{where}: it is not empty, and its files would mix with them; empty it or choose another folder."
             )
         if self.source.spec.startswith("folder:"):
             images = parse_spec(self.source.spec).path
-            if Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(images)):
+            if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(images)):
                 raise DecisionError(
                     f"{where}: it is inside {str(images)!r}, whose images are scored; choose another folder."
                 )
 
-    def path_of(self, image: ReviewImage) -> Path:
-        """Return the path of an image in this folder."""
-        original = self.source.find_path(image.position)
-        suffix = ".png" if original is None else original.suffix
-        stem = image.id if original is None else image.id.removesuffix(suffix)
-        return self.path / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
-
-    def fill(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Callable[[int], None]) -> None:
+    def fill_folder(self, queue: "ReviewQueue", chunks: ScoreChunks, advance: Advance) -> None:
         """Put every image of the queue into the folder; images from an interrupted job are written again."""
+        assert self.folder is not None, "there is a folder"
         used: set[str] = set()
-        with translate_write_errors("rejected images", self.path):
-            chunks.write_rejected_mark(self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
+        with translate_write_errors("rejected images", self.folder):
+            chunks.write_rejected_mark(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
             for image in queue:
                 self._check_file_is_free(image, used)
                 self._add(image)
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
-            write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file), clean=True)
+            write_atomically(self.folder / Review.LIST, lambda file: self._write_list(queue, file), clean=True)
+
+    def path_of(self, image: ReviewImage) -> Path:
+        """Return the absolute path of an image."""
+        return self.source.find_path(image.position) or self._find_copy(image).absolute()
+
+    def url_of(self, image: ReviewImage) -> str:
+        """Return the URL of an image."""
+        if self.review.image_prefix is not None:
+            return self.review.image_prefix + quote(image.id)
+        return LOCAL_FILES + quote(self.path_of(image).as_posix().lstrip("/"))
+
+    def _find_copy(self, image: ReviewImage) -> Path:
+        """Return the path of an image in the folder of rejected images."""
+        assert self.folder is not None, "check_files was called before the job started"
+        original = self.source.find_path(image.position)
+        suffix = ".png" if original is None else original.suffix
+        stem = image.id if original is None else image.id.removesuffix(suffix)
+        return self.folder / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
 
     def _check_file_is_free(self, image: ReviewImage, used: set[str]) -> None:
         """Raise an error if an id is made to look like the file name of another, which has a digest at its end."""
-        path = self.path_of(image)
+        path = self._find_copy(image)
         name = f"{image.label}/{path.name}".lower()
         if name in used:
             raise DecisionError(
@@ -170,7 +233,7 @@ class RejectedFolder:
             used.add(name)
 
     def _add(self, image: ReviewImage) -> None:
-        target = self.path_of(image)
+        target = self._find_copy(image)
         target.parent.mkdir(exist_ok=True)
         # A resumed job writes every image again, and so replaces what a killed one left under this name.
         temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
@@ -178,60 +241,190 @@ class RejectedFolder:
         original = self.source.find_path(image.position)
         if original is None:
             temporary.write_bytes(encode_png(self.source.read(image.position)))
-        elif self.link:
+        elif self.review.link:
             temporary.symlink_to(original)
         else:
             shutil.copyfile(original, temporary)
         temporary.replace(target)
 
-    def _write_list(self, queue: ReviewQueue, file: BinaryIO) -> None:
+    def _write_list(self, queue: "ReviewQueue", file: BinaryIO) -> None:
         """Write the file, id, class and confidence of each image, least confident first."""
         with open_text(file) as text:
             text.write(format_csv_row(("file", "id", "label", "class", "confidence")))
             for image in queue:
-                path = self.path_of(image).relative_to(self.path).as_posix()
+                path = self._find_copy(image).relative_to(self.folder or "").as_posix()
                 text.write(format_csv_row((path, image.id, image.label, image.class_name, image.confidence)))
 
 
+WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
+"""Writes the images of a queue to a file, atomically."""
+
+
 @dataclass(frozen=True)
-class ImageLocations:
-    """Where other tools find images: their own files, PNG files in the folder of rejected images, or URLs."""
+class Export:
+    """A file format of a labeling tool, found by the scheme of `SCHEME:FILE`."""
 
-    source: Source
-    rejected: RejectedFolder | None = None
-    prefix: str | None = None
-    """Put before the id of an image to make its URL."""
+    name: str
+    """The scheme."""
+    summary: str
+    write: WriteQueue
+    reads_files: bool
+    """Whether the tool needs images that are files on its own disk."""
+    companions: tuple[str, ...] = ()
+    """Endings of further files: `-config.xml` is written next to `tasks.json` as `tasks-config.xml`."""
 
-    def check_files(self, export: str, *, include_accepted: bool) -> None:
-        """Raise an error if the images of an export are not files."""
-        if self.source.find_path(0) is not None or (self.rejected is not None and not include_accepted):
-            return
-        repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
-        if self.rejected is not None:
-            repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
-        raise DecisionError(
-            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not",
-            repair=repair,
+    @property
+    def form(self) -> str:
+        """The text of an export, with a placeholder for the file."""
+        return f"{self.name}:FILE"
+
+
+EXPORTS: Registry[Export] = Registry("export", DecisionError)
+"""Every export by its scheme."""
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """An export and the file it is written to."""
+
+    export: Export
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.export.name}:{self.path}"
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files that are written."""
+        return (self.path, *(self.path.with_name(f"{self.path.stem}{ending}") for ending in self.export.companions))
+
+    @classmethod
+    def parse(cls, text: str) -> "ExportFile":
+        """Parse `SCHEME:FILE`, and check that the file can be written."""
+        scheme, _, location = text.partition(":")
+        if scheme in EXPORTS and not location:
+            raise DecisionError(f"the export {text!r} names no file; expected {EXPORTS[scheme].form}.")
+        if ":" not in text:
+            forms = ", ".join(export.form for export in EXPORTS.values())
+            raise DecisionError(f"the export {text!r} has no scheme; expected one of: {forms}.")
+        spec = parse_spec(text, DecisionError)
+        export = EXPORTS.find(spec.scheme, where=f" in {text!r}")
+        if spec.options:
+            option = next(iter(spec.options))
+            raise DecisionError(f"unknown option {option!r} in {text!r}; expected {export.form} without options.")
+        file = cls(export, spec.path)
+        for path in file.paths:
+            check_output_path(path, f"the export {text!r}")
+        return file
+
+    def check_new(self, scores: str) -> None:
+        """Raise an error if a file exists, to which the scores that do not exist cannot belong."""
+        for path in self.paths:
+            if path.exists():
+                raise DecisionError(
+                    f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others",
+                    repair=REPLACE,
+                )
+
+    def check_images(self, locations: ImageLocations) -> None:
+        """Raise an error, before the job starts, if the tool could not find the images."""
+        if self.export.reads_files or locations.review.image_prefix is None:
+            locations.check_files(str(self))
+
+    def write(self, queue: ReviewQueue, locations: ImageLocations) -> None:
+        """Write the file."""
+        with translate_write_errors(f"the export {self.export.name!r}", self.path):
+            self.export.write(self.path, queue, locations)
+
+
+class LabelStudio:
+    """The files of Label Studio: a JSON list of tasks, and the labeling interface next to it."""
+
+    @staticmethod
+    def write(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+        """Write the images of a queue as tasks, and the labeling interface."""
+        config = LabelStudio.format_interface(queue.class_names).encode()
+        write_bytes_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), config)
+        tasks = (LabelStudio.make_task(image, locations.url_of(image)) for image in queue)
+        write_atomically(path, lambda file: file.writelines(LabelStudio.format_tasks(tasks)), clean=True)
+
+    @staticmethod
+    def format_interface(class_names: tuple[str, ...]) -> str:
+        """Return the labeling interface: one image, and a single choice among the classes."""
+        layout = ' layout="select"' if len(class_names) > MAX_BUTTONS else ""
+        choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
+        return (
+            '<View>\n  <Image name="image" value="$image"/>\n'
+            f'  <Choices name="class" toName="image" choice="single"{layout}>\n{choices}\n  </Choices>\n</View>\n'
         )
 
-    def path_of(self, image: ReviewImage) -> Path:
-        """Return the absolute path of an image."""
-        original = self.source.find_path(image.position)
-        if original is not None:
-            return original
-        assert self.rejected is not None, "check_files was called before the job started"
-        return self.rejected.path_of(image).absolute()
+    @staticmethod
+    def format_tasks(tasks: Iterable[dict[str, object]]) -> Iterator[bytes]:
+        """Yield the content of a file of tasks, one after another."""
+        yield b"["
+        for number, task in enumerate(tasks):
+            yield f"{',' if number else ''}\n{json.dumps(task, ensure_ascii=False)}".encode()
+        yield b"\n]\n"
 
-    def url_of(self, image: ReviewImage) -> str:
-        """Return the URL of an image."""
-        if self.prefix is not None:
-            return self.prefix + quote(image.id)
-        return LOCAL_FILES + quote(self.path_of(image).as_posix().lstrip("/"))
+    @staticmethod
+    def make_task(image: ReviewImage, url: str) -> dict[str, object]:
+        """Return an image as a task, with the prediction as a pre-annotation."""
+        low, high = image.interval or (None, None)
+        prediction: dict[str, object] = {
+            "model_version": "secondlook",
+            "result": [LabelStudio.make_choice(image.class_name)],
+        }
+        # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
+        if 0 <= image.confidence <= 1:
+            prediction["score"] = image.confidence
+        about = {"id": image.id, "confidence": image.confidence, "low": low, "high": high, "accept": image.accept}
+        return {"data": {"image": url, **about}, "predictions": [prediction]}
+
+    @staticmethod
+    def make_choice(class_name: str) -> dict[str, object]:
+        """Return the choice of a class in the labeling interface."""
+        return {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [class_name]}}
+
+
+def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+    """Write the labels file of a FiftyOneImageClassificationDataset, with the absolute paths of the images."""
+
+    def format_lines() -> Iterator[bytes]:
+        yield f'{{"classes": {json.dumps(queue.class_names, ensure_ascii=False)},\n"labels": {{'.encode()
+        for number, image in enumerate(queue):
+            low, high = image.interval or (None, None)
+            # Fields that FiftyOne does not define go into attributes; it has an "id" of its own.
+            attributes = {"low": low, "high": high, "accept": image.accept, "source_id": image.id}
+            label = {"label": image.label, "confidence": image.confidence, "attributes": attributes}
+            entry = [json.dumps(value, ensure_ascii=False) for value in (str(locations.path_of(image)), label)]
+            yield f"{',' if number else ''}\n{': '.join(entry)}".encode()
+        yield b"\n}}\n"
+
+    write_atomically(path, lambda file: file.writelines(format_lines()), clean=True)
+
+
+EXPORTS.add(
+    Export(
+        "fiftyone",
+        "labels of a FiftyOneImageClassificationDataset, with confidence and interval",
+        write=_write_fiftyone,
+        reads_files=True,
+    )
+)
+EXPORTS.add(
+    Export(
+        "label-studio",
+        "tasks with pre-annotations, and FILE-config.xml with the labeling interface",
+        write=LabelStudio.write,
+        reads_files=False,
+        companions=(CONFIG_SUFFIX,),
+    )
+)
 
 
 def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
     """Return a folder name for each class, different from all others and from the list of rejected images."""
-    used = {REJECTED_LIST: ""}
+    used = {Review.LIST: ""}
     for label, name in enumerate(class_names):
         identity = name
         # Two classes may have the same name, or one that is made to look like the folder of another.
