@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
@@ -17,11 +18,11 @@ import numpy as np
 
 from secondlook.arrays import Array, as_pixels
 from secondlook.decisions.chunks import ScoreChunks
-from secondlook.decisions.formats import REPLACE, check_output_path, open_text, translate_write_errors
+from secondlook.decisions.formats import REPLACE, check_output_path, translate_write_errors
 from secondlook.errors import ANY, DecisionError, Repair
 from secondlook.files import TEMPORARY_SUFFIX, write_atomically, write_bytes_atomically
 from secondlook.progress import Advance
-from secondlook.registry import Registry
+from secondlook.registry import NamedRecord, Registry
 from secondlook.sources import Source
 from secondlook.specs import parse_spec
 from secondlook.tables import format_csv_row
@@ -33,6 +34,9 @@ QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", "reason")
 
 LOCAL_FILES = "/data/local-files/?d="
 """Address of a file below the document root of a Label Studio server, which is `/` by default."""
+
+READ_ROWS = 4096
+"""Images of the queue that are in memory as Python values."""
 
 MAX_NAME_LENGTH = 60
 
@@ -89,7 +93,7 @@ class ReviewImage(NamedTuple):
 class ReviewQueue:
     """Images in the order of review, least confident first. Holds a few numbers per image; ids belong to the source."""
 
-    columns: dict[str, Array]
+    rows: "pa.Table"
     ids: Sequence[str]
     class_names: tuple[str, ...]
 
@@ -101,39 +105,37 @@ class ReviewQueue:
 
         `tables` are the rows of all images, in order. Images that could not be read are left out.
         """
-        names = [name for name in QUEUE_COLUMNS if name != "reason"]
-        columns: dict[str, list[Any]] = {"position": [], **{name: [] for name in names}}
-        start = 0
+        import pyarrow as pa
+
+        parts, start = [], 0
         for table in tables:
-            is_read = table["reason"].is_null().to_numpy()
-            is_due = ~table["accept"].to_numpy()
+            is_due = include_accepted | ~table["accept"].to_numpy()
             if "audit" in table.column_names:
-                is_due = is_due | table["audit"].to_numpy()
-            selected = np.flatnonzero(is_read & (include_accepted | is_due))
-            columns["position"].append(start + selected)
-            for name in names:
-                columns[name].append(table[name].take(selected).to_numpy())
+                is_due |= table["audit"].to_numpy()
+            selected = np.flatnonzero(table["reason"].is_null().to_numpy() & is_due)
+            chosen = table.select(["label", "confidence", "low", "high", "accept"]).take(selected)
+            parts.append(chosen.append_column("position", pa.array(start + selected)))
             start += len(table)
-        joined = {name: np.concatenate(values) for name, values in columns.items()}
-        order = np.lexsort((joined["position"], joined["confidence"]))
-        return cls({name: values[order] for name, values in joined.items()}, ids, class_names)
+        order = [("confidence", "ascending"), ("position", "ascending")]
+        return cls(pa.concat_tables(parts).sort_by(order), ids, class_names)
 
     def __len__(self) -> int:
-        return len(self.columns["position"])
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[ReviewImage]:
         folders = name_class_folders(self.class_names)
-        for position, label, confidence, low, high, accept in zip(*self.columns.values(), strict=True):
+        for row in itertools.chain.from_iterable(batch.to_pylist() for batch in self.rows.to_batches(READ_ROWS)):
+            place, label = row["position"], row["label"]
             yield ReviewImage(
-                int(position),
-                self.ids[int(position)],
-                int(label),
-                self.class_names[int(label)],
-                folders[int(label)],
-                float(confidence),
-                # A missing end is NaN in the array; either both ends are missing or none.
-                None if np.isnan(low) else (float(low), float(high)),
-                bool(accept),
+                place,
+                self.ids[place],
+                label,
+                self.class_names[label],
+                folders[label],
+                row["confidence"],
+                # Either both ends are missing or none.
+                None if row["low"] is None else (row["low"], row["high"]),
+                row["accept"],
             )
 
 
@@ -151,18 +153,6 @@ class ImageLocations:
     def folder(self) -> Path | None:
         """The folder of rejected images, if there is one."""
         return None if self.review.rejected is None else Path(self.review.rejected)
-
-    def check_files(self, export: str) -> None:
-        """Raise an error if the images of an export are not files."""
-        if self.source.find_path(0) is not None or (self.folder is not None and not self.review.export_all):
-            return
-        repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
-        if self.folder is not None:
-            repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
-        raise DecisionError(
-            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not",
-            repair=repair,
-        )
 
     def check_folder(self, chunks: ScoreChunks) -> None:
         """Raise an error for a folder that cannot be written, or whose images would mix with others."""
@@ -188,7 +178,7 @@ class ImageLocations:
                     f"{where}: it is inside {str(images)!r}, whose images are scored; choose another folder."
                 )
 
-    def fill_folder(self, queue: "ReviewQueue", chunks: ScoreChunks, advance: Advance) -> None:
+    def fill_folder(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Advance) -> None:
         """Put every image of the queue into the folder; images from an interrupted job are written again."""
         assert self.folder is not None, "there is a folder"
         used: set[str] = set()
@@ -201,7 +191,8 @@ class ImageLocations:
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
-            write_atomically(self.folder / Review.LIST, lambda file: self._write_list(queue, file), clean=True)
+            rows = (format_csv_row(row).encode() for row in self._list_rows(queue))
+            write_atomically(self.folder / Review.LIST, lambda file: file.writelines(rows), clean=True)
 
     def path_of(self, image: ReviewImage) -> Path:
         """Return the absolute path of an image."""
@@ -215,7 +206,7 @@ class ImageLocations:
 
     def _find_copy(self, image: ReviewImage) -> Path:
         """Return the path of an image in the folder of rejected images."""
-        assert self.folder is not None, "check_files was called before the job started"
+        assert self.folder is not None, "check_images was called before the job started"
         original = self.source.find_path(image.position)
         suffix = ".png" if original is None else original.suffix
         stem = image.id if original is None else image.id.removesuffix(suffix)
@@ -247,13 +238,12 @@ class ImageLocations:
             shutil.copyfile(original, temporary)
         temporary.replace(target)
 
-    def _write_list(self, queue: "ReviewQueue", file: BinaryIO) -> None:
-        """Write the file, id, class and confidence of each image, least confident first."""
-        with open_text(file) as text:
-            text.write(format_csv_row(("file", "id", "label", "class", "confidence")))
-            for image in queue:
-                path = self._find_copy(image).relative_to(self.folder or "").as_posix()
-                text.write(format_csv_row((path, image.id, image.label, image.class_name, image.confidence)))
+    def _list_rows(self, queue: ReviewQueue) -> Iterator[tuple[object, ...]]:
+        """Yield the file, id, class and confidence of each image, least confident first."""
+        yield "file", "id", "label", "class", "confidence"
+        for image in queue:
+            path = self._find_copy(image).relative_to(self.folder or "").as_posix()
+            yield path, image.id, image.label, image.class_name, image.confidence
 
 
 WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
@@ -261,12 +251,9 @@ WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
 
 
 @dataclass(frozen=True)
-class Export:
-    """A file format of a labeling tool, found by the scheme of `SCHEME:FILE`."""
+class Export(NamedRecord):
+    """A file format of a labeling tool; its name is the scheme of `SCHEME:FILE`."""
 
-    name: str
-    """The scheme."""
-    summary: str
     write: WriteQueue
     reads_files: bool
     """Whether the tool needs images that are files on its own disk."""
@@ -321,15 +308,21 @@ class ExportFile:
         """Raise an error if a file exists, to which the scores that do not exist cannot belong."""
         for path in self.paths:
             if path.exists():
-                raise DecisionError(
-                    f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others",
-                    repair=REPLACE,
-                )
+                fault = f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others"
+                raise DecisionError(fault, repair=REPLACE)
 
     def check_images(self, locations: ImageLocations) -> None:
-        """Raise an error, before the job starts, if the tool could not find the images."""
-        if self.export.reads_files or locations.review.image_prefix is None:
-            locations.check_files(str(self))
+        """Raise an error, before the job starts, if the tool could not find the images, because they are not files."""
+        source, review = locations.source, locations.review
+        needs_files = self.export.reads_files or review.image_prefix is None
+        is_saved = review.rejected is not None and not review.export_all
+        if not needs_files or is_saved or source.find_path(0) is not None:
+            return
+        repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
+        if review.rejected is not None:
+            repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
+        fault = f"the export {str(self)!r} needs images that are files, but those of {source.spec!r} are not"
+        raise DecisionError(fault, repair=repair)
 
     def write(self, queue: ReviewQueue, locations: ImageLocations) -> None:
         """Write the file."""
@@ -403,23 +396,10 @@ def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -
     write_atomically(path, lambda file: file.writelines(format_lines()), clean=True)
 
 
-EXPORTS.add(
-    Export(
-        "fiftyone",
-        "labels of a FiftyOneImageClassificationDataset, with confidence and interval",
-        write=_write_fiftyone,
-        reads_files=True,
-    )
-)
-EXPORTS.add(
-    Export(
-        "label-studio",
-        "tasks with pre-annotations, and FILE-config.xml with the labeling interface",
-        write=LabelStudio.write,
-        reads_files=False,
-        companions=(CONFIG_SUFFIX,),
-    )
-)
+_FIFTYONE = "labels of a FiftyOneImageClassificationDataset, with confidence and interval"
+EXPORTS.add(Export("fiftyone", _FIFTYONE, write=_write_fiftyone, reads_files=True))
+_TASKS = "tasks with pre-annotations, and FILE-config.xml with the labeling interface"
+EXPORTS.add(Export("label-studio", _TASKS, LabelStudio.write, reads_files=False, companions=(CONFIG_SUFFIX,)))
 
 
 def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
