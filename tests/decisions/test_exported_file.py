@@ -115,7 +115,7 @@ def test_pixels_become_those_of_the_file(exported: dict[str, Any]) -> None:
         (np.zeros((2, 4, 4, 3), np.float64), "float64"),
         (np.full((2, 4, 4, 3), 2, np.float32), "from 2 to 2"),
         (np.zeros((0, 4, 4, 3), np.uint8), "none"),
-        ([[1]], "list"),
+        ([[1]], "shape"),
     ],
 )
 def test_images_that_do_not_fit_are_an_error(tmp_path: Path, images: Any, told: str) -> None:
@@ -132,7 +132,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path: Path) -> None:
     sides = [16, 20, 16, 31, 20, 16]
     images = [make_images(1, side, seed=number)[0] for number, side in enumerate(sides)]
     images[2] = images[2].astype(np.float32) / np.float32(255)
-    together = decider.decide_list(images, batch_size=2)
+    together = decider.decide_images(images, batch_size=2)
     for number, image in enumerate(images):
         alone = decider.decide_images(image[None])
         np.testing.assert_allclose(together.view_outputs[number], alone.view_outputs[0], atol=1e-5)
@@ -388,7 +388,7 @@ def test_images_that_would_become_huge_are_refused(resizing: ExportedFile) -> No
     with pytest.raises(DecisionError, match=r"1 x 60000.*64 x 3840000"):
         resizing.decide_images(strip[None])
     with pytest.raises(DecisionError, match=r"image 1 .*60000"):
-        resizing.decide_list([make_images(1, 20)[0], strip.transpose(1, 0, 2)])
+        resizing.decide_images([make_images(1, 20)[0], strip.transpose(1, 0, 2)])
     resizing.check_shape((10, 10_000, 3))
     resizing.check_shape((9000, 9000, 3))  # a large image becomes smaller
 

@@ -93,7 +93,7 @@ def test_an_open_file_is_the_same_as_its_path(files: dict[str, Any], tmp_path: P
         score(given, images, tmp_path / f"{name}.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     stored = json.loads(pq.read_schema(tmp_path / "a.parquet").metadata[b"secondlook.score"])
-    assert stored["decider"] == compile_policy(load_policy(file)).describe_classifier().digest
+    assert stored["decider"] == compile_policy(load_policy(file)).described.digest
     assert stored["policy"] == json.loads(files["plain"][1].model_dump_json())
 
 

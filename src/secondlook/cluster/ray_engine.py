@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import secondlook
 from secondlook import Source
 from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, summarize_error
-from secondlook.extension import (
-    ANY,
-    Chunking,
-    ClusterError,
-    ComputedChunk,
-    Engine,
-    LoadWorker,
-    Repair,
-    import_extra,
-)
+from secondlook.extension import ANY, Chunking, ClusterError, ComputedChunk, Engine, LoadWorker, Repair, import_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -203,12 +203,7 @@ class FileOutputs(NamedTuple):
 
 
 def make_decisions(
-    policy: Policy,
-    preds: Predictions,
-    *,
-    level: float | None = None,
-    seed: int = 0,
-    decided: FileOutputs | None = None,
+    policy: Policy, preds: Predictions, *, level: float | None = None, seed: int = 0, decided: FileOutputs | None = None
 ) -> Decisions:
     """Decide about images that were looked at in all views of `preds`, in the order of looks if there is a schedule.
 

@@ -19,7 +19,6 @@ from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
 from secondlook.policies import Binding, Policy
 from secondlook.predictions import (
     BatchSize,
-    ClassifierRecord,
     DecodedChunk,
     choose_batch_size,
     chunk_rows,
@@ -99,17 +98,16 @@ class ExportedFile(CompiledPolicy):
 
     Attributes
     ----------
-    path, digest
-        The file, and a digest of its content.
-    record
-        How the file was exported.
+    path, record
+        The file, and how it was exported.
     """
 
     def __init__(
         self, path: Path, digest: str, policy: Policy, record: ExportRecord, session: Any, timeout: float
     ) -> None:
-        super().__init__(policy, record.mismatch, record.outputs, (policy.class_names,))
-        self.path, self.digest, self.record = path, digest, record
+        described = policy.known_classifier.model_copy(update={"digest": digest})
+        super().__init__(policy, described, record.mismatch, record.outputs, (policy.class_names,))
+        self.path, self.record = path, record
         self.metadata = {"decider": digest}
         self._session, self._timeout = session, timeout
         self._preprocessing = Preprocessing.from_dict(policy.known_classifier.preprocessing)
@@ -119,47 +117,36 @@ class ExportedFile(CompiledPolicy):
 
     def look_at_image(self, image: Array) -> LookedGroup:
         """Let the file decide about one image. uint8|float32 [h, w, C]"""
-        (group,) = self._group(self.decide_images(image[None]))
+        (group,) = self._group(self.decide_images([image]))
         return group
 
     def decide_images(
         self,
-        images: Array,
+        images: Sequence[Array] | Array,
         *,
         batch_size: BatchSize = "auto",
         advance: Advance = ignore_progress,
-        name: str = "the images",
-    ) -> FileOutputs:
-        """Return what the file decides about images of equal size. uint8, or float32 in [0, 1], [N, H, W, C]
-
-        Pixels become those that the file takes: uint8 is divided by 255, float32 is rounded. `advance` is called with
-        the number of images just decided; messages call the images `name`.
-        """
-        check_pixels(images, name, DecisionError)
-        if len(images) == 0:
-            raise DecisionError(f"{name} are none, expected at least one.")
-        self.check_shape(images.shape[1:], name)
-        size = self._choose_batch_size(batch_size, images.shape[1:])
-        decided = []
-        for start in range(0, len(images), size):
-            decided.append(self._run(images[start : start + size]))
-            advance(len(decided[-1].looks))
-        return FileOutputs.join(decided)
-
-    def decide_list(
-        self, images: Sequence[Array], *, name_image: Callable[[int], str] = "image {}".format, **options: Any
+        name_image: Callable[[int], str] = "image {}".format,
     ) -> FileOutputs:
         """Return what the file decides about images [H, W, C] of any size that it takes; equal ones form batches.
 
-        `name_image` returns what messages call the image at a position; `options` are those of `decide_images`.
+        Pixels, uint8 or float32 in [0, 1], become those that the file takes: uint8 is divided by 255, float32 is
+        rounded. `advance` is called with the number of images just decided; `name_image` returns what messages call
+        the image at a position.
         """
-        groups = group_by_shape(images)
-        decided = [
-            self.decide_images(
-                np.stack([images[place] for place in group]), name=f"the pixels of {name_image(group[0])}", **options
-            )
-            for group in groups
-        ]
+        if len(images) == 0:
+            raise DecisionError("the images are none, expected at least one.")
+        arrays = [np.asarray(image) for image in images]
+        groups, decided = group_by_shape(arrays), []
+        for group in groups:
+            pixels = np.stack([arrays[place] for place in group])
+            name = f"the pixels of {name_image(group[0])}"
+            check_pixels(pixels, name, DecisionError)
+            self.check_shape(pixels.shape[1:], name)
+            size = self._choose_batch_size(batch_size, pixels.shape[1:])
+            for start in range(0, len(pixels), size):
+                decided.append(self._run(pixels[start : start + size]))
+                advance(len(decided[-1].looks))
         return FileOutputs.join(decided).select(np.argsort(np.concatenate(groups)))
 
     def check_shape(self, shape: tuple[int, ...], name: str = "the images") -> None:
@@ -195,10 +182,6 @@ class ExportedFile(CompiledPolicy):
         for group in self.group_by_looks(decided.view_outputs, decided.looks, ids, class_names):
             yield group._replace(decided=decided.select(group.positions))
 
-    def describe_classifier(self) -> ClassifierRecord:
-        """Return what a scoring job depends on: the file."""
-        return self.policy.known_classifier.model_copy(update={"digest": self.digest})
-
     def measure(self, source: Source) -> tuple[int, int]:
         """Return the number of classes, and of images per chunk, by the size of what the classifier gets and gives."""
         id_, image = find_first_image(source)
@@ -231,7 +214,7 @@ class ExportedFile(CompiledPolicy):
                 while (batch := next(read)) is not None:
                     name_image = partial(_name_image, source, batch.ids)
                     options: dict[str, Any] = {"batch_size": batch_size, "advance": advance, "name_image": name_image}
-                    decided.append(self.decide_list(batch.images, **options))
+                    decided.append(self.decide_images(batch.images, **options))
                     indices.append(batch.indices)
                 chunk = DecodedChunk.create(source, number, requested, np.concatenate(indices), _NO_IMAGES)
                 advance(len(chunk.skipped))
@@ -360,14 +343,16 @@ def _read_record(metadata: Mapping[str, str], policy: Policy) -> ExportRecord:
         record = ExportRecord.model_validate_json(metadata[ExportRecord.METADATA])
     except ValidationError as error:
         raise _InvalidFileError(f"{ExportRecord.METADATA}: {describe_invalid(error)}") from None
-    if len(policy.views) > MAX_VIEWS:
-        raise _InvalidFileError(f"it has {len(policy.views):,} views, more than {MAX_VIEWS:,}")
-    if record.adaptive != (policy.schedule is not None):
-        raise _InvalidFileError(f"adaptive is {record.adaptive}, unlike its policy")
-    if policy.groups and len(policy.groups) != record.classes:
-        raise _InvalidFileError(f"it has {record.classes} classes, but {len(policy.groups)} thresholds")
-    if policy.top_k > record.classes:
-        raise _InvalidFileError(f"it has {record.classes} classes, but predicts {policy.top_k} of them")
+    n_views, n_groups, n_classes = len(policy.views), len(policy.groups), record.classes
+    faults = {
+        f"it has {n_views:,} views, more than {MAX_VIEWS:,}": n_views > MAX_VIEWS,
+        f"adaptive is {record.adaptive}, unlike its policy": record.adaptive != (policy.schedule is not None),
+        f"it has {n_classes} classes, but {n_groups} thresholds": n_groups not in (0, n_classes),
+        f"it has {n_classes} classes, but predicts {policy.top_k} of them": policy.top_k > n_classes,
+    }
+    for fault, is_found in faults.items():
+        if is_found:
+            raise _InvalidFileError(fault)
     return record
 
 

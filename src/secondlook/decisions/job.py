@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -38,14 +39,7 @@ from secondlook.decisions.review import QUEUE_COLUMNS, ExportFile, ImageLocation
 from secondlook.decisions.summary import EngineUse, ScoreSummary
 from secondlook.errors import DecisionError, SourceError
 from secondlook.policies import AuditPlan, Policy, read_policy
-from secondlook.predictions import (
-    DEFAULT_EXECUTION,
-    ChunkStore,
-    Engine,
-    Execution,
-    Predictions,
-    skip_by_default,
-)
+from secondlook.predictions import DEFAULT_EXECUTION, ChunkStore, Engine, Execution, Predictions, skip_by_default
 from secondlook.progress import IMAGES_X_VIEWS, Advance, progress_bar
 from secondlook.sources import Source, open_source
 from secondlook.specs import parse_spec
@@ -329,10 +323,11 @@ class ScoringJob:
         """Look at one image, to find the number of classes and how many images fit in memory."""
         n_classes, rows = plan.measure(source)
         class_names = plan.find_class_names(n_classes, source.class_names)
-        classifier = plan.describe_classifier()
+        classifier = plan.described
         content: dict[str, Any] = {
             "policy": hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
-            "classifier": classifier.digest,
+            # Functions without a name cannot be told apart, so a job with one is never resumed.
+            "classifier": classifier.digest or f"unnamed {uuid.uuid4().hex}",
             "output": classifier.output,
             "preprocessing": classifier.preprocessing,
             "data": source.digest,
@@ -414,7 +409,8 @@ class ScoringJob:
                 n_images = len(chunks.chunking.indices_of(chunk.number))
                 use.add(chunk, n_images)
                 advance(n_images)
-        return replace(use, seconds=time.monotonic() - start)
+        use.seconds = time.monotonic() - start
+        return use
 
     def write_review(self, chunks: ScoreChunks, locations: ImageLocations, exports: Sequence[ExportFile]) -> None:
         """Write the folder of rejected images and the exports."""

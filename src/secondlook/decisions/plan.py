@@ -1,6 +1,5 @@
 """`compile_policy`: a policy with its classifier as a plan, with everything prepared that does not depend on images."""
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -60,8 +59,8 @@ class CompiledPolicy(ABC):
         The policy as it was given, and in force: without a guarantee if the classifier is not the one of the policy.
     mismatch
         Why the guarantee of the policy does not hold; None if it does.
-    kinds
-        What the classifier, or each member of the ensemble, outputs.
+    described, kinds
+        The record of the classifier, and what it, or each member of the ensemble, outputs.
     """
 
     resolved: ResolvedClassifier | None = None
@@ -72,10 +71,15 @@ class CompiledPolicy(ABC):
     """How much progress an image is."""
 
     def __init__(
-        self, policy: Policy, mismatch: str | None, kinds: Sequence[Output], names: Sequence[tuple[str, ...] | None]
+        self,
+        policy: Policy,
+        described: ClassifierRecord,
+        mismatch: str | None,
+        kinds: Sequence[Output],
+        names: Sequence[tuple[str, ...] | None],
     ) -> None:
         policy.check_transfers()
-        self.given, self.mismatch, self.kinds = policy, mismatch, kinds
+        self.given, self.described, self.mismatch, self.kinds = policy, described, mismatch, kinds
         self.policy = policy if mismatch is None else policy.model_copy(update={"guarantee": None})
         self._names = names
 
@@ -107,10 +111,6 @@ class CompiledPolicy(ABC):
     @abstractmethod
     def measure(self, source: Source) -> tuple[int, int]:
         """Return the number of classes, and of images that are looked at, and saved, together."""
-
-    @abstractmethod
-    def describe_classifier(self) -> ClassifierRecord:
-        """Return what a scoring job depends on."""
 
     def find_class_names(self, n_classes: int, *others: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Return the first names that match the number of classes: folders of new images need not be classes."""
@@ -161,7 +161,8 @@ class Plan(CompiledPolicy):
         self.members = classifier.members or (classifier,)
         self.classifier = MemberOutputs(classifier) if classifier.members else classifier
         names = (classifier.class_names, policy.class_names)
-        super().__init__(policy, resolved.mismatch, [member.output for member in self.members], names)
+        kinds = [member.output for member in self.members]
+        super().__init__(policy, ClassifierRecord.describe(classifier), resolved.mismatch, kinds, names)
         self.views = policy.parse_views()
         if policy.schedule is None:  # otherwise the number of looks is not known
             self.progress_per_image = len(self.views)
@@ -237,11 +238,6 @@ class Plan(CompiledPolicy):
         image = read_first_image(self.classifier, source)
         n_outputs = self.classifier(image[None]).shape[1]
         return n_outputs // len(self.members), self.choose_chunk_rows(image, n_outputs)
-
-    def describe_classifier(self) -> ClassifierRecord:
-        """Return what a scoring job depends on; functions without a name cannot be told apart, so none is resumed."""
-        digest = self.classifier.digest or f"unnamed {uuid.uuid4().hex}"
-        return ClassifierRecord.describe(self.resolved.classifier).model_copy(update={"digest": digest})
 
     def choose_chunk_rows(self, image: Array, n_outputs: int) -> int:
         """Return the number of images [H, W, C] that are looked at, and saved, together."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,15 +39,6 @@ SUPPOSED_CLASSES = 1000
 
 class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc]  # scikit-learn has no types
     """A `SelectiveClassifier` that has no policy and was not fitted."""
-
-
-@dataclass
-class _Fitted:
-    """The plan in force, and what is known of how it came about."""
-
-    plan: Plan
-    n_classes: int | None = None
-    view_choice: ViewChoice | None = None
 
 
 class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -96,6 +86,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The classes 0 .. C - 1, and their number C; known after the first prediction, or from the class names.
     """
 
+    # Not set in the constructor, which scikit-learn expects to do nothing but store its arguments.
+    _plan: Plan | None = None
+    _n_classes: int | None = None
+    view_choice_: ViewChoice | None = None
+
     def __init__(
         self,
         classifier: object,
@@ -128,12 +123,12 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classifier_(self) -> Classifier:
         """The loaded classifier."""
-        return self._get_fitted().plan.resolved.classifier
+        return self._get_plan().resolved.classifier
 
     @property
     def policy_(self) -> Policy:
         """The policy in force."""
-        return self._get_fitted().plan.policy
+        return self._get_plan().policy
 
     @property
     def views_(self) -> ViewSet:
@@ -141,15 +136,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return ViewSet(list(self.policy_.views))
 
     @property
-    def view_choice_(self) -> ViewChoice | None:
-        """How `fit` chose the views; None if they were given."""
-        return self._get_fitted().view_choice
-
-    @property
     def n_classes_(self) -> int:
         """The number of classes."""
-        fitted = self._get_fitted()
-        n_classes = fitted.n_classes or self.classifier_.n_classes or len(self.policy_.class_names or ())
+        n_classes = self._n_classes or self.classifier_.n_classes or len(self.policy_.class_names or ())
         if not n_classes:
             raise NotFittedError("the number of classes is unknown before the first prediction; call predict first.")
         return n_classes
@@ -202,8 +191,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if not certified.certified:
             raise DecisionError(f"{certified.shortfall}.")
-        plan = Plan(certified, ResolvedClassifier(classifier, None), self.execution)
-        self._fitted: _Fitted | None = _Fitted(plan, preds.n_classes, choice)
+        self._plan = Plan(certified, ResolvedClassifier(classifier, None), self.execution)
+        self._n_classes, self.view_choice_ = preds.n_classes, choice
         return self
 
     def predict(self, images: Any) -> IntArray:
@@ -254,11 +243,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def set_params(self, **params: Any) -> Self:
         """Set parameters and discard the fitted state, which belongs to the previous ones."""
         super().set_params(**params)
-        self._fitted = None
+        self._plan = self._n_classes = self.view_choice_ = None
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self.policy is not None or getattr(self, "_fitted", None) is not None
+        return self.policy is not None or self._plan is not None
 
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy with the same classifier.
@@ -267,10 +256,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return type(self)(**self.get_params(deep=False))
 
-    def _get_fitted(self) -> _Fitted:
-        """Return the fitted state; a given policy and its classifier are loaded at first use."""
-        fitted: _Fitted | None = getattr(self, "_fitted", None)
-        if fitted is None:
+    def _get_plan(self) -> Plan:
+        """Return the plan in force; a given policy and its classifier are loaded at first use."""
+        if self._plan is None:
             policy = self._load_policy()
             if policy is None:
                 raise NotFittedError(
@@ -278,8 +266,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     repair=Repair("pass {policy}, or call fit first", policy=ANY),
                 )
             resolved = self._resolve_classifier(policy).on_device(self.execution.device)
-            fitted = self._fitted = _Fitted(Plan(policy, resolved, self.execution))
-        return fitted
+            self._plan = Plan(policy, resolved, self.execution)
+        return self._plan
 
     def _load_policy(self) -> Policy | None:
         return read_policy(self.policy) if isinstance(self.policy, str | Path) else self.policy
@@ -295,11 +283,10 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _look(self, source: Source) -> Iterator[LookedGroup]:
         """Yield the predictions of some images at a time, by the number of looks."""
-        fitted = self._get_fitted()
-        plan = fitted.plan
+        plan = self._get_plan()
         check_class_names_match(plan.members, source)
         # Without a forward pass that nothing else needs: a single image would cost twice as much.
-        n_classes = fitted.n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
+        n_classes = self._n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
         n_outputs = n_classes * len(plan.members)
         chunking = Chunking(len(source), plan.choose_chunk_rows(read_first_image(plan.classifier, source), n_outputs))
         chunks = [(number, chunking.indices_of(number)) for number in chunking.numbers]
@@ -311,7 +298,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ):
             for chunk in looked:
                 for group in chunk.groups:
-                    if fitted.n_classes != group.preds.n_classes:
+                    if self._n_classes != group.preds.n_classes:
                         check_classes(plan.classifier.name, source, group.preds.n_classes)
-                        fitted.n_classes = group.preds.n_classes
+                        self._n_classes = group.preds.n_classes
                     yield group._replace(positions=chunk.read.indices[group.positions])

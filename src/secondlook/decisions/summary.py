@@ -15,7 +15,7 @@ LISTED_SKIPPED = 20
 
 @dataclass
 class WorkerUse:
-    """What one worker did, or all of them together."""
+    """What one worker did, or the engine with all its workers."""
 
     images: int = 0
     chunks: int = 0
@@ -28,24 +28,18 @@ class WorkerUse:
 
 
 @dataclass
-class EngineUse:
-    """What the workers of an engine did, by their names, and how long it took in all."""
+class EngineUse(WorkerUse):
+    """What an engine did now, and each of its workers, by their names; not what an interrupted job did before."""
 
-    seconds: float = 0.0
     workers: dict[str, WorkerUse] = field(default_factory=dict)
-
-    @property
-    def total(self) -> WorkerUse:
-        """All workers together, without what an interrupted job did before."""
-        workers = self.workers.values()
-        return WorkerUse(sum(one.images for one in workers), sum(one.chunks for one in workers), self.seconds)
 
     def add(self, chunk: ComputedChunk, n_images: int) -> None:
         """Count a chunk."""
         worker = self.workers.setdefault(chunk.worker, WorkerUse())
-        worker.images += n_images
-        worker.chunks += 1
         worker.seconds += chunk.seconds
+        for use in (self, worker):
+            use.images += n_images
+            use.chunks += 1
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
@@ -53,17 +47,17 @@ class EngineUse:
             {"name": name, **asdict(worker), "images_per_second": worker.images_per_second}
             for name, worker in sorted(self.workers.items())
         ]
-        speed = self.total.images_per_second
-        return {"computed": self.total.images, "seconds": self.seconds, "images_per_second": speed, "workers": workers}
+        speed = self.images_per_second
+        return {"computed": self.images, "seconds": self.seconds, "images_per_second": speed, "workers": workers}
 
     def describe(self) -> Iterator[str]:
         """Yield a line about all workers, and one about each."""
         if not self.workers:
             yield "computed: nothing, since all chunks were finished before"
             return
-        total, count = self.total, f"{len(self.workers)} worker{'s' * (len(self.workers) != 1)}"
-        speed = f"{total.images_per_second:,.0f} images/s"
-        yield f"computed: {total.images:,} images in {self.seconds:,.1f} s by {count}, {speed}"
+        count = f"{len(self.workers)} worker{'s' * (len(self.workers) != 1)}"
+        speed = f"{self.images_per_second:,.0f} images/s"
+        yield f"computed: {self.images:,} images in {self.seconds:,.1f} s by {count}, {speed}"
         for name, worker in sorted(self.workers.items())[:LISTED_WORKERS]:
             yield f"  {name}: {worker.images:,} images, {worker.images_per_second:,.0f} images/s of work"
         if len(self.workers) > LISTED_WORKERS:

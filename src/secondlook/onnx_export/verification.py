@@ -232,7 +232,7 @@ def verify_export(
         closing(read_ahead(lambda: source.batches(block_size), 1)) as batches,
     ):
         for batch in batches:
-            decided = file.decide_list(batch.images, batch_size=execution.batch_size)
+            decided = file.decide_images(batch.images, batch_size=execution.batch_size)
             for positions, preds, _ in plan.look_at_images(batch.images, batch.ids):
                 found.add(preds, decided.select(positions))
                 advance(len(positions))
