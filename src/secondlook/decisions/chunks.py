@@ -199,17 +199,16 @@ class ScoreChunks:
             self._store.write(number, content)
         self.totals.add(number, rows)
 
-    def read(self, columns: list[str] | None = None) -> Iterator["pa.Table"]:
-        """Read the rows of all chunks in order, one chunk at a time, or only some of their columns."""
+    def read(self) -> Iterator["pa.Table"]:
+        """Read the rows of all chunks in order, one chunk at a time."""
         for number in self.chunking.numbers:
             try:
-                rows = self._read(number)
+                yield self._read(number)
             except BrokenChunkError as error:
                 where = self._store.locate(number)
                 raise DecisionError(
                     f"chunk {where!r} of the scores is damaged ({error}); run again to recompute it."
                 ) from None
-            yield rows if columns is None else rows.select(columns)
 
     def _count_finished(self) -> None:
         """Count the chunks that are finished; those that this job did not write in their place are removed."""

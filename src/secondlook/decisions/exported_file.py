@@ -115,10 +115,9 @@ class ExportedFile(CompiledPolicy):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.policy.describe_threshold()!r})"
 
-    def look_at_image(self, image: Array) -> LookedGroup:
-        """Let the file decide about one image. uint8|float32 [h, w, C]"""
-        (group,) = self._group(self.decide_images([image]))
-        return group
+    def look_at_images(self, images: Sequence[Array], ids: Sequence[str] | None = None) -> Iterator[LookedGroup]:
+        """Let the file decide about images of any size; yield them by the number of looks."""
+        return self._group(self.decide_images(images), ids)
 
     def decide_images(
         self,

@@ -120,7 +120,7 @@ def translate_write_errors(what: str, path: object) -> Iterator[None]:
 def check_output_path(path: Path, what: str) -> None:
     """Raise an error, before hours of work, if a file cannot be written to a path."""
     where = f"cannot write {what} to {str(path)!r}"
-    _check_folder(path.parent, where)
+    check_folder(path.parent, where)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -139,10 +139,11 @@ def check_output_folder(path: Path, what: str) -> None:
         raise DecisionError(
             f"{where}: it is not a folder; pass a folder, or a file that ends in {', '.join(SCORE_FORMATS)}."
         )
-    _check_folder(path if path.exists() else path.absolute().parent, where)
+    check_folder(path if path.exists() else path.absolute().parent, where)
 
 
-def _check_folder(folder: Path, where: str) -> None:
+def check_folder(folder: Path, where: str) -> None:
+    """Raise an error if files cannot be written in a folder; `where` begins its message."""
     if not folder.is_dir():
         raise DecisionError(f"{where}: there is no folder {str(folder)!r}; create it or change the path.")
     if not os.access(folder, os.W_OK):

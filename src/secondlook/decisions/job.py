@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -35,7 +35,7 @@ from secondlook.decisions.formats import check_replaceable
 from secondlook.decisions.looking import LookedChunk
 from secondlook.decisions.plan import CompiledPolicy, Plan, check_classifier_is_inside, compile_policy, open_plan
 from secondlook.decisions.policy_classifier import ResolvedClassifier
-from secondlook.decisions.review import QUEUE_COLUMNS, ExportFile, ImageLocations, Review, ReviewQueue
+from secondlook.decisions.review import ExportFile, ImageLocations, Review, ReviewQueue
 from secondlook.decisions.summary import EngineUse, ScoreSummary
 from secondlook.errors import DecisionError, SourceError
 from secondlook.policies import AuditPlan, Policy, read_policy
@@ -368,7 +368,7 @@ class ScoringJob:
             )
             # Rows are computed and written in the background, one chunk at a time, so that memory stays bounded.
             with closing(looked), ThreadPoolExecutor(1, thread_name_prefix="secondlook-score") as thread:
-                pending: Future[None] | None = None
+                pending = thread.submit(lambda: None)
                 for chunk in looked:
                     if on_first_predictions is not None and self.plan.policy.schedule is None:
                         groups = list(chunk.groups)
@@ -376,11 +376,9 @@ class ScoringJob:
                         if groups:
                             on_first_predictions(groups[0].preds)
                             on_first_predictions = None
-                    if pending is not None:
-                        pending.result()
-                    pending = thread.submit(self._write_chunk, chunks, chunk)
-                if pending is not None:
                     pending.result()
+                    pending = thread.submit(self._write_chunk, chunks, chunk)
+                pending.result()
         return None
 
     def _write_chunk(self, chunks: ScoreChunks, chunk: LookedChunk) -> None:
@@ -417,8 +415,7 @@ class ScoringJob:
 
         def make_queue(*, include_accepted: bool) -> ReviewQueue:
             names = self.class_names or tuple(str(label) for label in range(self.n_classes))
-            tables = chunks.read([*QUEUE_COLUMNS, *([] if self.options.audit is None else ["audit"])])
-            return ReviewQueue.from_rows(tables, self.source.ids, names, include_accepted=include_accepted)
+            return ReviewQueue.from_rows(chunks.read(), self.source.ids, names, include_accepted=include_accepted)
 
         if locations.folder is not None:
             queue = make_queue(include_accepted=False)

@@ -85,13 +85,13 @@ class CompiledPolicy(ABC):
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
         """Decide about one image of any kind that `read_image` takes."""
-        _, preds, decided = self.look_at_image(read_image(image))
+        ((_, preds, decided),) = self.look_at_images([read_image(image)])
         shown = level if interval else None
         return make_decisions(self.policy, preds, level=shown, seed=seed, decided=decided).make_row(0)
 
     @abstractmethod
-    def look_at_image(self, image: Array) -> LookedGroup:
-        """Look at one image until it is decided. uint8|float32 [h, w, C]"""
+    def look_at_images(self, images: Sequence[Array], ids: Sequence[str] | None = None) -> Iterator[LookedGroup]:
+        """Look at images of any size, [h, w, C] each; yield them by input size and number of looks."""
 
     @abstractmethod
     def look_at_chunks(
@@ -193,11 +193,6 @@ class Plan(CompiledPolicy):
             class_names=self.find_class_names(outputs.shape[2] // len(self.kinds)),
             guarantee=policy.guarantee,
         ).make_row(0)
-
-    def look_at_image(self, image: Array) -> LookedGroup:
-        """Look at one image until it is decided. uint8|float32 [h, w, C]"""
-        (group,) = self.look_at_images([image])
-        return group
 
     def look_at_images(self, images: Sequence[Array], ids: Sequence[str] | None = None) -> Iterator[LookedGroup]:
         """Look at images of any size, [h, w, C] each; yield them by input size and number of looks."""

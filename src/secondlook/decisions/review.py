@@ -18,7 +18,7 @@ import numpy as np
 
 from secondlook.arrays import Array, as_pixels
 from secondlook.decisions.chunks import ScoreChunks
-from secondlook.decisions.formats import REPLACE, check_output_path, translate_write_errors
+from secondlook.decisions.formats import REPLACE, check_folder, check_output_path, translate_write_errors
 from secondlook.errors import ANY, DecisionError, Repair
 from secondlook.files import TEMPORARY_SUFFIX, write_atomically, write_bytes_atomically
 from secondlook.progress import Advance
@@ -30,8 +30,6 @@ from secondlook.tables import format_csv_row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", "reason")
-
 LOCAL_FILES = "/data/local-files/?d="
 """Address of a file below the document root of a Label Studio server, which is `/` by default."""
 
@@ -40,7 +38,7 @@ READ_ROWS = 4096
 
 MAX_NAME_LENGTH = 60
 
-DIGEST_AT_END = re.compile("-[0-9a-f]{12}$")
+DIGEST_AT_END = re.compile("-[0-9a-f]{32}$")
 
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
 """Names that Windows reserves, with any suffix."""
@@ -161,10 +159,7 @@ class ImageLocations:
         where = f"cannot put rejected images into {str(self.folder)!r}"
         path = self.folder.absolute()
         existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        if not existing.is_dir():
-            raise DecisionError(f"{where}: {str(existing)!r} is not a folder; pass a folder.")
-        if not os.access(existing, os.W_OK):
-            raise DecisionError(f"{where}: no permission to write in {str(existing)!r}; choose another folder.")
+        check_folder(existing, where)
         with translate_write_errors("rejected images", self.folder):
             is_filled = path.is_dir() and any(path.iterdir()) and not chunks.has_rejected_mark(path)
         if is_filled:
@@ -181,12 +176,10 @@ class ImageLocations:
     def fill_folder(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Advance) -> None:
         """Put every image of the queue into the folder; images from an interrupted job are written again."""
         assert self.folder is not None, "there is a folder"
-        used: set[str] = set()
         with translate_write_errors("rejected images", self.folder):
             chunks.write_rejected_mark(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             for image in queue:
-                self._check_file_is_free(image, used)
                 self._add(image)
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
@@ -211,17 +204,6 @@ class ImageLocations:
         suffix = ".png" if original is None else original.suffix
         stem = image.id if original is None else image.id.removesuffix(suffix)
         return self.folder / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
-
-    def _check_file_is_free(self, image: ReviewImage, used: set[str]) -> None:
-        """Raise an error if an id is made to look like the file name of another, which has a digest at its end."""
-        path = self._find_copy(image)
-        name = f"{image.label}/{path.name}".lower()
-        if name in used:
-            raise DecisionError(
-                f"the rejected image {image.id!r} would replace another one at {str(path)!r}; rename it."
-            )
-        if DIGEST_AT_END.search(path.stem):
-            used.add(name)
 
     def _add(self, image: ReviewImage) -> None:
         target = self._find_copy(image)
@@ -407,7 +389,7 @@ def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
     used = {Review.LIST: ""}
     for label, name in enumerate(class_names):
         identity = name
-        # Two classes may have the same name, or one that is made to look like the folder of another.
+        # Two classes may have the same name.
         while (folder := make_file_name(name, identity)).lower() in used:
             identity = f"{identity} {label}"
         used[folder.lower()] = folder
@@ -418,13 +400,15 @@ def make_file_name(name: str, identity: str) -> str:
     """Return a file name that is valid on common file systems and different for every identity.
 
     The name is used as it is if the identity is a short text of lowercase letters, digits and `_.-`; otherwise a
-    readable form of it gets a digest of the identity, since some file systems ignore case.
+    readable form of it gets a digest of the identity, since some file systems ignore case. So does a name that looks
+    like such a form.
     """
     is_plain = re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", identity) and not identity.endswith(".")
-    if is_plain and len(identity) <= MAX_NAME_LENGTH and not WINDOWS_DEVICE.match(identity):
+    is_special = WINDOWS_DEVICE.match(identity) or DIGEST_AT_END.search(name)
+    if is_plain and len(identity) <= MAX_NAME_LENGTH and not is_special:
         return name
     readable = re.sub(r"[^\w-]+", "_", name).strip("_-")[:MAX_NAME_LENGTH]
-    return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:12]}"
+    return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def encode_png(image: Array) -> bytes:
