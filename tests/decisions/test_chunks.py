@@ -4,7 +4,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,6 @@ def test_swapped_chunks_are_recomputed(stopped: Job) -> None:
         one.write_bytes(stopped.files[other])
         other.write_bytes(stopped.files[one])
         stopped.check_recomputed(one, other)
-
-
-def test_duplicated_chunks_are_recomputed(stopped: Job) -> None:
-    for one, other in pairwise(stopped.chunks):
-        stopped.restore()
-        one.write_bytes(stopped.files[other])
-        stopped.check_recomputed(one)
 
 
 def test_chunks_of_another_job_are_recomputed(stopped: Job, make_job: Callable[..., Job]) -> None:

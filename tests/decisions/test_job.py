@@ -325,13 +325,6 @@ def test_outputs_never_replace_inputs_or_each_other(
     assert Path("mine.csv").read_text() == "path\nabsent.png\n"
 
 
-def test_summary_has_the_guarantee(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert summary.guarantee == policy.guarantee
-    assert f"guarantee: {policy.guarantee}" in str(summary)
-    assert summary.to_dict()["guarantee"] == str(policy.guarantee)
-
-
 def test_mismatch_voids_the_guarantee(policy: Policy, images: Array, tmp_path: Path, brightness: Any) -> None:
     darkness = load_classifier(brightness, name="darkness")
     out = tmp_path / "scores.csv"

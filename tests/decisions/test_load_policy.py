@@ -197,15 +197,6 @@ def test_onnx_file_beside_the_policy_is_loaded_once(
     assert as_row(first) == tuple(row[name] for name in COLUMNS)
 
 
-def test_only_onnx_files_are_loaded_by_themselves(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = sl.load_policy(
-        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean"), ("identity",))
-    )
-    assert policy.threshold == 0.5
-    with pytest.raises(DecisionError, match="classifier="):
-        policy.decide(images[0])
-
-
 def test_mismatch_is_an_error_or_voids_the_guarantee(classifier: Classifier, images: Array, tmp_path: Path) -> None:
     rule = Policy(threshold=0.5, method="mean", guarantee=Guarantee(risk=0.1, delta=0.1))
     path = save_policy(tmp_path / "policy.json", classifier, rule, ("identity",))
