@@ -73,13 +73,9 @@ class ChunkActor:
             )
         tries = ray.get(self._tries.begin.remote(chunks[0]["number"]))
         if tries > MAX_TRIES:
-            raise ClusterError(
-                f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory",
-                repair=Repair(
-                    "try these images on one machine, pass a smaller {part_size}, or remove a broken image",
-                    part_size=ANY,
-                ),
-            )
+            fault = f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory"
+            repair = Repair("try these images on one machine, or pass a smaller {part_size}", part_size=ANY)
+            raise ClusterError(fault, repair=repair)
 
     def _compute(self, chunk: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -139,14 +139,11 @@ class RayEngine(Engine):
         fitting = sum(min(int(machine.get(kind, 0) // share) for kind, share in wanted.items()) for machine in machines)
         if not fitting:
             largest = {kind: max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU")}
+            shares = {"cpus_per_worker": self.cpus_per_worker, "gpus_per_worker": self.gpus_per_worker}
             raise ClusterError(
                 "no machine of the Ray cluster has enough for a worker; the largest have"
                 f" {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
-                repair=Repair(
-                    "pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines with more",
-                    cpus_per_worker=self.cpus_per_worker,
-                    gpus_per_worker=self.gpus_per_worker,
-                ),
+                repair=Repair("pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines", **shares),
             )
         free = ray.available_resources()
         return max(1, min(fitting, *(int(free.get(kind, 0) // share) for kind, share in wanted.items())))
@@ -204,12 +201,9 @@ def connect(address: str | None) -> Iterator[Any]:
         if ray.is_initialized():
             connected = ray.get_runtime_context().gcs_address
             if address not in (None, "auto", "local", connected):
-                raise ClusterError(
-                    f"is another Ray cluster than {connected}, which this process is connected to",
-                    argument="address",
-                    value=address,
-                    repair="call ray.shutdown() first, or pass no address",
-                )
+                fault = f"is another Ray cluster than {connected}, which this process is connected to"
+                repair = "call ray.shutdown() first, or pass no address"
+                raise ClusterError(fault, argument="address", value=address, repair=repair)
         else:
             _start(ray, address)
             at_end.callback(ray.shutdown)

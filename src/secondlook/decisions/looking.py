@@ -131,8 +131,9 @@ class Looking:
 
     def finish(self) -> Float32Array:
         """Look until all images are decided; return the outputs, float32 [n, V, outputs per look]."""
-        for _ in self.run():
-            pass
+        while self._is_open.any():
+            for _ in self.step():
+                pass
         assert self._outputs is not None, "there is at least one image"
         return self._outputs
 

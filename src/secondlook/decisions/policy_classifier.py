@@ -46,7 +46,7 @@ def resolve_classifier(
     is looked up in the working directory and in `folder`, that of the policy file, and a file name in `folder`. A
     classifier that the policy was not made for is an error unless `allow_mismatch` is set.
     """
-    specs = list(given) if isinstance(given, list | tuple) else [given]
+    specs: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if given is None:
         classifier = _load_from_policy(policy, folder)
     elif policy.classifier is not None and specs and all(isinstance(spec, str) for spec in specs):

@@ -230,10 +230,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         source = open_labeled(images, labels, self.classifier_.class_names)
         if source.labels is None:
-            raise DecisionError(
-                f"score needs labeled images, but {source.spec!r} has no labels",
-                repair=Repair("pass {labels}", labels=ANY),
-            )
+            fault = f"score needs labeled images, but {source.spec!r} has no labels"
+            raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
         decisions = self._decide(source)
         label_of = dict(zip(source.ids, source.labels.tolist(), strict=True))
         known = np.array([label_of[id_] for id_ in decisions.ids])
@@ -261,10 +259,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self._plan is None:
             policy = self._load_policy()
             if policy is None:
-                raise NotFittedError(
-                    "this SelectiveClassifier has no policy yet",
-                    repair=Repair("pass {policy}, or call fit first", policy=ANY),
-                )
+                repair = Repair("pass {policy}, or call fit first", policy=ANY)
+                raise NotFittedError("this SelectiveClassifier has no policy yet", repair=repair)
             resolved = self._resolve_classifier(policy).on_device(self.execution.device)
             self._plan = Plan(policy, resolved, self.execution)
         return self._plan
