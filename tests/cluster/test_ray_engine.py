@@ -22,13 +22,7 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.cluster import RayEngine, chunk_actor, ray_engine
-from secondlook.errors import (
-    ClassifierError,
-    ClusterError,
-    MissingExtraError,
-    SecondLookError,
-    SourceError,
-)
+from secondlook.errors import ClassifierError, ClusterError, MissingExtraError, SecondLookError, SourceError
 from secondlook.predictions import Chunking, ComputedChunk, LoadWorker, Worker
 from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
 

@@ -18,7 +18,7 @@ from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import Plan, ScoreSummary, job
 from secondlook.estimators import confidence_interval
 from secondlook.policies import Policy
-from secondlook.predictions import Execution, collect
+from secondlook.predictions import collect
 from secondlook.sources import open_source
 from tests.policy_maker import attach, score
 
@@ -61,7 +61,7 @@ def make_policy(rule: Policy, classifier: Classifier) -> Policy:
 
 
 def score_all(policy: Policy, images: Any, out: Path, classifier: Classifier, **options: Any) -> ScoreSummary:
-    return score(policy, images, out, classifier=classifier, **options, execution=Execution(progress=False))
+    return score(policy, images, out, classifier=classifier, **options)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -323,10 +323,7 @@ def test_invalid_results_are_an_error(tmp_path: Path, fault: str) -> None:
 
 
 def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path) -> None:
-    nodes = {
-        "looped": make_endless_loop(),
-        "bright": helper.make_node("Div", ["looped", "white"], ["bright"]),
-    }
+    nodes = {"looped": make_endless_loop(), "bright": helper.make_node("Div", ["looped", "white"], ["bright"])}
     file = write_decider(tmp_path / "d.onnx", nodes=nodes, constants={"yes": np.array(True)})
     with pytest.raises(DecisionError, match=r"0\.3 seconds"):
         open_file(file, timeout=0.3).decide(IMAGES[0])

@@ -40,7 +40,7 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
     images, views = make_images(500, seed=9), "identity hflip shift:1,0 shift:-1,2"
     found = classifier.probabilities(images)
     labels = np.where(found.max(axis=1) > 0.97, found.argmax(axis=1), found.argmin(axis=1))  # wrong where it is unsure
-    preds = collect(classifier, images, views, labels=labels, execution=Execution(progress=False))
+    preds = collect(classifier, images, views, labels=labels)
     top_2 = Policy(threshold=0.9, method="blend", top_k=2, predict_from="views")
     made = {}
     for kind, rule in {

@@ -136,10 +136,7 @@ def test_ensemble_decides_with_all_members(images: Array, tmp_path: Path, bright
     def compute_logits(batch: Any) -> Any:
         return np.log(brightness(batch) ** 0.5 + 0.05)
 
-    members = [
-        load_classifier(brightness, name="one"),
-        load_classifier(compute_logits, name="two", output="logits"),
-    ]
+    members = [load_classifier(brightness, name="one"), load_classifier(compute_logits, name="two", output="logits")]
     ensemble = load_classifier(members, name="both")
     policy = attach(Policy(threshold=0.8, method="mean", predict_from="views"), classifier=ensemble, views=VIEWS.texts)
     score(policy, images, tmp_path / "scores.parquet", classifier=ensemble)

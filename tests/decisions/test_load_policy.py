@@ -19,7 +19,6 @@ from secondlook.classifiers import classifier as classifier_module
 from secondlook.decisions import Decision, Plan, compile_policy
 from secondlook.errors import ConfidenceError, DecisionError, SourceError
 from secondlook.policies import Guarantee, Policy
-from secondlook.predictions import Execution
 from tests.policy_maker import attach, score
 
 DIGITS = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
@@ -58,7 +57,7 @@ def save_policy(path: Path, classifier: Classifier, rule: Policy, views: tuple[s
 
 
 def score_rows(policy: Path, images: Any, out: Path, classifier: object) -> list[dict[str, Any]]:
-    score(policy, images, out, classifier=classifier, execution=Execution(progress=False))
+    score(policy, images, out, classifier=classifier)
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -192,7 +191,7 @@ def test_onnx_file_beside_the_policy_is_loaded_once(
     (tmp_path / "digits.onnx").unlink()
     assert policy.decide(digit, interval=True) == first
     assert len(loaded) == n_loaded
-    score(policy, digit[None], tmp_path / "scores.jsonl", execution=Execution(progress=False))
+    score(policy, digit[None], tmp_path / "scores.jsonl")
     row = json.loads((tmp_path / "scores.jsonl").read_text())
     assert as_row(first) == tuple(row[name] for name in COLUMNS)
 
