@@ -15,7 +15,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Plan, ScoreSummary, job
+from secondlook.decisions import ScoreSummary, job
 from secondlook.estimators import confidence_interval
 from secondlook.policies import Policy
 from secondlook.predictions import collect
@@ -50,18 +50,14 @@ def recording(brightness: Callable[[Any], Any]) -> Recording:
     return Recording(brightness)
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
-
-
 def make_policy(rule: Policy, classifier: Classifier) -> Policy:
     assert rule.schedule is not None
     return attach(rule, classifier=classifier, views=rule.schedule.views, made="then")
 
 
 def score_all(policy: Policy, images: Any, out: Path, classifier: Classifier, **options: Any) -> ScoreSummary:
-    return score(policy, images, out, classifier=classifier, **options)
+    """Score images in chunks of 16."""
+    return score(policy, images, out, classifier=classifier, **{"part_size": 16, **options})
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -82,7 +78,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     ids=str,
 )
 @pytest.mark.parametrize("is_ensemble", [False, True])
-@pytest.mark.usefixtures("small_chunks")
 def test_rows_are_those_of_stored_predictions(
     make_adaptive_rule: MakeRule, tmp_path: Path, settings_of_rule: dict[str, Any], is_ensemble: bool
 ) -> None:
@@ -144,9 +139,8 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     policy = make_policy(make_adaptive_rule(seed), classifier)
     order = np.random.default_rng(seed).permutation(35)
     images, folder = bright_or_dark[0][order], tmp_path_factory.mktemp("scores")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "choose_chunk_rows", lambda *_: rows)
-        summary = score_all(policy, images, folder / "scores.parquet", classifier, batch_size=batch_size)
+    sizes = {"batch_size": batch_size, "part_size": rows}
+    summary = score_all(policy, images, folder / "scores.parquet", classifier, **sizes)
     stored = policy.look(collect(classifier, bright_or_dark[0][:35], list(policy.views)))
     found = read_rows(folder / "scores.parquet")
     assert [row["looks"] for row in found] == stored.looks[order].tolist()
@@ -154,7 +148,6 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     assert summary.looks == stored.looks.sum()
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_every_look_is_one_forward_pass(
     make_adaptive_rule: MakeRule, recording: Recording, images: Array, tmp_path: Path
 ) -> None:
@@ -190,7 +183,6 @@ def test_text_formats_have_empty_intervals_after_one_look(
         assert (accept, looks) == (json.dumps(row["accept"]), str(row["looks"]))
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("batch_size", [BATCH, 5])
 def test_job_interrupted_at_each_batch_repeats_only_its_chunk(
     make_adaptive_rule: MakeRule, recording: Recording, images: Array, tmp_path: Path, batch_size: int
@@ -218,7 +210,6 @@ def test_job_interrupted_at_each_batch_repeats_only_its_chunk(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole.parquet"]
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_unreadable_images_are_skipped(
     make_adaptive_rule: MakeRule, recording: Recording, bright_or_dark: tuple[Array, Array], tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import Plan
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
@@ -31,7 +30,7 @@ class Job:
     """A job that was stopped when all its chunks were finished, and what it has to write."""
 
     def __init__(self, policy: Policy, classifier: Classifier, source: str, folder: Path) -> None:
-        self.arguments: dict[str, Any] = {"classifier": classifier, "on_error": "skip", "progress": False}
+        self.arguments: dict[str, Any] = {"classifier": classifier, "on_error": "skip", "part_size": 16}
         self.policy, self.source, self.out = policy, source, folder / "scores.csv"
         self.folder = folder / "scores.csv.parts"
         score(policy, source, folder / "expected.csv", **self.arguments)
@@ -67,14 +66,6 @@ class Job:
 
 def stop(*_arguments: object, **_options: object) -> None:
     raise StoppedError
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_chunks() -> Iterator[None]:
-    """Make chunks of 16 images."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
-        yield
 
 
 @pytest.fixture(scope="module")

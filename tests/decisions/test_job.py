@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,20 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Plan, Review, SelectiveClassifier
+from secondlook.decisions import Review, SelectiveClassifier
 from secondlook.errors import DecisionError, PredictionsError, SourceError
 from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
-from tests.policy_maker import attach, score
+from tests import policy_maker
+from tests.policy_maker import attach
 
 VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
 IMAGES = 70
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make chunks of 16 images."""
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
+score = partial(policy_maker.score, part_size=16)
 
 
 @pytest.fixture
