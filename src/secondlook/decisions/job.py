@@ -274,7 +274,7 @@ def score(
     locations = ImageLocations(source, review)
     for export in exports:
         export.check_images(locations)
-    job = ScoringJob.prepare(plan, source, RowOptions(plan.policy, level, seed, per_view, audit), execution)
+    job = ScoringJob(plan, source, RowOptions(plan.policy, level, seed, per_view, audit), execution)
     if not overwrite:
         if destination.file is not None:  # of a folder, opening the chunks tells whether they are those of another job
             check_replaceable(destination.file, job.metadata, source.ids)
@@ -306,49 +306,34 @@ def score(
     )
 
 
-@dataclass(frozen=True, eq=False)
 class ScoringJob:
-    """A scoring job that is ready to run: plan and source are loaded and checked."""
+    """A scoring job: it looks at one image, to find the number of classes and how many images fit in memory."""
 
-    plan: CompiledPolicy
-    source: Source
-    options: RowOptions
-    execution: Execution
-    class_names: tuple[str, ...] | None
-    n_classes: int
-    record: JobRecord
-
-    @classmethod
-    def prepare(cls, plan: CompiledPolicy, source: Source, options: RowOptions, execution: Execution) -> "ScoringJob":
-        """Look at one image, to find the number of classes and how many images fit in memory."""
-        n_classes, rows = plan.measure(source)
-        class_names = plan.find_class_names(n_classes, source.class_names)
-        classifier = plan.described
-        content: dict[str, Any] = {
+    def __init__(self, plan: CompiledPolicy, source: Source, options: RowOptions, execution: Execution) -> None:
+        self.plan, self.source, self.options, self.execution = plan, source, options, execution
+        self.n_classes, rows = plan.measure(source)
+        self.class_names = plan.find_class_names(self.n_classes, source.class_names)
+        if execution.engine is not None:
+            rows = execution.engine.part_size
+        depends: dict[str, Any] = {
             "policy": hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
             # Functions without a name cannot be told apart, so a job with one is never resumed.
-            "classifier": classifier.digest or f"unnamed {uuid.uuid4().hex}",
-            "output": classifier.output,
-            "preprocessing": classifier.preprocessing,
+            "classifier": plan.described.digest or f"unnamed {uuid.uuid4().hex}",
+            "output": plan.described.output,
+            "preprocessing": plan.described.preprocessing,
             "data": source.digest,
-            "class_names": class_names,
+            "class_names": self.class_names,
             **options.settings,
         }
-        rows = execution.part_size or (rows if execution.engine is None else execution.engine.part_size)
-        record = JobRecord(images=len(source), rows=rows, **content)
-        return cls(plan, source, options, execution, class_names, n_classes, record)
-
-    @cached_property
-    def metadata(self) -> dict[str, str]:
-        """The policy, the data and the options, for formats that can store them."""
-        content = {
-            "policy": json.loads(self.plan.given.model_dump_json()),
-            "data": self.source.spec,
-            **self.options.metadata,
-            "mismatch": self.plan.mismatch,
-            **self.plan.metadata,
+        self.record = JobRecord(images=len(source), rows=execution.part_size or rows, **depends)
+        stored = {
+            "policy": json.loads(plan.given.model_dump_json()),
+            "data": source.spec,
+            **options.metadata,
+            "mismatch": plan.mismatch,
+            **plan.metadata,
         }
-        return {"secondlook.score": json.dumps(content, ensure_ascii=False)}
+        self.metadata = {"secondlook.score": json.dumps(stored, ensure_ascii=False)}
 
     def compute_chunks(self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None) -> EngineUse | None:
         """Compute every chunk that is missing, in this process or by the workers of the engine."""
