@@ -21,14 +21,8 @@ import pytest
 from PIL import Image
 
 import secondlook as sl
-from secondlook.cluster import RayEngine, chunk_actor, connection, ray_engine
-from secondlook.errors import (
-    ClassifierError,
-    ClusterError,
-    MissingExtraError,
-    SecondLookError,
-    SourceError,
-)
+from secondlook.cluster import RayEngine, chunk_actor, ray_engine
+from secondlook.errors import ClassifierError, ClusterError, MissingExtraError, SecondLookError, SourceError
 from secondlook.predictions import Chunking, ComputedChunk, LoadWorker, Worker
 from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
 
@@ -257,7 +251,7 @@ def test_an_error_of_loading_is_raised_here(connected: Any) -> None:
 
 
 def test_a_worker_of_another_version_is_refused() -> None:
-    worker = chunk_actor.ChunkActor(chunk_actor.WorkerSettings("0.0.1", 1, None, None, None))
+    worker = chunk_actor.ChunkActor("0.0.1", 1, None, None, None)
     (row,) = worker(pa.table({"number": [3]})).to_pylist()
     error = pickle.loads(row["error"])
     assert (row["number"], type(error)) == (3, ClusterError)
@@ -344,20 +338,20 @@ def silent_port() -> Iterator[int]:
 
 
 def test_a_server_that_is_not_ray_is_refused(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SECONDS_TO_CONNECT", 0.2)
+    monkeypatch.setattr(ray_engine, "SECONDS_TO_CONNECT", 0.2)
     with pytest.raises(ClusterError, match=str(silent_port)):
-        connection.check_address(f"127.0.0.1:{silent_port}")
+        ray_engine.check_address(f"127.0.0.1:{silent_port}")
 
 
 def test_a_web_server_is_refused() -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.handle_request).start()
         with pytest.raises(ClusterError, match=f"{server.server_port}.*dashboard"):
-            connection.check_address(f"127.0.0.1:{server.server_port}")
+            ray_engine.check_address(f"127.0.0.1:{server.server_port}")
 
 
 def test_the_head_of_a_cluster_is_accepted(cluster: Any) -> None:
-    connection.check_address(cluster.address)
+    ray_engine.check_address(cluster.address)
 
 
 @pytest.mark.parametrize(

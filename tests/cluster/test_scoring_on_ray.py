@@ -18,7 +18,6 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
-from secondlook.errors import SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import ComputedChunk
 from tests.classifiers.test_pickling import write_model
@@ -117,19 +116,6 @@ def test_a_node_dies_while_images_are_scored_from_s3_to_s3(
     assert summary.to_dict()["computed"] == IMAGES
     assert summary.use is not None
     assert len(summary.use.workers) > 1
-
-
-def test_bucket_that_vanishes_is_one_sentence(
-    connected: Any, bucket: Callable[[str], str], s3: Callable[[str], Any], tmp_path: Path
-) -> None:
-    classifier = make_slow_classifier(0.2)
-    spec = bucket("shortlived")
-    system = s3("another")
-    engine = EventfulEngine(lambda: system.delete_dir("shortlived"), workers=1, part_size=4)
-    with pytest.raises(SourceError, match="shortlived") as caught:
-        score(make_policy(classifier), spec, tmp_path / "scores", classifier=classifier, engine=engine, progress=False)
-    assert "\n" not in str(caught.value)
-    assert len(list((tmp_path / "scores").glob("part-*"))) >= 1, "what is computed is kept"
 
 
 @pytest.fixture

@@ -12,17 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from sklearn.linear_model import LogisticRegression
 
-import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier, Ensemble, LoadOptions, load_classifier
-from secondlook.classifiers.remote import Address, RemoteClassifier
-from secondlook.decisions import Plan, ScoreSummary, job
-from secondlook.decisions.policy_classifier import ResolvedClassifier
-from secondlook.estimators import confidence, confidence_interval
+from secondlook.classifiers import Classifier, Ensemble, load_classifier
+from secondlook.decisions import ScoreSummary, job
+from secondlook.estimators import confidence_interval
 from secondlook.policies import Policy
-from secondlook.predictions import Execution, collect
+from secondlook.predictions import collect
 from secondlook.sources import open_source
 from tests.policy_maker import attach, score
 
@@ -54,18 +50,14 @@ def recording(brightness: Callable[[Any], Any]) -> Recording:
     return Recording(brightness)
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
-
-
 def make_policy(rule: Policy, classifier: Classifier) -> Policy:
     assert rule.schedule is not None
     return attach(rule, classifier=classifier, views=rule.schedule.views, made="then")
 
 
 def score_all(policy: Policy, images: Any, out: Path, classifier: Classifier, **options: Any) -> ScoreSummary:
-    return score(policy, images, out, classifier=classifier, **options, execution=Execution(progress=False))
+    """Score images in chunks of 16."""
+    return score(policy, images, out, classifier=classifier, **{"part_size": 16, **options})
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -86,7 +78,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     ids=str,
 )
 @pytest.mark.parametrize("is_ensemble", [False, True])
-@pytest.mark.usefixtures("small_chunks")
 def test_rows_are_those_of_stored_predictions(
     make_adaptive_rule: MakeRule, tmp_path: Path, settings_of_rule: dict[str, Any], is_ensemble: bool
 ) -> None:
@@ -148,9 +139,8 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     policy = make_policy(make_adaptive_rule(seed), classifier)
     order = np.random.default_rng(seed).permutation(35)
     images, folder = bright_or_dark[0][order], tmp_path_factory.mktemp("scores")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "choose_chunk_rows", lambda *_: rows)
-        summary = score_all(policy, images, folder / "scores.parquet", classifier, batch_size=batch_size)
+    sizes = {"batch_size": batch_size, "part_size": rows}
+    summary = score_all(policy, images, folder / "scores.parquet", classifier, **sizes)
     stored = policy.look(collect(classifier, bright_or_dark[0][:35], list(policy.views)))
     found = read_rows(folder / "scores.parquet")
     assert [row["looks"] for row in found] == stored.looks[order].tolist()
@@ -158,7 +148,6 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     assert summary.looks == stored.looks.sum()
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_every_look_is_one_forward_pass(
     make_adaptive_rule: MakeRule, recording: Recording, images: Array, tmp_path: Path
 ) -> None:
@@ -174,15 +163,6 @@ def test_every_look_is_one_forward_pass(
     (line,) = [line for line in str(summary).splitlines() if line.startswith("looks:")]
     assert f"{looks / 30:.2f} of 5" in line
     assert f"{100 * (1 - looks / 150):.1f} %" in line
-
-
-def test_policies_without_a_schedule_have_all_looks(
-    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
-    summary = score_all(review_policy, images, tmp_path / "scores.parquet", classifier)
-    assert {row["looks"] for row in read_rows(tmp_path / "scores.parquet")} == {3}
-    assert (summary.looks, summary.views, summary.mean_looks) == (90, 3, 3)
-    assert "looks:" not in str(summary)
 
 
 def test_text_formats_have_empty_intervals_after_one_look(
@@ -203,7 +183,6 @@ def test_text_formats_have_empty_intervals_after_one_look(
         assert (accept, looks) == (json.dumps(row["accept"]), str(row["looks"]))
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("batch_size", [BATCH, 5])
 def test_job_interrupted_at_each_batch_repeats_only_its_chunk(
     make_adaptive_rule: MakeRule, recording: Recording, images: Array, tmp_path: Path, batch_size: int
@@ -231,7 +210,6 @@ def test_job_interrupted_at_each_batch_repeats_only_its_chunk(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole.parquet"]
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_unreadable_images_are_skipped(
     make_adaptive_rule: MakeRule, recording: Recording, bright_or_dark: tuple[Array, Array], tmp_path: Path
 ) -> None:
@@ -257,18 +235,6 @@ def test_unreadable_images_are_skipped(
     assert tuple(row["id"] for row in rows) == preds.ids
     assert [row["looks"] for row in rows] == policy.look(preds).looks.tolist()
     assert recording.images - 1 - preds.n_images * 5 == summary.looks
-
-
-def test_chunks_are_larger_but_not_in_bytes(
-    make_adaptive_rule: MakeRule, classifier: Classifier, review_policy: Policy, tmp_path: Path
-) -> None:
-    def count_rows(policy: Policy, images: Array) -> int:
-        return Plan(policy, ResolvedClassifier(classifier, None)).choose_chunk_rows(images[0], 2)
-
-    adaptive = make_policy(make_adaptive_rule(), classifier)
-    small, large = np.zeros((1, 32, 32, 3), np.uint8), np.zeros((1, 224, 224, 3), np.uint8)
-    assert [count_rows(policy, small) for policy in (review_policy, adaptive)] == [1024, 4096]
-    assert [count_rows(policy, large) for policy in (review_policy, adaptive)] == [256, 256]
 
 
 def test_first_predictions_of_all_views_do_not_exist(
@@ -309,55 +275,3 @@ def test_progress_counts_decided_images(
     score_all(policy, image_files, tmp_path / "scores.csv", classifier, **options)
     assert bars == [(30, "images")] * 2
     assert sum(advanced) == 30
-
-
-class Client:
-    """A client of a server whose model takes 4 images at a time, and outputs logits from the mean of each channel."""
-
-    address = Address("h", "m", "", False)
-
-    def get_metadata(self) -> dict[str, Any]:
-        described = {"name": "a", "datatype": "UINT8", "shape": [4, 16, 16, 3]}
-        return {"inputs": [described], "outputs": [{"name": "b", "datatype": "FP32", "shape": [4, 3]}]}
-
-    def infer(self, requests: list[Array], input_name: str, output_name: str) -> list[Array]:
-        return [0.1 * request.mean(axis=(1, 2), dtype=np.float32) for request in requests]
-
-
-def load_adapter(name: str, images: Array) -> Classifier:
-    if name == "onnx":
-        return load_classifier(f"onnx:{Path(sl.__file__).parent / 'cli' / 'demo_data' / 'digits.onnx'}")
-    if name == "sklearn":
-        labels = images.mean(axis=(1, 2)).argmax(axis=1)
-        return load_classifier(
-            LogisticRegression(C=1e-7, max_iter=2000).fit(images.reshape(len(images), -1), labels), name="m"
-        )
-    if name == "remote":
-        client: Any = Client()
-        return RemoteClassifier(client, LoadOptions("m", output="logits"), None, 32)
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3))
-    network[1].weight.data *= 10
-    return load_classifier(network, output="logits", name="m")
-
-
-@pytest.mark.parametrize("name", ["onnx", "sklearn", "remote", "torch"])
-def test_every_adapter_looks_adaptively(make_adaptive_rule: MakeRule, tmp_path: Path, name: str) -> None:
-    rng = np.random.default_rng(0)
-    channels = 1 if name == "onnx" else 3
-    colors = rng.uniform(0, 255, (50, 1, 1, channels))
-    images = np.clip(rng.normal(colors, 50, (50, 16, 16, channels)), 0, 255).astype(np.uint8)
-    classifier = load_adapter(name, images)
-    middle = float(np.median(confidence(collect(classifier, images, "identity"), "msr")))
-    rule = make_adaptive_rule()
-    assert rule.schedule is not None
-    schedule = rule.schedule.model_copy(update={"margin": 0.5})
-    policy = make_policy(rule.model_copy(update={"threshold": middle, "schedule": schedule}), classifier)
-    summary = score_all(policy, images, tmp_path / "scores.parquet", classifier, batch_size=BATCH)
-    rows = read_rows(tmp_path / "scores.parquet")
-    stored = policy.look(collect(classifier, images, list(policy.views)))
-    assert [row["looks"] for row in rows] == stored.looks.tolist()
-    assert [row["confidence"] for row in rows] == pytest.approx(stored.confidence.tolist(), rel=1e-4)
-    assert [row["label"] for row in rows] == stored.predicted.tolist()
-    assert 1 < summary.mean_looks < 5

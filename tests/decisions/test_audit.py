@@ -11,7 +11,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import REJECTED_LIST, Plan, Review
+from secondlook.decisions import Review
 from secondlook.errors import DecisionError
 from secondlook.policies import AuditPlan, Policy, certify
 from secondlook.predictions import Execution, collect
@@ -68,15 +68,6 @@ def test_rows_have_no_audit_unless_asked(policy: Policy, classifier: Classifier,
     assert "audited" not in summary.to_dict()
 
 
-def test_chunks_do_not_change_audits(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    score(policy, images, tmp_path / "whole.parquet", classifier=classifier, audit=0.3)
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
-    score(policy, images, tmp_path / "chunks.parquet", classifier=classifier, audit=0.3)
-    assert read_rows(tmp_path / "whole.parquet") == read_rows(tmp_path / "chunks.parquet")
-
-
 def test_engine_marks_the_same_images(
     policy: Policy, images: Array, pickled_engine: PickledEngine, tmp_path: Path
 ) -> None:
@@ -88,12 +79,6 @@ def test_engine_marks_the_same_images(
     assert any(row["audit"] for row in here)
 
 
-def test_another_rate_is_another_job(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    score(policy, images, tmp_path / "scores", classifier=classifier, audit=0.3)
-    with pytest.raises(DecisionError):
-        score(policy, images, tmp_path / "scores", classifier=classifier, audit=0.1)
-
-
 def test_audited_images_join_the_rejected_ones_for_review(
     policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
 ) -> None:
@@ -101,7 +86,7 @@ def test_audited_images_join_the_rejected_ones_for_review(
     exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
     score(policy, images, out, classifier=classifier, audit=0.3, review=Review(rejected=rejected, exports=exports))
     due = {row["id"] for row in read_rows(out) if row["audit"] or not row["accept"]}
-    with (rejected / REJECTED_LIST).open(newline="", encoding="utf-8") as file:
+    with (rejected / Review.LIST).open(newline="", encoding="utf-8") as file:
         assert {line["id"] for line in csv.DictReader(file)} == due
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     assert len(tasks) == len(due)

@@ -3,8 +3,8 @@
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from itertools import combinations, pairwise
+from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import Plan
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
-from secondlook.predictions import DamagedChunkWarning, LocalStorage
+from secondlook.predictions import DamagedChunkWarning
 from tests.policy_maker import attach, score
 
 CHUNKS = 7
@@ -31,7 +30,7 @@ class Job:
     """A job that was stopped when all its chunks were finished, and what it has to write."""
 
     def __init__(self, policy: Policy, classifier: Classifier, source: str, folder: Path) -> None:
-        self.arguments: dict[str, Any] = {"classifier": classifier, "on_error": "skip", "progress": False}
+        self.arguments: dict[str, Any] = {"classifier": classifier, "on_error": "skip", "part_size": 16}
         self.policy, self.source, self.out = policy, source, folder / "scores.csv"
         self.folder = folder / "scores.csv.parts"
         score(policy, source, folder / "expected.csv", **self.arguments)
@@ -67,14 +66,6 @@ class Job:
 
 def stop(*_arguments: object, **_options: object) -> None:
     raise StoppedError
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_chunks() -> Iterator[None]:
-    """Make chunks of 16 images."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +112,6 @@ def test_swapped_chunks_are_recomputed(stopped: Job) -> None:
         stopped.check_recomputed(one, other)
 
 
-def test_duplicated_chunks_are_recomputed(stopped: Job) -> None:
-    for one, other in pairwise(stopped.chunks):
-        stopped.restore()
-        one.write_bytes(stopped.files[other])
-        stopped.check_recomputed(one)
-
-
 def test_chunks_of_another_job_are_recomputed(stopped: Job, make_job: Callable[..., Job]) -> None:
     """The other job has the same images and only another threshold."""
     other = make_job(threshold=0.6)
@@ -146,7 +130,7 @@ def test_truncated_chunk_is_recomputed(stopped: Job, share: float) -> None:
 
 def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
     record = next(content for path, content in stopped.files.items() if path.name == "_job.json")
-    chunks = ScoreChunks(LocalStorage(stopped.folder), JobRecord.model_validate_json(record), {})
+    chunks = ScoreChunks(Destination.parse(stopped.out), JobRecord.model_validate_json(record), {})
     path = stopped.chunks[0]
     content = stopped.files[path]
     next(chunks.read())
@@ -234,7 +218,7 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
 
     read_bytes, rounds = Path.read_bytes, 20
     record = JobRecord.model_validate_json((stopped.folder / "_job.json").read_bytes())
-    chunks = ScoreChunks(LocalStorage(stopped.folder), record, {})
+    chunks = ScoreChunks(Destination.parse(stopped.out), record, {})
     monkeypatch.setattr(Path, "read_bytes", lambda path: Content(read_bytes(path)))
     for _ in range(rounds):
         assert sum(len(rows) for rows in chunks.read()) == IMAGES

@@ -12,7 +12,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import SelectiveClassifier, load_policy
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy, certify
-from secondlook.predictions import Execution, collect
+from secondlook.predictions import collect
 from secondlook.sources import open_source
 from tests.policy_maker import attach, score
 
@@ -24,7 +24,7 @@ Data = tuple[Array, Array]
 def policy(classifier: Classifier, bright_or_dark: Data) -> Policy:
     images, labels = bright_or_dark
     source = open_source(images[:500], labels=labels[:500])
-    preds = collect(classifier, source, VIEWS, execution=Execution(progress=False))
+    preds = collect(classifier, source, VIEWS)
     copies = [source.ids[index] for index in source.find_duplicates()]
     rule = certify(preds, "mean", risk={0: 0.07, 1: 0.13}, delta=0.1, groups="class", duplicates=copies)
     assert all(group.accepted for group in rule.groups)
@@ -32,7 +32,7 @@ def policy(classifier: Classifier, bright_or_dark: Data) -> Policy:
 
 
 def score_rows(policy: Policy, images: Array, path: Path, **options: Any) -> list[dict[str, Any]]:
-    score(policy, images, path, **options, execution=Execution(progress=False))
+    score(policy, images, path, **options)
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secondlook.decisions import Decisions, RowOptions, detail_decisions
-from secondlook.decisions.decision import MAX_LIKELY, compute_rows, rank_classes
+from secondlook.decisions import Decisions, RowOptions
+from secondlook.decisions.job import MAX_LIKELY, rank_classes
 from secondlook.errors import DecisionError
 from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import Predictions
@@ -101,8 +101,8 @@ def test_detailed_decisions_are_the_rows_of_scores(settings: dict[str, Any]) -> 
     audit = settings.pop("audit", None)
     rule = Policy(threshold=0.4, method="mean", guarantee=Guarantee(risk=0.1, delta=0.1), **settings)
     options = RowOptions(rule, seed=5, per_view=True, audit=audit)
-    rows = compute_rows(options, preds).to_pylist()
-    detailed = detail_decisions(options, preds, audit_seed=5)
+    rows = options.compute_rows(preds).to_pylist()
+    detailed = options.detail(preds, audit_seed=5)
     for row, one in zip(rows, detailed, strict=True):
         assert (one.id, one.label, one.class_name) == (row["id"], row["label"], row["class"])
         assert (one.confidence, one.accept, one.looks) == (row["confidence"], row["accept"], row["looks"])
@@ -120,7 +120,7 @@ def test_detailed_decisions_are_the_rows_of_scores(settings: dict[str, Any]) -> 
 def test_audits_depend_on_their_own_seed_only() -> None:
     options = RowOptions(Policy(threshold=0.0, method="mean"), seed=1, audit=0.5)
     preds = make_predictions()
-    drawn = [[one.audit for one in detail_decisions(options, preds, audit_seed=seed)] for seed in (1, 2, 2)]
+    drawn = [[one.audit for one in options.detail(preds, audit_seed=seed)] for seed in (1, 2, 2)]
     assert drawn[0] != drawn[1]
     assert drawn[1] == drawn[2]
 

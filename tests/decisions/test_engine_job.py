@@ -118,18 +118,11 @@ def test_summary_tells_what_workers_did(
         }
     ]
     assert "this process: 30 images, 100 images/s" in str(summary)
-    again = score(
-        review_policy, images, out, classifier=classifier, execution=Execution(engine=pickled_engine, progress=False)
-    )
+    again = score(review_policy, images, out, classifier=classifier, engine=pickled_engine)
     assert (again.accepted, again.looks) == (summary.accepted, summary.looks)
     assert again.to_dict()["computed"] == 0
     assert "nothing" in str(again)
-    assert (
-        "workers"
-        not in score(
-            review_policy, images, tmp_path / "local.csv", classifier=classifier, execution=Execution(progress=False)
-        ).to_dict()
-    )
+    assert "workers" not in score(review_policy, images, tmp_path / "local.csv", classifier=classifier).to_dict()
 
 
 class Job:
@@ -208,13 +201,7 @@ def test_parts_of_another_job_are_replaced_only_if_asked(
 def test_every_part_stores_the_policy(
     review_policy: Policy, classifier: Classifier, images: Array, pickled_engine: PickledEngine, tmp_path: Path
 ) -> None:
-    score(
-        review_policy,
-        images,
-        tmp_path / "scores",
-        classifier=classifier,
-        execution=Execution(engine=pickled_engine, progress=False),
-    )
+    score(review_policy, images, tmp_path / "scores", classifier=classifier, engine=pickled_engine)
     for path in (tmp_path / "scores").glob("*.parquet"):
         content = json.loads(pq.read_schema(path).metadata[b"secondlook.score"])
         assert content["policy"]["views"] == list(review_policy.views)
@@ -279,13 +266,7 @@ def test_vanished_bucket_ends_the_job_with_one_sentence(
 
     monkeypatch.setattr(pickled_engine, "compute_chunks", vanish)
     with pytest.raises(DecisionError, match="shortlived"):
-        score(
-            review_policy,
-            images,
-            "s3://shortlived/x",
-            classifier=classifier,
-            execution=Execution(engine=pickled_engine, progress=False),
-        )
+        score(review_policy, images, "s3://shortlived/x", classifier=classifier, engine=pickled_engine)
 
 
 def test_model_that_is_gone_on_the_other_machine(
@@ -305,13 +286,7 @@ def test_model_that_is_gone_on_the_other_machine(
 
     monkeypatch.setattr(pickled_engine, "compute_chunks", remove)
     with pytest.raises(ClassifierError, match=r"model\.onnx"):
-        score(
-            policy,
-            images,
-            tmp_path / "scores",
-            classifier=model,
-            execution=Execution(engine=pickled_engine, progress=False),
-        )
+        score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine)
     assert not (tmp_path / "scores").exists()
 
 
@@ -327,13 +302,7 @@ def test_workers_put_the_classifier_on_their_own_device(
     score(
         policy, images, tmp_path / "local.parquet", classifier=model, execution=Execution(device="cpu", progress=False)
     )
-    score(
-        policy,
-        images,
-        tmp_path / "scores",
-        classifier=model,
-        execution=Execution(engine=pickled_engine, progress=False),
-    )
+    score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine)
     load = pickled_engine.loads[0]
     assert isinstance(load, LoadScorer)
     assert load.execution.device == "auto"

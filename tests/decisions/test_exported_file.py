@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble, OnnxFile, load_classifier
-from secondlook.decisions import EXPORT_METADATA, ExportedFile, compile_policy, load_policy
+from secondlook.decisions import ExportedFile, ExportRecord, compile_policy, load_policy
 from secondlook.decisions.exported_file import MAX_VIEWS, open_exported_file
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.onnx_export import export_onnx
@@ -115,7 +115,7 @@ def test_pixels_become_those_of_the_file(exported: dict[str, Any]) -> None:
         (np.zeros((2, 4, 4, 3), np.float64), "float64"),
         (np.full((2, 4, 4, 3), 2, np.float32), "from 2 to 2"),
         (np.zeros((0, 4, 4, 3), np.uint8), "none"),
-        ([[1]], "list"),
+        ([[1]], "shape"),
     ],
 )
 def test_images_that_do_not_fit_are_an_error(tmp_path: Path, images: Any, told: str) -> None:
@@ -132,7 +132,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path: Path) -> None:
     sides = [16, 20, 16, 31, 20, 16]
     images = [make_images(1, side, seed=number)[0] for number, side in enumerate(sides)]
     images[2] = images[2].astype(np.float32) / np.float32(255)
-    together = decider.decide_list(images, batch_size=2)
+    together = decider.decide_images(images, batch_size=2)
     for number, image in enumerate(images):
         alone = decider.decide_images(image[None])
         np.testing.assert_allclose(together.view_outputs[number], alone.view_outputs[0], atol=1e-5)
@@ -187,7 +187,7 @@ def test_metadata_and_opset_are_read_without_onnx(tmp_path: Path) -> None:
     file = write_decider(tmp_path / "d.onnx", metadata={"other": "Zürich", "empty": ""})
     assert OnnxFile(file, "d").read_metadata() == {
         Policy.METADATA: make_bright_policy().model_dump_json(),
-        EXPORT_METADATA: json.dumps(RECORD),
+        ExportRecord.METADATA: json.dumps(RECORD),
         "other": "Zürich",
         "empty": "",
         "secondlook.checksum": hashlib.sha256(file.read_bytes()[:-89]).hexdigest(),
@@ -229,8 +229,8 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
 
 
 INVALID: dict[str, dict[str, Any]] = {
-    "no record": {"metadata": {EXPORT_METADATA: None}},
-    "damaged record": {"metadata": {EXPORT_METADATA: '{"version": 1'}},
+    "no record": {"metadata": {ExportRecord.METADATA: None}},
+    "damaged record": {"metadata": {ExportRecord.METADATA: '{"version": 1'}},
     "record of another version": {"record": {"version": 2}},
     "unknown field": {"record": {"more": 1}},
     "number type": {"record": {"pixels": "float16"}},
@@ -323,10 +323,7 @@ def test_invalid_results_are_an_error(tmp_path: Path, fault: str) -> None:
 
 
 def test_an_endless_loop_ends_at_the_timeout(tmp_path: Path) -> None:
-    nodes = {
-        "looped": make_endless_loop(),
-        "bright": helper.make_node("Div", ["looped", "white"], ["bright"]),
-    }
+    nodes = {"looped": make_endless_loop(), "bright": helper.make_node("Div", ["looped", "white"], ["bright"])}
     file = write_decider(tmp_path / "d.onnx", nodes=nodes, constants={"yes": np.array(True)})
     with pytest.raises(DecisionError, match=r"0\.3 seconds"):
         open_file(file, timeout=0.3).decide(IMAGES[0])
@@ -388,7 +385,7 @@ def test_images_that_would_become_huge_are_refused(resizing: ExportedFile) -> No
     with pytest.raises(DecisionError, match=r"1 x 60000.*64 x 3840000"):
         resizing.decide_images(strip[None])
     with pytest.raises(DecisionError, match=r"image 1 .*60000"):
-        resizing.decide_list([make_images(1, 20)[0], strip.transpose(1, 0, 2)])
+        resizing.decide_images([make_images(1, 20)[0], strip.transpose(1, 0, 2)])
     resizing.check_shape((10, 10_000, 3))
     resizing.check_shape((9000, 9000, 3))  # a large image becomes smaller
 

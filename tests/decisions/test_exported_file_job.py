@@ -15,9 +15,8 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import ExportedFile, compile_policy, load_policy
 from secondlook.errors import DecisionError, SourceError
-from secondlook.monitoring import Monitor
 from secondlook.onnx_export import export_onnx
-from secondlook.policies import Policy, certify, read_policy
+from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect
 from tests.conftest import PickledEngine
 from tests.decisions.decider_files import make_bright_policy, write_decider
@@ -41,7 +40,7 @@ def files(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> d
     images, views = make_images(500, seed=9), "identity hflip shift:1,0 shift:-1,2"
     found = classifier.probabilities(images)
     labels = np.where(found.max(axis=1) > 0.97, found.argmax(axis=1), found.argmin(axis=1))  # wrong where it is unsure
-    preds = collect(classifier, images, views, labels=labels, execution=Execution(progress=False))
+    preds = collect(classifier, images, views, labels=labels)
     top_2 = Policy(threshold=0.9, method="blend", top_k=2, predict_from="views")
     made = {}
     for kind, rule in {
@@ -93,7 +92,7 @@ def test_an_open_file_is_the_same_as_its_path(files: dict[str, Any], tmp_path: P
         score(given, images, tmp_path / f"{name}.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     stored = json.loads(pq.read_schema(tmp_path / "a.parquet").metadata[b"secondlook.score"])
-    assert stored["decider"] == compile_policy(load_policy(file)).digest
+    assert stored["decider"] == compile_policy(load_policy(file)).described.digest
     assert stored["policy"] == json.loads(files["plain"][1].model_dump_json())
 
 
@@ -223,12 +222,6 @@ def test_arguments_that_do_not_go_with_a_file(tmp_path: Path, options: dict[str,
         score(file, IMAGES, tmp_path / "scores.csv", **options)
 
 
-@pytest.mark.parametrize("options", [{"classifier": "onnx:n.onnx"}, {"allow_mismatch": True}], ids=str)
-def test_a_file_has_its_classifier_inside(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(DecisionError, match=f"{next(iter(options))}="):
-        load_policy(write_decider(tmp_path / "d.onnx"), **options)
-
-
 def test_an_open_file_is_not_replaced_by_its_scores(tmp_path: Path) -> None:
     policy = load_policy(write_decider(tmp_path / "d.onnx"))
     score(policy, IMAGES, tmp_path / "scores.csv", execution=Execution(device="cpu"))
@@ -277,12 +270,3 @@ def test_decisions_on_the_threshold_can_be_monitored(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             policy.accept(rows["confidence"].to_numpy(), method=policy.method), rows["accept"].to_numpy()
         )
-
-
-def test_scores_of_a_file_are_monitored(files: dict[str, Any], tmp_path: Path) -> None:
-    file, policy = files["plain"]
-    assert policy.reference is not None
-    score(file, make_images(COUNT), tmp_path / "scores.parquet", audit=0.5)
-    monitor = Monitor(read_policy(file))
-    monitor.update(pq.read_table(tmp_path / "scores.parquet"))
-    assert monitor.images == COUNT

@@ -9,8 +9,8 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import EXPORTS, Export, LabelStudio, Review
-from secondlook.decisions.exports import ExportFile
+from secondlook.decisions import LabelStudio, Review
+from secondlook.decisions.review import ExportFile
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from tests.policy_maker import attach, score
@@ -114,16 +114,3 @@ def test_export_all_includes_accepted_images(score_images: ScoreImages, image_fi
 def test_invalid_export_is_rejected(text: str, pattern: str) -> None:
     with pytest.raises(DecisionError, match=pattern):
         ExportFile.parse(text)
-
-
-def test_export_is_parsed(tmp_path: Path) -> None:
-    text = f"label-studio:{tmp_path / 'tasks.json'}"
-    export = ExportFile.parse(text)
-    assert export.export is EXPORTS["label-studio"]
-    assert export.path == tmp_path / "tasks.json"
-    assert str(export) == text
-
-
-def test_scheme_is_registered_once() -> None:
-    with pytest.raises(DecisionError, match="'fiftyone'"):
-        EXPORTS.add(Export("fiftyone", "again", write=lambda path, queue, locations: None, reads_files=True))

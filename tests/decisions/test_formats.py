@@ -12,8 +12,8 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import SCORE_FORMATS, ScoreFormat
-from secondlook.decisions.formats import check_output_path, find_format
+from secondlook.decisions import SCORE_FORMATS
+from secondlook.decisions.formats import find_format
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from secondlook.tables import unescape_formula
@@ -83,19 +83,6 @@ def test_formats_are_found_by_suffix() -> None:
     assert find_format(Path("Scores.CSV")) is SCORE_FORMATS[".csv"]
     with pytest.raises(DecisionError, match=r"'\.xlsx'.*scores\.xlsx"):
         find_format(Path("scores.xlsx"))
-
-
-def test_suffix_is_registered_once() -> None:
-    with pytest.raises(DecisionError, match=r"'\.csv'"):
-        SCORE_FORMATS.add(ScoreFormat(".csv", "again", write=lambda file, schema, tables: None))
-
-
-def test_paths_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:
-    check_output_path(tmp_path / "scores.csv", "scores")
-    with pytest.raises(DecisionError, match=tmp_path.name):
-        check_output_path(tmp_path, "scores")
-    with pytest.raises(DecisionError, match="absent"):
-        check_output_path(tmp_path / "absent" / "scores.csv", "scores")
 
 
 @pytest.fixture

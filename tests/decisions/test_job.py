@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,20 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Plan, Review, SelectiveClassifier
+from secondlook.decisions import Review, SelectiveClassifier
 from secondlook.errors import DecisionError, PredictionsError, SourceError
 from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
-from tests.policy_maker import attach, score
+from tests import policy_maker
+from tests.policy_maker import attach
 
 VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
 IMAGES = 70
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make chunks of 16 images."""
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
+score = partial(policy_maker.score, part_size=16)
 
 
 @pytest.fixture
@@ -136,10 +135,7 @@ def test_ensemble_decides_with_all_members(images: Array, tmp_path: Path, bright
     def compute_logits(batch: Any) -> Any:
         return np.log(brightness(batch) ** 0.5 + 0.05)
 
-    members = [
-        load_classifier(brightness, name="one"),
-        load_classifier(compute_logits, name="two", output="logits"),
-    ]
+    members = [load_classifier(brightness, name="one"), load_classifier(compute_logits, name="two", output="logits")]
     ensemble = load_classifier(members, name="both")
     policy = attach(Policy(threshold=0.8, method="mean", predict_from="views"), classifier=ensemble, views=VIEWS.texts)
     score(policy, images, tmp_path / "scores.parquet", classifier=ensemble)
@@ -323,13 +319,6 @@ def test_outputs_never_replace_inputs_or_each_other(
     check_rejected(r"'label-studio:a\.json' .*'fiftyone:a\.json'", "s.csv", ("fiftyone:a.json", "label-studio:a.json"))
     check_rejected(r"'fiftyone:a-config\.xml'", "s.csv", ("fiftyone:a-config.xml", "label-studio:a.json"))
     assert Path("mine.csv").read_text() == "path\nabsent.png\n"
-
-
-def test_summary_has_the_guarantee(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert summary.guarantee == policy.guarantee
-    assert f"guarantee: {policy.guarantee}" in str(summary)
-    assert summary.to_dict()["guarantee"] == str(policy.guarantee)
 
 
 def test_mismatch_voids_the_guarantee(policy: Policy, images: Array, tmp_path: Path, brightness: Any) -> None:

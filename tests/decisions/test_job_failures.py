@@ -16,7 +16,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import Plan, Review
+from secondlook.decisions import Review
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
@@ -66,7 +66,6 @@ def score_into(
     bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ScoreInto:
     """Return a function that scores a few images, two of them broken, and writes everything into a folder."""
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 16)
     monkeypatch.setattr(os, "sync", lambda: None)
     (tmp_path / "new").mkdir()
     for number, image in enumerate(bright_or_dark[0][:IMAGES]):
@@ -86,7 +85,7 @@ def score_into(
             review=Review(
                 rejected=folder / "rejected", exports=[f"label-studio:{folder / 'tasks.json'}"], export_all=True
             ),
-            execution=Execution(on_error="skip", progress=False),
+            execution=Execution(on_error="skip", part_size=16),
         )
 
     return run

@@ -8,7 +8,6 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
 from tests.policy_maker import score
@@ -90,19 +89,3 @@ def test_job_interrupted_before_anything_is_saved_leaves_nothing(run: Callable[.
     with pytest.raises(KeyboardInterrupt):
         run(at=3)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_progress_of_another_job_is_not_used(
-    run: Callable[..., Path], review_policy: Policy, slow: Interrupted, images: Array, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(at=9)
-    classifier = load_classifier(slow, name="brightness")
-    with pytest.raises(DecisionError, match="different data"):
-        score(
-            review_policy,
-            images[::-1].copy(),
-            tmp_path / "scores.parquet",
-            classifier=classifier,
-            execution=Execution(progress=False),
-        )

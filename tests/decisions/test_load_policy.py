@@ -16,10 +16,9 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier, onnx_model
 from secondlook.classifiers import classifier as classifier_module
-from secondlook.decisions import Decision, Looking, compile_policy
+from secondlook.decisions import Decision, Plan, compile_policy
 from secondlook.errors import ConfidenceError, DecisionError, SourceError
 from secondlook.policies import Guarantee, Policy
-from secondlook.predictions import Execution
 from tests.policy_maker import attach, score
 
 DIGITS = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
@@ -58,7 +57,7 @@ def save_policy(path: Path, classifier: Classifier, rule: Policy, views: tuple[s
 
 
 def score_rows(policy: Path, images: Any, out: Path, classifier: object) -> list[dict[str, Any]]:
-    score(policy, images, out, classifier=classifier, execution=Execution(progress=False))
+    score(policy, images, out, classifier=classifier)
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -192,18 +191,9 @@ def test_onnx_file_beside_the_policy_is_loaded_once(
     (tmp_path / "digits.onnx").unlink()
     assert policy.decide(digit, interval=True) == first
     assert len(loaded) == n_loaded
-    score(policy, digit[None], tmp_path / "scores.jsonl", execution=Execution(progress=False))
+    score(policy, digit[None], tmp_path / "scores.jsonl")
     row = json.loads((tmp_path / "scores.jsonl").read_text())
     assert as_row(first) == tuple(row[name] for name in COLUMNS)
-
-
-def test_only_onnx_files_are_loaded_by_themselves(classifier: Classifier, images: Array, tmp_path: Path) -> None:
-    policy = sl.load_policy(
-        save_policy(tmp_path / "policy.json", classifier, Policy(threshold=0.5, method="mean"), ("identity",))
-    )
-    assert policy.threshold == 0.5
-    with pytest.raises(DecisionError, match="classifier="):
-        policy.decide(images[0])
 
 
 def test_mismatch_is_an_error_or_voids_the_guarantee(classifier: Classifier, images: Array, tmp_path: Path) -> None:
@@ -299,14 +289,18 @@ class TestPlan:
         policy = sl.load_policy(
             save_policy(tmp_path / "p.json", classifier, Policy(threshold=0.5, method="mean")), classifier=classifier
         )
-        ((positions, preds),) = Looking(compile_policy(policy), colors).groups()
-        assert positions.tolist() == list(range(len(colors)))
+        plan = compile_policy(policy)
+        assert isinstance(plan, Plan)
+        (looked,) = plan.look_at_images(list(colors))
+        assert looked.positions.tolist() == list(range(len(colors)))
         alone = [policy.decide(image, interval=True) for image in colors]
-        np.testing.assert_allclose(policy.confidence(preds), [one.confidence for one in alone])
+        np.testing.assert_allclose(policy.confidence(looked.preds), [one.confidence for one in alone])
 
     def test_it_is_warmed_up_where_the_shape_of_images_is_known(self, tmp_path: Path, counting: Counting) -> None:
         for preprocessing, expected in ((None, []), (Preprocessing(size=(9, 7), channels=3), [5])):
             classifier = load_classifier(counting, output="probabilities", name="counting", preprocessing=preprocessing)
             path = save_policy(tmp_path / f"{len(expected)}.json", classifier, Policy(threshold=0.5, method="mean"))
-            compile_policy(sl.load_policy(path, classifier=classifier)).warm_up()
+            plan = compile_policy(sl.load_policy(path, classifier=classifier))
+            assert isinstance(plan, Plan)
+            plan.warm_up()
             assert counting.batch_sizes == expected

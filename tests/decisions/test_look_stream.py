@@ -70,7 +70,7 @@ def test_looks_are_those_of_the_slow_reference(
     assert [function.images for function in counting] == [sum(map(len, looked.values()))] * members
     for key, image in enumerate(images):
         assert len(looked[key]) == look_slowly(classifiers, image, rule).looks
-        ((_, preds),) = Looking(decider, image[None]).groups()
+        ((_, preds, _),) = Looking(decider, image[None]).groups()
         alone = decider.make_predictions(looked[key][None])
         np.testing.assert_array_equal(alone.probabilities, preds.probabilities)
 
@@ -97,7 +97,7 @@ def test_without_a_schedule_a_step_takes_all_looks() -> None:
     looked, failed = run_stream(LookStream(decider), images, [4, 3])
     assert not failed
     assert {len(outputs) for outputs in looked.values()} == {len(VIEWS)}
-    ((_, preds),) = Looking(decider, np.stack(images)).groups()
+    ((_, preds, _),) = Looking(decider, np.stack(images)).groups()
     np.testing.assert_array_equal(np.stack([looked[key] for key in range(7)]), preds.probabilities)
 
 
@@ -106,7 +106,7 @@ def test_images_of_several_shapes_are_looked_at(make_adaptive_rule: MakeRule) ->
     images = [image[:rows] for image, rows in zip(make_images(3, 12), [5, 4, 3] * 4, strict=True)]
     looked, _ = run_stream(LookStream(decider), images, [12])
     for key, image in enumerate(images):
-        ((_, preds),) = Looking(decider, image[None]).groups()
+        ((_, preds, _),) = Looking(decider, image[None]).groups()
         assert len(looked[key]) == preds.n_views
 
 

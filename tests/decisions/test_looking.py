@@ -85,7 +85,7 @@ def look_together(classifier: Classifier, images: Array, rule: Policy, batch_siz
     for _ in looking.run():
         pass
     found: dict[int, Looked] = {}
-    for positions, preds in looking.groups(ids):
+    for positions, preds, _ in looking.groups(ids):
         assert preds.ids == tuple(ids[position] for position in positions)
         predicted = preds.predicted(rule.predict_from, rule.top_k).reshape(len(preds), rule.top_k)
         for row in zip(positions, make_decisions(policy, preds).confidence, predicted, strict=True):

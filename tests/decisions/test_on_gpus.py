@@ -11,12 +11,13 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Looking, Plan, load_policy
-from secondlook.decisions.policy_classifier import MemberOutputs
+from secondlook.decisions import Looking, LookStream, Plan, load_policy
+from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier
 from secondlook.errors import ClassifierError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
 from secondlook.sources import object_sources
+from tests.decisions.test_look_stream import run_stream
 from tests.policy_maker import attach, score
 
 torch = pytest.importorskip("torch")
@@ -179,6 +180,19 @@ def test_single_decision_is_that_of_score(
         assert decision.confidence == pytest.approx(rows["confidence"][position], abs=1e-5)
 
 
+@pytest.mark.usefixtures("cpu_as_gpus")
+def test_a_stream_of_images_is_looked_at_as_on_the_host(make_adaptive_rule: MakeRule, pixels: Array) -> None:
+    """Images join while others are open, and each is looked at as often."""
+    rule, looked = make_adaptive_rule(), []
+    for classifier in (load_on_host(Colors()), load_on_gpus(Colors())):
+        plan = Plan(make_policy(rule, classifier), ResolvedClassifier(classifier, None))
+        outputs, failed = run_stream(LookStream(plan), list(pixels[:20]), [8, 7, 5])
+        assert not failed
+        looked.append(outputs)
+    assert {key: len(one) for key, one in looked[0].items()} == {key: len(one) for key, one in looked[1].items()}
+    assert len({len(one) for one in looked[1].values()}) > 2
+
+
 def test_device_is_checked_first(tmp_path: Path) -> None:
     with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
         load_policy(tmp_path / "missing.json", execution=Execution(device="gpu"))
@@ -215,11 +229,7 @@ def test_tensors_on_a_device_stay_there(
 @pytest.mark.usefixtures("cpu_as_gpus")
 @pytest.mark.parametrize("rows", [(20, 7), (7, 20)], ids=["from GPUs to the host", "from the host to GPUs"])
 def test_job_keeps_the_size_of_its_chunks(
-    rows: tuple[int, int],
-    make_adaptive_rule: MakeRule,
-    pixels: Array,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    rows: tuple[int, int], make_adaptive_rule: MakeRule, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks are larger on GPUs, but a job that was begun elsewhere goes on as it was begun."""
     module, rule = Colors(), make_adaptive_rule()

@@ -15,11 +15,7 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import MODELS, Classifier, Preprocessing, load_classifier
-from secondlook.decisions import (
-    SelectiveClassifier,
-    policy_classifier,
-    resolve_classifier,
-)
+from secondlook.decisions import SelectiveClassifier, policy_classifier, resolve_classifier
 from secondlook.decisions.policy_classifier import inherit_options, select_harmless_options
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy, read_policy

@@ -58,20 +58,6 @@ def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_d
     assert fitted.decide(image)[0].confidence == fitted.confidence(image)[0]
 
 
-def test_blocks_do_not_change_decisions(
-    fitted: SelectiveClassifier, bright_or_dark: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images = bright_or_dark[0][:50]
-    whole = fitted.decide(images)
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: 7)
-    blocks = fitted.decide(ArraySource(images))
-    assert blocks.ids == whole.ids
-    assert np.array_equal(blocks.labels, whole.labels)
-    assert np.array_equal(blocks.accept, whole.accept)
-    assert blocks.confidence == pytest.approx(whole.confidence)
-    assert np.array_equal(fitted.predict(images), np.where(whole.accept, whole.labels, -1))
-
-
 def test_decisions_have_label_confidence_interval_and_accept(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
     decisions = fitted.decide(bright_or_dark[0][:20], level=0.9)
     assert len(decisions) == 20
@@ -345,13 +331,6 @@ def test_adaptive_policy_looks_until_images_are_decided(
     seen = np.ones(60, dtype=int) if rule.predict_from == "image" else stored.looks
     expected = [probabilities[row, :count].mean(axis=0) for row, count in enumerate(seen)]
     assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
-
-
-def test_one_adaptive_image(make_adaptive_rule: Callable[..., Policy], classifier: Classifier, images: Array) -> None:
-    adaptive = make_adaptive(classifier, make_adaptive_rule())
-    whole = adaptive.decide(images)
-    for image, decision in zip(images, whole, strict=True):
-        assert adaptive.decide(image)[0].model_copy(update={"id": decision.id}) == decision
 
 
 def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(

@@ -274,7 +274,7 @@ def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_pat
         export_onnx(policy, tmp_path / "decide.onnx", classifier=other)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=other, allow_mismatch=True)
     assert "none, since" in summary.guarantee_text
-    assert compile_policy(load_policy(summary.path)).record.mismatch
+    assert compile_policy(load_policy(summary.path)).mismatch
 
 
 def test_file_with_another_classifier_names_it_and_states_no_guarantee(classifier: Classifier, tmp_path: Path) -> None:

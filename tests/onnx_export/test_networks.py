@@ -11,7 +11,7 @@ import pytest
 
 from secondlook.classifiers import Classifier, OnnxClassifier, Preprocessing, RemoteClassifier, load_classifier
 from secondlook.errors import ClassifierError, ExportError, MissingExtraError
-from secondlook.extension import INPUT_NAME, FileOutputs
+from secondlook.extension import ExportRecord, FileOutputs
 from secondlook.onnx_export import networks
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
 from secondlook.onnx_export.networks import Network, embed_network, make_networks
@@ -162,7 +162,9 @@ def test_no_tensor_has_a_name_of_the_exported_file(place: str, tmp_path: Path) -
     file = write_model(tmp_path / "m.onnx", text, lambda model: model.graph.initializer.extend(weights))
     network = check_equal(load_onnx(file), place=place)
     names = onnx.printer.to_text(network.model)
-    assert not any(f" {name} " in names or f"({name}" in names for name in (INPUT_NAME, "label", *FileOutputs._fields))
+    assert not any(
+        f" {name} " in names or f"({name}" in names for name in (ExportRecord.INPUT, "label", *FileOutputs._fields)
+    )
     members = make_networks([load_onnx(file)] * 2, SHAPE)
     two = run_embedded(members, [make_inputs(network, load_onnx(file), IMAGES)] * 2)
     np.testing.assert_array_equal(two[0], two[1])

@@ -18,7 +18,7 @@ import secondlook as sl
 from secondlook.classifiers import Classifier
 from secondlook.decisions import Decision, Plan, RowOptions, compile_policy, load_policy
 from secondlook.errors import SecondLookError
-from secondlook.policies import AuditPlan
+from secondlook.policies import AuditPlan, Policy
 from secondlook.serving import request_images
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, StoredOutcome
@@ -33,6 +33,12 @@ PATIENCE = 60
 """Seconds after which a decision does not come any more."""
 
 
+def compile_plan(policy: Policy) -> Plan:
+    plan = compile_policy(policy)
+    assert isinstance(plan, Plan)
+    return plan
+
+
 class Bench:
     """A worker with its store, and what it did."""
 
@@ -43,7 +49,7 @@ class Bench:
         self.store = DecisionStore(self.database)
         loaded = load_policy(policy)
         deployment = self.store.deploy(loaded, audit)
-        self.plan = compile_policy(loaded)
+        self.plan = compile_plan(loaded)
         self.live = LiveDeployment(deployment, self.plan, RowOptions(loaded, audit=audit), self.database.audit_seed)
         self.batches: list[int] = []
         settings = ServiceOptions(folder, **options)
@@ -65,7 +71,7 @@ class Bench:
     @property
     def model(self) -> Classifier:
         """What looks at the images."""
-        return cast(Classifier, self.plan.resolved.classifier)
+        return self.plan.resolved.classifier
 
     def decide(self, *requests: Sequence[SubmittedImage]) -> list[list[StoredOutcome] | BaseException]:
         """Send requests at once, and return the outcome of each."""
@@ -446,7 +452,7 @@ class TestLimits:
         loaded = load_policy(digits.adaptive_policy)
         deployment = bench.store.deploy(loaded, None)
         bench.live = dataclasses.replace(
-            bench.live, deployment=deployment, plan=compile_policy(loaded), options=RowOptions(loaded)
+            bench.live, deployment=deployment, plan=compile_plan(loaded), options=RowOptions(loaded)
         )
         second = bench.decide_one(digits.files[0])
         assert (first.decision.deployment, second.decision.deployment) == (1, 2)

@@ -146,13 +146,13 @@ def commands(out: Path) -> list[list[str]]:
 
 def _clear_rejected(folder: Path) -> None:
     """Remove the rejected images of an earlier demo; a folder with anything else in it is left alone."""
-    from secondlook.decisions import REJECTED_LIST
+    from secondlook.decisions import Review
 
-    if (folder / REJECTED_LIST).is_file():
+    if (folder / Review.LIST).is_file():
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ReportError(
-            f"the demo writes rejected images to {str(folder)!r}, which exists and has no {REJECTED_LIST}, so it "
+            f"the demo writes rejected images to {str(folder)!r}, which exists and has no {Review.LIST}, so it "
             "is not of an earlier demo; move it or choose another --out."
         )
 

@@ -13,7 +13,7 @@ from typer import Argument
 
 from secondlook.classifiers import MODELS, OnnxFile, Preprocessing, load_classifier
 from secondlook.cli import options
-from secondlook.decisions import EXPORTS, INPUT_NAME, SCORE_FORMATS, compile_policy, list_outputs, load_policy
+from secondlook.decisions import EXPORTS, SCORE_FORMATS, ExportedFile, compile_policy, load_policy
 from secondlook.errors import SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
@@ -133,13 +133,14 @@ def _describe_policy(policy: Policy) -> Facts:
 def _describe_exported_file(path: Path) -> Facts:
     """Return all facts about the policy of an exported file, and how the file is used."""
     exported = compile_policy(load_policy(path, execution=Execution("cpu")))
+    assert isinstance(exported, ExportedFile), "its policy came from the file"
     record = exported.record
     looks = "one look after another, until the decision is clear" if record.adaptive else "all views of every image"
     facts = {
         **_describe_policy(exported.policy),
         "what": "exported file: a classifier, its views and the decision in one ONNX file",
-        "input": f"{INPUT_NAME}: {record.describe_input()}",
-        "outputs": ", ".join(list_outputs(exported.policy)),
+        "input": f"{record.INPUT}: {record.describe_input()}",
+        "outputs": ", ".join(record.list_outputs(exported.policy)),
         "pixels": "0 to 255" if record.pixels == "uint8" else "0 to 1",
         "classes of the output": record.classes,
         "computes": looks,

@@ -2,11 +2,11 @@
 
 import os
 import pickle
+import re
 import socket
 import time
 import zlib
 from collections import Counter
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 import secondlook
 from secondlook import SecondLookError, Source
-from secondlook.cluster.connection import summarize_error
 from secondlook.extension import ANY, ClusterError, Repair, Worker, limit_threads
 
 if TYPE_CHECKING:
@@ -22,22 +21,6 @@ if TYPE_CHECKING:
 
 MAX_TRIES = 4
 """How often workers may die on the same chunks. Ray Data tries for ever, and its option for a limit is deprecated."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What every worker gets once."""
-
-    version: str
-    """Version of secondlook in the process that reads the results."""
-    threads: int
-    """Number of CPU threads."""
-    load_worker: Any
-    """Reference to a pickled `LoadWorker`."""
-    whole_source: Any
-    """Reference to the source, where its chunks cannot be sent one by one; else None."""
-    tries: Any
-    """The actor `TryCounter`."""
 
 
 class TryCounter:
@@ -53,11 +36,16 @@ class TryCounter:
 
 
 class ChunkActor:
-    """Computes the chunks of one task after another; Ray Data creates one in each worker process."""
+    """Computes the chunks of one task after another; Ray Data creates one in each worker process.
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    It gets the version of secondlook that reads the results, a number of CPU threads, and references to a pickled
+    `LoadWorker`, to the source where its chunks cannot be sent one by one, and to the actor `TryCounter`.
+    """
+
+    def __init__(self, version: str, threads: int, load_worker: Any, whole_source: Any, tries: Any) -> None:
         # Nothing is loaded here: Ray would start a process again and again that dies in its constructor.
-        self._settings = settings
+        self._version, self._threads, self._tries = version, threads, tries
+        self._load_worker, self._source = load_worker, whole_source
         self._name = f"{socket.gethostname()}:{os.getpid()}"
 
     def __call__(self, tasks: "pa.Table") -> "pa.Table":
@@ -70,38 +58,32 @@ class ChunkActor:
             rows = [self._compute(chunk) for chunk in chunks]
         except SecondLookError as error:
             rows = [{"number": chunks[0]["number"], "error": encode_error(error)}]
-        types = {
-            "number": pa.int64(),
-            "content": pa.large_binary(),
-            "worker": pa.large_string(),
-            "seconds": pa.float64(),
-            "error": pa.large_binary(),
-        }
+        binary, text = pa.large_binary(), pa.large_string()
+        types = {"number": pa.int64(), "content": binary, "worker": text, "seconds": pa.float64(), "error": binary}
         # Without a schema, NumPy would cut zeros off the end of `content`.
-        return pa.Table.from_pylist(rows, schema=pa.schema(list(types.items())))
+        return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
     def _begin(self, chunks: "list[dict[str, Any]]") -> None:
         import ray
 
-        if self._settings.version != secondlook.__version__:
+        if self._version != secondlook.__version__:
             raise ClusterError(
                 f"worker {self._name} has secondlook {secondlook.__version__}, and the job is run by"
-                f" {self._settings.version}; install the same version on all machines of the cluster."
+                f" {self._version}; install the same version on all machines of the cluster."
             )
-        tries = ray.get(self._settings.tries.begin.remote(chunks[0]["number"]))
+        tries = ray.get(self._tries.begin.remote(chunks[0]["number"]))
         if tries > MAX_TRIES:
-            raise ClusterError(
-                f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory",
-                repair=Repair(
-                    "try these images on one machine, pass a smaller {part_size}, or remove the image that cannot be"
-                    " decoded",
-                    part_size=ANY,
-                ),
-            )
+            fault = f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory"
+            repair = Repair("try these images on one machine, or pass a smaller {part_size}", part_size=ANY)
+            raise ClusterError(fault, repair=repair)
 
     def _compute(self, chunk: dict[str, Any]) -> dict[str, Any]:
         try:
-            worker, source = self._worker, self._load_source(chunk)
+            worker = self._worker
+            if chunk["source"] is None:
+                source: Source = self._whole_source.select(np.arange(chunk["start"], chunk["stop"]))
+            else:
+                source = pickle.loads(zlib.decompress(chunk["source"]))
             started = time.perf_counter()
             content = worker(chunk["number"], source)
         except SecondLookError:
@@ -118,22 +100,15 @@ class ChunkActor:
     def _worker(self) -> Worker:
         import ray
 
-        limit_threads(self._settings.threads)
-        worker: Worker = pickle.loads(ray.get(self._settings.load_worker))()
+        limit_threads(self._threads)
+        worker: Worker = pickle.loads(ray.get(self._load_worker))()
         return worker
 
-    def _load_source(self, chunk: dict[str, Any]) -> Source:
-        if chunk["source"] is None:
-            return self._whole_source.select(np.arange(chunk["start"], chunk["stop"]))
-        source: Source = pickle.loads(zlib.decompress(chunk["source"]))
-        return source
-
     @cached_property
-    def _whole_source(self) -> Source:
+    def _whole_source(self) -> Any:
         import ray
 
-        source: Source = ray.get(self._settings.whole_source)
-        return source
+        return ray.get(self._source)
 
 
 def encode_error(error: SecondLookError) -> bytes:
@@ -146,5 +121,15 @@ def encode_error(error: SecondLookError) -> bytes:
 
 def _describe(chunks: "list[dict[str, Any]]") -> str:
     first, last = chunks[0], chunks[-1]
-    numbers = f"chunk {first['number']}" if len(chunks) == 1 else f"chunks {first['number']} to {last['number']}"
+    numbers = f"chunk {first['number']}" if first is last else f"chunks {first['number']} to {last['number']}"
     return f"{numbers} (images {first['first']!r} to {last['last']!r})"
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message; of an error of Ray, those of its first cause."""
+    message = str(error).strip()
+    first_line = message.partition("\n")[0]
+    if type(error).__module__.startswith("ray."):  # the tracebacks of other processes, causes first
+        cause = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", message, re.MULTILINE)
+        return (cause.group(1) if cause else first_line).rstrip(".")
+    return f"{type(error).__name__}: {first_line}".rstrip(".: ")

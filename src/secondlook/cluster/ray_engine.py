@@ -1,25 +1,33 @@
-"""The engine that computes chunks on a Ray cluster, by Ray Data."""
+"""The engine that computes chunks on a Ray cluster, by Ray Data, without its log lines on the terminal."""
 
 import itertools
+import logging
 import math
+import os
 import pickle
+import socket
 import warnings
 import zlib
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import secondlook
 from secondlook import Source
-from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, WorkerSettings
-from secondlook.cluster.connection import connect, silence_native_code, summarize_error
-from secondlook.extension import ANY, Chunking, ClusterError, ComputedChunk, Engine, LoadWorker, Repair
+from secondlook.cluster.chunk_actor import ChunkActor, TryCounter, summarize_error
+from secondlook.extension import ANY, Chunking, ClusterError, ComputedChunk, Engine, LoadWorker, Repair, import_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_BLOCKS = 10_000
 """Ray Data keeps about 50 kB for each block, and takes some milliseconds; above, several chunks are one block."""
+SECONDS_TO_CONNECT = 5.0
+"""How long a head node may take to answer. Ray itself waits for more than a minute."""
+_HTTP_2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""The preface of a connection and empty settings (RFC 9113). A Ray head is a gRPC server: it answers with its own."""
+_SETTINGS_FRAME = b"\x04"
 
 
 class RayEngine(Engine):
@@ -85,7 +93,7 @@ class RayEngine(Engine):
         with connect(self.address) as ray, ExitStack() as at_end:
             initial = self._count_workers(ray)
             settings = self._send(ray, load_worker, source)
-            at_end.callback(ray.kill, settings.tries)
+            at_end.callback(ray.kill, settings[-1])
             tasks = [_make_task(ray, source, chunking.indices_of(number), number) for number in numbers]
             with warnings.catch_warnings():  # Ray Data uses its own deprecated settings
                 warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"ray\.")
@@ -103,7 +111,7 @@ class RayEngine(Engine):
                 ) from error
 
     def _start(
-        self, ray: Any, tasks: "list[dict[str, Any]]", settings: WorkerSettings, initial: int
+        self, ray: Any, tasks: "list[dict[str, Any]]", settings: tuple[Any, ...], initial: int
     ) -> "Generator[pa.Table, None, None]":
         """Return the results as they come; the workers start with the first, `initial` of them."""
         n_blocks = min(len(tasks), MAX_BLOCKS)
@@ -115,7 +123,7 @@ class RayEngine(Engine):
             ChunkActor,
             batch_size=-(-len(tasks) // n_blocks),
             batch_format="pyarrow",
-            fn_constructor_args=(settings,),
+            fn_constructor_args=settings,
             num_cpus=self.cpus_per_worker,
             num_gpus=self.gpus_per_worker,
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=maximum, initial_size=min(maximum, initial)),
@@ -131,20 +139,17 @@ class RayEngine(Engine):
         fitting = sum(min(int(machine.get(kind, 0) // share) for kind, share in wanted.items()) for machine in machines)
         if not fitting:
             largest = {kind: max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU")}
+            shares = {"cpus_per_worker": self.cpus_per_worker, "gpus_per_worker": self.gpus_per_worker}
             raise ClusterError(
                 "no machine of the Ray cluster has enough for a worker; the largest have"
                 f" {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
-                repair=Repair(
-                    "pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines with more",
-                    cpus_per_worker=self.cpus_per_worker,
-                    gpus_per_worker=self.gpus_per_worker,
-                ),
+                repair=Repair("pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines", **shares),
             )
         free = ray.available_resources()
         return max(1, min(fitting, *(int(free.get(kind, 0) // share) for kind, share in wanted.items())))
 
-    def _send(self, ray: Any, load_worker: LoadWorker, source: Source) -> WorkerSettings:
-        """Put what all workers need where they find it."""
+    def _send(self, ray: Any, load_worker: LoadWorker, source: Source) -> tuple[Any, ...]:
+        """Put what all workers need where they find it; return the arguments of `ChunkActor`."""
         loader = ray.put(_serialize(ray.cloudpickle.dumps, load_worker, "the classifier"))
         whole = None
         if source.extract(range(1)) is None:
@@ -157,7 +162,7 @@ class RayEngine(Engine):
         # Data, cannot be restarted when these are gone; this one, whose argument stays, makes it do so.
         with silence_native_code():
             tries = counter.remote([loader])
-        return WorkerSettings(secondlook.__version__, max(1, int(self.cpus_per_worker)), loader, whole, tries)
+        return secondlook.__version__, max(1, int(self.cpus_per_worker)), loader, whole, tries
 
 
 def _make_task(ray: Any, source: Source, positions: range, number: int) -> dict[str, Any]:
@@ -179,3 +184,96 @@ def _serialize(serialize: Callable[[object], Any], value: object, name: str) -> 
             f"{name} cannot be sent to the workers, because it cannot be pickled: {summarize_error(error)}; open"
             " files and connections when they are first used, not before."
         ) from error
+
+
+@contextmanager
+def connect(address: str | None) -> Iterator[Any]:
+    """Connect to Ray and return its module; disconnect at the end, unless this process was connected before.
+
+    None means the Ray of this process, that of RAY_ADDRESS, or one on this machine until the end of the block.
+    """
+    ray = import_extra("ray", feature="Computing on a Ray cluster", extra="ray")
+    import_extra("ray.data", feature="Computing on a Ray cluster", extra="ray")
+    if address is None or address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address
+    with ExitStack() as at_end:
+        at_end.enter_context(_quiet())
+        if ray.is_initialized():
+            connected = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", "local", connected):
+                fault = f"is another Ray cluster than {connected}, which this process is connected to"
+                repair = "call ray.shutdown() first, or pass no address"
+                raise ClusterError(fault, argument="address", value=address, repair=repair)
+        else:
+            _start(ray, address)
+            at_end.callback(ray.shutdown)
+        yield ray
+
+
+def _start(ray: Any, address: str | None) -> None:
+    if address not in (None, "auto", "local"):
+        check_address(str(address))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL, "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", **quiet)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        repair = "run this on a machine of a running cluster, with the same versions of Ray and Python"
+        raise ClusterError(f"cannot be used: {reason}", argument="address", value=address, repair=repair) from error
+
+
+def check_address(address: str) -> None:
+    """Raise `ClusterError` unless an address is 'host:port' and something like a Ray head answers there."""
+    host, _, port = address.rpartition(":")
+    if address.startswith("ray://"):
+        fault = (
+            "is a Ray Client, which cannot be used; run this on the cluster by 'ray job submit', or pass 'host:port'"
+        )
+    elif not host or not port.isdigit() or not 0 < int(port) < 65536:
+        fault = "is invalid; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'"
+    else:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT) as connection:
+                connection.sendall(_HTTP_2_GREETING)
+                answer = connection.recv(9)
+            if answer[3:4] == _SETTINGS_FRAME:
+                return
+            fault = "is not the head of a Ray cluster; pass its address (port 6379 by default, 8265 is the dashboard)"
+        except OSError as error:
+            reason = error.strerror or summarize_error(error)
+            fault = f"is no Ray cluster: {reason}; start one with 'ray start', or pass the address of its head node"
+    raise ClusterError(fault, argument="address", value=address)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray and Ray Data from writing to the terminal; their log files are written as ever."""
+    ray_worker: Any = import_module("ray._private.worker")
+    handlers = [each for each in logging.getLogger("ray.data").handlers if hasattr(each, "stream")]
+    levels = [handler.level for handler in handlers]
+    # Reports about workers that died are printed whatever `log_to_driver` is; this is the switch of Ray's debugger.
+    prints = ray_worker._worker_logs_enabled
+    ray_worker._worker_logs_enabled = False
+    for handler in handlers:
+        handler.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        ray_worker.stdout_deduplicator.flush()  # would be printed later
+        for handler, level in zip(handlers, levels, strict=True):
+            handler.setLevel(level)
+        ray_worker._worker_logs_enabled = prints
+
+
+@contextmanager
+def silence_native_code() -> Iterator[None]:
+    """Discard what native code writes to the standard error, for a moment: it is that of the whole process."""
+    saved = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

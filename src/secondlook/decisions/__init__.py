@@ -2,34 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.decisions.decision import (
-    Decision,
-    Decisions,
-    FileOutputs,
-    RowOptions,
-    detail_decisions,
-    make_decisions,
-    make_row_table,
-)
-from secondlook.decisions.exported_file import (
-    EXPORT_METADATA,
-    INPUT_NAME,
-    ExportedFile,
-    ExportRecord,
-    PixelType,
-    group_by_shape,
-    list_outputs,
-)
-from secondlook.decisions.exports import EXPORTS, Export, LabelStudio
+from secondlook.decisions.decision import Decision, Decisions, FileOutputs, make_decisions
+from secondlook.decisions.exported_file import ExportedFile, ExportRecord, PixelType
 from secondlook.decisions.formats import SCORE_FORMATS, ScoreFormat
-from secondlook.decisions.job import Review, score
+from secondlook.decisions.job import RowOptions, make_row_table, score
 from secondlook.decisions.looking import LookedImage, Looking, LookStream
 from secondlook.decisions.plan import Plan, compile_policy, load_policy
-from secondlook.decisions.policy_classifier import (
-    can_load_classifier,
-    resolve_classifier,
-)
-from secondlook.decisions.review import REJECTED_LIST, ReviewImage, encode_png
+from secondlook.decisions.policy_classifier import can_load_classifier, resolve_classifier
+from secondlook.decisions.review import EXPORTS, Export, LabelStudio, Review, ReviewImage, encode_png
 from secondlook.decisions.summary import ScoreSummary
 from secondlook.imports import lazy_attributes
 
@@ -38,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPORTS",
-    "EXPORT_METADATA",
-    "INPUT_NAME",
-    "REJECTED_LIST",
     "SCORE_FORMATS",
     "Decision",
     "Decisions",
@@ -62,10 +39,7 @@ __all__ = [
     "SelectiveClassifier",
     "can_load_classifier",
     "compile_policy",
-    "detail_decisions",
     "encode_png",
-    "group_by_shape",
-    "list_outputs",
     "load_policy",
     "make_decisions",
     "make_row_table",

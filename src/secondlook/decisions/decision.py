@@ -1,22 +1,16 @@
 """Decisions about images: the one record of a row, its columns, and how they are computed from the looks at images."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import BoolArray, Float32Array, Float64Array, IntArray, is_number
-from secondlook.errors import DecisionError
-from secondlook.estimators import (
-    Block,
-    compute_look_statistics,
-    confidence_interval,
-    find_method,
-)
+from secondlook.arrays import BoolArray, Float32Array, Float64Array, IntArray
+from secondlook.estimators import compute_look_statistics, confidence_interval, find_method
 from secondlook.files import FrozenRecord
-from secondlook.policies import AuditPlan, Guarantee, Policy
+from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import Predictions
 from secondlook.tables import arrow_table, pandas_frame
 
@@ -24,32 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-MAX_LIKELY = 9
-"""Number of likely classes that are listed."""
 REJECTED_LABEL = -1
 """Predicted label of a rejected image."""
 DEFAULT_LEVEL = 0.95
 """Confidence level of the interval of a decision."""
-
-COLUMN_TYPES: Mapping[str, str] = {
-    "id": "string",
-    "label": "int64",
-    "labels": "list<int64>",
-    "class": "string",
-    "confidence": "double",
-    "low": "double",
-    "high": "double",
-    "accept": "bool",
-    "looks": "int64",
-    "first_look": "double",
-    "disagreement": "double",
-    "audit": "bool",
-    "audit_probability": "double",
-    "reason": "string",
-    "view_labels": "list<int64>",
-    "view_probabilities": "list<double>",
-}
-"""All columns of rows in their order, with the names of their Arrow types; `row_schema` tells which a job has."""
 
 
 class LookPrediction(NamedTuple):
@@ -193,22 +165,16 @@ class Decisions:
         positions, parts = zip(*groups, strict=True)
         order = np.argsort(np.concatenate(positions))
         ids = [id_ for part in parts for id_ in part.ids]
-        intervals = [part.interval for part in parts]
-        arrays = {
-            name: np.concatenate([getattr(part, name) for part in parts])[order]
-            for name in ("labels", "confidence", "accept", "looks", "first_look", "disagreement")
-        }
-        low, high = (
-            np.concatenate([one[end] for one in intervals if one is not None])[order] if intervals[0] else None
-            for end in (0, 1)
-        )
-        return cls(
-            ids=tuple(ids[place] for place in order),
-            **arrays,
-            interval=None if low is None or high is None else (low, high),
-            class_names=parts[0].class_names,
-            guarantee=parts[0].guarantee,
-        )
+        names = ("labels", "confidence", "accept", "looks", "first_look", "disagreement")
+        values: dict[str, Any] = {"ids": tuple(ids[place] for place in order)}
+        for name in names:
+            values[name] = np.concatenate([getattr(part, name) for part in parts])[order]
+        intervals = [part.interval for part in parts if part.interval is not None]
+        if intervals:
+            low, high = np.concatenate(intervals, axis=1)[:, order]
+            values["interval"] = low, high
+        first: Decisions = parts[0]
+        return replace(first, **values)
 
 
 class FileOutputs(NamedTuple):
@@ -236,68 +202,8 @@ class FileOutputs(NamedTuple):
         return FileOutputs(*(values[positions] for values in columns))
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """How rows are computed: the policy, confidence level of the interval, random seed, and what else they hold."""
-
-    policy: Policy
-    level: float | None = DEFAULT_LEVEL
-    """None for no interval."""
-    seed: int = 0
-    per_view: bool = False
-    """Whether rows list the predictions of each view."""
-    audit: float | None = None
-    """Fraction of the accepted images to mark for review; None for none."""
-
-    def __post_init__(self) -> None:
-        if self.level is not None and not 0 < self.level < 1:
-            raise DecisionError(
-                "is out of range; expected a number between 0 and 1, such as 0.95", argument="level", value=self.level
-            )
-        if self.seed < 0:
-            raise DecisionError("is negative; expected a whole number from 0 up", argument="seed", value=self.seed)
-        if self.audit is not None and not (is_number(self.audit) and 0 < self.audit <= 1):
-            raise DecisionError(
-                "is out of range; expected the fraction of accepted images to review, such as 0.01",
-                argument="audit",
-                value=self.audit,
-            )
-
-    @cached_property
-    def audit_plan(self) -> AuditPlan | None:
-        """How probable it is that an accepted image is marked for review; None if none is."""
-        return None if self.audit is None else AuditPlan(self.policy.reference, self.policy.threshold, self.audit)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns of the rows."""
-        left_out = {
-            *(["labels"] if self.policy.top_k == 1 else []),
-            *(["audit", "audit_probability"] if self.audit is None else []),
-            *([] if self.per_view else ["view_labels", "view_probabilities"]),
-        }
-        return tuple(name for name in COLUMN_TYPES if name not in left_out)
-
-    def draw_audits(self, decisions: Decisions, seed: int) -> tuple[BoolArray, Float64Array]:
-        """Return which images are marked for review, bool [N], and with which probability, float64 [N].
-
-        The probability is NaN for rejected images, and for all without audits.
-        """
-        probabilities = np.full(len(decisions), np.nan)
-        if self.audit_plan is None:
-            return np.zeros(len(decisions), dtype=np.bool_), probabilities
-        probabilities[decisions.accept] = self.audit_plan.probabilities(decisions.confidence[decisions.accept])
-        # A comparison with NaN is False.
-        return AuditPlan.draw(decisions.ids, seed) < probabilities, probabilities
-
-
 def make_decisions(
-    policy: Policy,
-    preds: Predictions,
-    *,
-    level: float | None = None,
-    seed: int = 0,
-    decided: FileOutputs | None = None,
+    policy: Policy, preds: Predictions, *, level: float | None = None, seed: int = 0, decided: FileOutputs | None = None
 ) -> Decisions:
     """Decide about images that were looked at in all views of `preds`, in the order of looks if there is a schedule.
 
@@ -326,28 +232,6 @@ def make_decisions(
     )
 
 
-def decide_block(policy: Policy, block: Block, ids: tuple[str, ...], class_names: tuple[str, ...] | None) -> Decisions:
-    """Decide about images in memory as `make_decisions` does, by a policy that `decides_blocks`."""
-    first_look, disagreement = block.compute_look_statistics()
-    confidence = policy.compiled.compute_block(block)
-    return Decisions(
-        ids=ids,
-        labels=block.classes[:, 0] if policy.top_k == 1 else block.classes,
-        confidence=confidence,
-        accept=policy.accept_values(confidence),
-        looks=np.full(len(confidence), block.outputs[0].shape[1]),
-        first_look=first_look,
-        disagreement=disagreement,
-        class_names=class_names,
-        guarantee=policy.guarantee,
-    )
-
-
-def decides_blocks(policy: Policy) -> bool:
-    """Whether `decide_block` can be called: one threshold and no schedule, and a method that needs one image only."""
-    return policy.schedule is None and policy.grouped_by is None and policy.compiled.takes_blocks
-
-
 def compute_interval(
     policy: Policy, preds: Predictions, level: float, seed: int
 ) -> tuple[Float64Array, Float64Array] | None:
@@ -365,98 +249,6 @@ def compute_interval(
     if policy.schedule is None:
         return low, high
     return policy.schedule.estimate(preds.n_views, low), policy.schedule.estimate(preds.n_views, high)
-
-
-def detail_decisions(options: RowOptions, preds: Predictions, *, audit_seed: int) -> list[Decision]:
-    """Decide about each image, with all that reviewers want to see; audits have a random seed of their own."""
-    decisions = make_decisions(options.policy, preds, level=options.level, seed=options.seed)
-    marked, probabilities = options.draw_audits(decisions, audit_seed)
-    view_classes, view_probabilities = predict_per_view(preds)
-    means = np.concatenate([block.mean(axis=1) for _, block in preds.blocks()])
-    firsts, texts = decisions.first_labels.tolist(), preds.views.texts
-    return [
-        decisions.make_row(
-            place,
-            audit=bool(marked[place]),
-            audit_probability=None if np.isnan(probabilities[place]) else float(probabilities[place]),
-            likely=rank_classes(means[place], firsts[place]),
-            views=tuple(
-                LookPrediction(*one)
-                for one in zip(texts, view_classes[place].tolist(), view_probabilities[place].tolist(), strict=True)
-            ),
-        )
-        for place in range(len(decisions))
-    ]
-
-
-def rank_classes(means: Float64Array, first: int) -> tuple[ClassProbability, ...]:
-    """Return the likeliest classes, `first` before all others. float64 [C]"""
-    order = [first, *(one for one in np.argsort(-means, kind="stable").tolist() if one != first)]
-    return tuple(ClassProbability(one, float(means[one])) for one in order[:MAX_LIKELY])
-
-
-def predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
-    """Return the class predicted from each view, and its probability. int64 [N, V], float64 [N, V]"""
-    classes = np.empty((preds.n_images, preds.n_views), dtype=np.int64)
-    probabilities = np.empty((preds.n_images, preds.n_views))
-    for rows, block in preds.blocks():
-        classes[rows] = block.argmax(axis=2)
-        probabilities[rows] = block.max(axis=2)
-    return classes, probabilities
-
-
-# --- Rows of score files ---
-
-
-def row_schema(columns: Sequence[str]) -> "pa.Schema":
-    """Return the schema of rows with these columns."""
-    import pyarrow as pa
-
-    types = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
-    fields = ((name, COLUMN_TYPES[name]) for name in columns)
-    return pa.schema([(name, types.get(kind) or pa.type_for_alias(kind)) for name, kind in fields])
-
-
-def make_row_table(columns: Sequence[str], values: Mapping[str, Any], n_rows: int) -> "pa.Table":
-    """Return a table of rows; columns without values are null."""
-    import pyarrow as pa
-
-    schema = row_schema(columns)
-    arrays = [
-        pa.array(values[field.name], field.type) if field.name in values else pa.nulls(n_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def compute_rows(options: RowOptions, preds: Predictions, decided: FileOutputs | None = None) -> "pa.Table":
-    """Decide about each image, looked at in all views of `preds`, unless an exported file has `decided`."""
-    decisions = make_decisions(options.policy, preds, level=options.level, seed=options.seed, decided=decided)
-    values = dict(decisions.columns)
-    if options.audit is not None:
-        values["audit"], probabilities = options.draw_audits(decisions, options.seed)
-        values["audit_probability"] = as_nullable(probabilities)
-    if options.per_view:
-        values["view_labels"], values["view_probabilities"] = (list(rows) for rows in predict_per_view(preds))
-    return make_row_table(options.columns, values, len(preds))
-
-
-def make_skipped_rows(options: RowOptions, skipped: Sequence[tuple[str, str]]) -> "pa.Table":
-    """Return the rows of images that could not be read, given by id and reason: never accepted, after no look."""
-    n_images = len(skipped)
-    never = [False] * n_images
-    values = {"accept": never, "audit": never, "looks": [0] * n_images}
-    values |= {"id": [id_ for id_, _ in skipped], "reason": [reason for _, reason in skipped]}
-    return make_row_table(options.columns, values, n_images)
-
-
-def join_rows(options: RowOptions, tables: Iterable[tuple[IntArray, "pa.Table"]]) -> "pa.Table":
-    """Return the rows of several tables, or of none, each with its positions, int64 [n], in the order of positions."""
-    import pyarrow as pa
-
-    parts = [(np.empty(0, dtype=np.int64), row_schema(options.columns).empty_table()), *tables]
-    order = np.argsort(np.concatenate([positions for positions, _ in parts]))
-    return pa.concat_tables([table for _, table in parts]).take(order)
 
 
 def as_nullable(values: Float64Array) -> "pa.Array":

@@ -84,16 +84,14 @@ def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[s
     except (ValueError, KeyError, TypeError, csv.Error):
         raise DecisionError(f"{_describe_existing(path)} is not a file of scores", repair=REPLACE) from None
     if first_id is not None and first_id not in ids:
-        raise DecisionError(
-            f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}", repair=REPLACE
-        )
+        fault = f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}"
+        raise DecisionError(fault, repair=REPLACE)
     for key, content in found.items():
         given = json.loads(metadata[key])
         different = [name for name in given if given[name] != content.get(name)]
         if different:
-            raise DecisionError(
-                f"{_describe_existing(path)} holds scores with another {', '.join(different)}", repair=REPLACE
-            )
+            fault = f"{_describe_existing(path)} holds scores with another {', '.join(different)}"
+            raise DecisionError(fault, repair=REPLACE)
 
 
 def _has_content(path: Path) -> bool:
@@ -122,17 +120,16 @@ def translate_write_errors(what: str, path: object) -> Iterator[None]:
 def check_output_path(path: Path, what: str) -> None:
     """Raise an error, before hours of work, if a file cannot be written to a path."""
     where = f"cannot write {what} to {str(path)!r}"
-    _check_folder(path.parent, where)
+    check_folder(path.parent, where)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return
     except OSError as error:  # a loop of links, a name that is too long
         raise DecisionError(f"{where}: {os.strerror(error.errno or 0)}; choose another path.") from None
-    if stat.S_ISDIR(mode):
-        raise DecisionError(f"{where}: it is a folder; pass the path of a file.")
     if not stat.S_ISREG(mode):
-        raise DecisionError(f"{where}: it is a pipe or a device; pass the path of a file.")
+        kind = "folder" if stat.S_ISDIR(mode) else "pipe or a device"
+        raise DecisionError(f"{where}: it is a {kind}; pass the path of a file.")
 
 
 def check_output_folder(path: Path, what: str) -> None:
@@ -142,10 +139,11 @@ def check_output_folder(path: Path, what: str) -> None:
         raise DecisionError(
             f"{where}: it is not a folder; pass a folder, or a file that ends in {', '.join(SCORE_FORMATS)}."
         )
-    _check_folder(path if path.exists() else path.absolute().parent, where)
+    check_folder(path if path.exists() else path.absolute().parent, where)
 
 
-def _check_folder(folder: Path, where: str) -> None:
+def check_folder(folder: Path, where: str) -> None:
+    """Raise an error if files cannot be written in a folder; `where` begins its message."""
     if not folder.is_dir():
         raise DecisionError(f"{where}: there is no folder {str(folder)!r}; create it or change the path.")
     if not os.access(folder, os.W_OK):
@@ -162,16 +160,16 @@ def _write_parquet(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Tab
 
 
 def _write_csv(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
-    with open_text(file) as text:
-        text.write(format_csv_row(schema.names))
-        for table in tables:
-            text.writelines(format_csv_row(map(_format_cell, row.values())) for row in table.to_pylist())
+    file.write(format_csv_row(schema.names).encode())
+    for table in tables:
+        for row in table.to_pylist():
+            cells = (json.dumps(value) if isinstance(value, bool | list) else value for value in row.values())
+            file.write(format_csv_row(cells).encode())
 
 
-def _write_json_lines(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
-    with open_text(file) as text:
-        for table in tables:
-            text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+def _write_json_lines(file: BinaryIO, _schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
+    for table in tables:
+        file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n".encode() for row in table.to_pylist())
 
 
 def _peek_parquet(path: Path) -> tuple[str | None, Mapping[str, str]]:
@@ -209,32 +207,7 @@ def _read_beginning(path: Path) -> str:
         return file.read(PEEK_BYTES).decode(errors="replace")
 
 
-@contextmanager
-def open_text(file: BinaryIO) -> Iterator[io.TextIOWrapper]:
-    """Yield a text file on top of a binary one that stays open."""
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    try:
-        yield text
-        text.flush()
-    finally:
-        text.detach()
-
-
-def _format_cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, bool | list) else value
-
-
-SCORE_FORMATS.add(
-    ScoreFormat(
-        ".parquet",
-        "for pandas, polars, DuckDB and Spark; stores the policy in its metadata",
-        write=_write_parquet,
-        peek=_peek_parquet,
-    )
-)
-SCORE_FORMATS.add(
-    ScoreFormat(".csv", "for spreadsheets; lists are JSON in their cells", write=_write_csv, peek=_peek_csv)
-)
-SCORE_FORMATS.add(
-    ScoreFormat(".jsonl", "one JSON object per line, for streaming", write=_write_json_lines, peek=_peek_json_lines)
-)
+_PARQUET = "for pandas, polars, DuckDB and Spark; stores the policy in its metadata"
+SCORE_FORMATS.add(ScoreFormat(".parquet", _PARQUET, _write_parquet, _peek_parquet))
+SCORE_FORMATS.add(ScoreFormat(".csv", "for spreadsheets; lists are JSON in their cells", _write_csv, _peek_csv))
+SCORE_FORMATS.add(ScoreFormat(".jsonl", "one JSON object per line, for streaming", _write_json_lines, _peek_json_lines))

@@ -1,4 +1,7 @@
-"""`score`: decide about new images with a policy, resume after an interruption, and write the review queue."""
+"""`score`: decide about new images with a policy, resume after an interruption, and write the review queue.
+
+A new option of `score` is a field of `RowOptions` and an argument of `score`: both are here.
+"""
 
 import hashlib
 import json
@@ -6,50 +9,38 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number
 from secondlook.classifiers import Classifier, OnnxFile
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.decisions.decision import (
     DEFAULT_LEVEL,
-    RowOptions,
-    compute_rows,
-    join_rows,
-    make_skipped_rows,
-    row_schema,
+    ClassProbability,
+    Decision,
+    Decisions,
+    FileOutputs,
+    LookPrediction,
+    as_nullable,
+    make_decisions,
 )
-from secondlook.decisions.exported_file import ExportedFile
-from secondlook.decisions.exports import ExportFile
-from secondlook.decisions.plan import (
-    LookedChunk,
-    Plan,
-    check_classifier_is_inside,
-    choose_class_names,
-    compile_policy,
-    open_plan,
-)
+from secondlook.decisions.formats import check_replaceable
+from secondlook.decisions.looking import LookedChunk
+from secondlook.decisions.plan import CompiledPolicy, Plan, check_classifier_is_inside, compile_policy, open_plan
 from secondlook.decisions.policy_classifier import ResolvedClassifier
-from secondlook.decisions.review import QUEUE_COLUMNS, ImageLocations, RejectedFolder, ReviewQueue
+from secondlook.decisions.review import ExportFile, ImageLocations, Review, ReviewQueue
 from secondlook.decisions.summary import EngineUse, ScoreSummary
 from secondlook.errors import DecisionError, SourceError
-from secondlook.policies import Policy, read_policy
-from secondlook.predictions import (
-    DEFAULT_EXECUTION,
-    ChunkStore,
-    ClassifierRecord,
-    Engine,
-    Execution,
-    Predictions,
-    read_first_image,
-    skip_by_default,
-)
-from secondlook.progress import IMAGES_X_VIEWS, progress_bar
+from secondlook.policies import AuditPlan, Policy, read_policy
+from secondlook.predictions import DEFAULT_EXECUTION, ChunkStore, Engine, Execution, Predictions, skip_by_default
+from secondlook.progress import IMAGES_X_VIEWS, Advance, progress_bar
 from secondlook.sources import Source, open_source
 from secondlook.specs import parse_spec
 
@@ -58,28 +49,163 @@ if TYPE_CHECKING:
 
 OnPredictions = Callable[[Predictions], None]
 
-
-@dataclass(frozen=True)
-class Review:
-    """What `score` hands to people: a folder of rejected images, and files for labeling tools.
-
-    Attributes
-    ----------
-    rejected, link
-        A folder for rejected images, sorted by predicted class, and whether to link the files instead of copying them.
-    exports, export_all, image_prefix
-        Files for labeling tools, such as 'label-studio:tasks.json'; whether they include accepted images; and a prefix
-        that is put before the id of an image to make its URL.
-    """
-
-    rejected: str | Path | None = None
-    link: bool = False
-    exports: Sequence[str] = field(default_factory=tuple)
-    export_all: bool = False
-    image_prefix: str | None = None
-
+MAX_LIKELY = 9
+"""Number of likely classes that are listed."""
 
 NO_REVIEW = Review()
+
+COLUMN_TYPES: Mapping[str, str] = {
+    "id": "string",
+    "label": "int64",
+    "labels": "list<int64>",
+    "class": "string",
+    "confidence": "double",
+    "low": "double",
+    "high": "double",
+    "accept": "bool",
+    "looks": "int64",
+    "first_look": "double",
+    "disagreement": "double",
+    "audit": "bool",
+    "audit_probability": "double",
+    "reason": "string",
+    "view_labels": "list<int64>",
+    "view_probabilities": "list<double>",
+}
+"""All columns of rows in their order, with the names of their Arrow types; `row_schema` tells which a job has."""
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How rows are computed: the policy, confidence level of the interval, random seed, and what else they hold."""
+
+    policy: Policy
+    level: float | None = DEFAULT_LEVEL
+    """None for no interval."""
+    seed: int = 0
+    per_view: bool = False
+    """Whether rows list the predictions of each view."""
+    audit: float | None = None
+    """Fraction of the accepted images to mark for review; None for none."""
+
+    def __post_init__(self) -> None:
+        if self.level is not None and not 0 < self.level < 1:
+            fault = "is out of range; expected a number between 0 and 1, such as 0.95"
+            raise DecisionError(fault, argument="level", value=self.level)
+        if self.seed < 0:
+            raise DecisionError("is negative; expected a whole number from 0 up", argument="seed", value=self.seed)
+        if self.audit is not None and not (is_number(self.audit) and 0 < self.audit <= 1):
+            fault = "is out of range; expected the fraction of accepted images to review, such as 0.01"
+            raise DecisionError(fault, argument="audit", value=self.audit)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All options beside the policy, by name: a job depends on them, and its workers get them."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "policy"}
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """The options that score files store; their columns tell the others."""
+        audit = {} if self.audit is None else {"audit": self.audit}
+        return {"level": self.level, "seed": self.seed, **audit}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of the rows."""
+        left_out = {
+            *(["labels"] if self.policy.top_k == 1 else []),
+            *(["audit", "audit_probability"] if self.audit is None else []),
+            *([] if self.per_view else ["view_labels", "view_probabilities"]),
+        }
+        return tuple(name for name in COLUMN_TYPES if name not in left_out)
+
+    def compute_rows(self, preds: Predictions, decided: FileOutputs | None = None) -> "pa.Table":
+        """Decide about each image, looked at in all views of `preds`, unless an exported file has `decided`."""
+        decisions = make_decisions(self.policy, preds, level=self.level, seed=self.seed, decided=decided)
+        values = dict(decisions.columns)
+        if self.audit is not None:
+            values["audit"], probabilities = self._draw_audits(decisions, self.seed)
+            values["audit_probability"] = as_nullable(probabilities)
+        if self.per_view:
+            values["view_labels"], values["view_probabilities"] = (list(rows) for rows in _predict_per_view(preds))
+        return make_row_table(self.columns, values, len(preds))
+
+    def make_rows(self, chunk: LookedChunk) -> "pa.Table":
+        """Return the rows of all images of a chunk in their order; those that could not be read are not accepted."""
+        import pyarrow as pa
+
+        skipped, indices = chunk.read.skipped, chunk.read.indices
+        never = [False] * len(skipped)
+        values = {"accept": never, "audit": never, "looks": [0] * len(skipped)}
+        values |= {"id": [image.id for image in skipped], "reason": [image.reason for image in skipped]}
+        places = [np.array([image.index for image in skipped], dtype=np.int64)]
+        tables = [make_row_table(self.columns, values, len(skipped))]
+        for positions, preds, decided in chunk.groups:
+            places.append(indices[positions])
+            tables.append(self.compute_rows(preds, decided))
+        return pa.concat_tables(tables).take(np.argsort(np.concatenate(places)))
+
+    def detail(self, preds: Predictions, *, audit_seed: int) -> list[Decision]:
+        """Decide about each image, with all that reviewers want to see; audits have a random seed of their own."""
+        decisions = make_decisions(self.policy, preds, level=self.level, seed=self.seed)
+        marked, probabilities = self._draw_audits(decisions, audit_seed)
+        view_classes, view_probabilities = (values.tolist() for values in _predict_per_view(preds))
+        means = np.concatenate([block.mean(axis=1) for _, block in preds.blocks()])
+        firsts, texts = decisions.first_labels.tolist(), preds.views.texts
+        return [
+            decisions.make_row(
+                place,
+                audit=bool(marked[place]),
+                audit_probability=None if np.isnan(probabilities[place]) else float(probabilities[place]),
+                likely=rank_classes(means[place], firsts[place]),
+                views=tuple(map(LookPrediction, texts, view_classes[place], view_probabilities[place])),
+            )
+            for place in range(len(decisions))
+        ]
+
+    @cached_property
+    def _audit_plan(self) -> AuditPlan | None:
+        return None if self.audit is None else AuditPlan(self.policy.reference, self.policy.threshold, self.audit)
+
+    def _draw_audits(self, decisions: Decisions, seed: int) -> tuple[BoolArray, Float64Array]:
+        """Return which images are marked for review, bool [N], and with which probability, float64 [N].
+
+        The probability is NaN for rejected images, and for all without audits.
+        """
+        probabilities = np.full(len(decisions), np.nan)
+        if self._audit_plan is None:
+            return np.zeros(len(decisions), dtype=np.bool_), probabilities
+        probabilities[decisions.accept] = self._audit_plan.probabilities(decisions.confidence[decisions.accept])
+        # A comparison with NaN is False.
+        return AuditPlan.draw(decisions.ids, seed) < probabilities, probabilities
+
+
+def rank_classes(means: Float64Array, first: int) -> tuple[ClassProbability, ...]:
+    """Return the likeliest classes, `first` before all others. float64 [C]"""
+    order = [first, *(one for one in np.argsort(-means, kind="stable").tolist() if one != first)]
+    return tuple(ClassProbability(one, float(means[one])) for one in order[:MAX_LIKELY])
+
+
+def _predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
+    """Return the class predicted from each view, and its probability. int64 [N, V], float64 [N, V]"""
+    classes = np.empty((preds.n_images, preds.n_views), dtype=np.int64)
+    probabilities = np.empty((preds.n_images, preds.n_views))
+    for rows, block in preds.blocks():
+        classes[rows] = block.argmax(axis=2)
+        probabilities[rows] = block.max(axis=2)
+    return classes, probabilities
+
+
+def make_row_table(columns: Sequence[str], values: Mapping[str, Any], n_rows: int) -> "pa.Table":
+    """Return a table of rows; columns without values are null."""
+    import pyarrow as pa
+
+    types = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
+    kinds = {name: types.get(COLUMN_TYPES[name]) or pa.type_for_alias(COLUMN_TYPES[name]) for name in columns}
+    arrays = {
+        name: pa.array(values[name], kind) if name in values else pa.nulls(n_rows, kind) for name, kind in kinds.items()
+    }
+    return pa.table(arrays)
 
 
 def score(
@@ -145,90 +271,76 @@ def score(
     source = open_source(data, on_error=execution.on_error)
     if execution.engine is not None and execution.on_error is None:
         source = skip_by_default(source, data)
-    folder = None if review.rejected is None else RejectedFolder(Path(review.rejected), source, review.link)
-    locations = ImageLocations(source, folder, review.image_prefix)
+    locations = ImageLocations(source, review)
     for export in exports:
-        export.check_images(locations, include_accepted=review.export_all)
-    job = ScoringJob.prepare(plan, source, RowOptions(plan.policy, level, seed, per_view, audit), execution)
+        export.check_images(locations)
+    job = ScoringJob(plan, source, RowOptions(plan.policy, level, seed, per_view, audit), execution)
     if not overwrite:
-        destination.check_replaceable(job.metadata, source.ids)
+        if destination.file is not None:  # of a folder, opening the chunks tells whether they are those of another job
+            check_replaceable(destination.file, job.metadata, source.ids)
         for export in () if destination.has_scores() else exports:
-            export.check_new(str(destination))
-    with destination.open_chunks(job.record, job.metadata, overwrite=overwrite) as chunks:
-        if folder is not None:
-            folder.check(chunks)
+            export.check_new(destination.name)
+    with ScoreChunks.open(destination, job.record, job.metadata, overwrite=overwrite) as chunks:
+        locations.check_folder(chunks)
         use = job.compute_chunks(chunks, on_first_predictions)
-        destination.write(chunks, row_schema(job.options.columns), overwrite=overwrite)
-        job.write_review(chunks, locations, exports, include_accepted=review.export_all)
-        summary = job.summarize(chunks, destination, folder, exports, use)
-        destination.close(chunks)
-    return summary
+        destination.write(chunks, make_row_table(job.options.columns, {}, 0).schema, overwrite=overwrite)
+        job.write_review(chunks, locations, exports)
+        totals, schedule = chunks.totals, plan.policy.schedule
+        guarantee_text = plan.policy.guarantee_text if plan.mismatch is None else f"none, since {plan.mismatch}"
+        chunks.finish()
+    return ScoreSummary(
+        out=destination.path or destination.name,
+        accepted=totals.accepted,
+        rejected=totals.images - totals.accepted,
+        skipped=totals.skipped,
+        guarantee=plan.policy.guarantee,
+        guarantee_text=guarantee_text,
+        mismatch=plan.mismatch,
+        rejected_folder=locations.folder,
+        exports=tuple(map(str, exports)),
+        looks=totals.looks,
+        views=len(plan.policy.views) if schedule is None else schedule.full_looks,
+        is_adaptive=schedule is not None,
+        use=use,
+        audited=None if audit is None else totals.audited,
+    )
 
 
-@dataclass(frozen=True, eq=False)
 class ScoringJob:
-    """A scoring job that is ready to run: plan and source are loaded and checked."""
+    """A scoring job: it looks at one image, to find the number of classes and how many images fit in memory."""
 
-    plan: Plan | ExportedFile
-    source: Source
-    options: RowOptions
-    execution: Execution
-    class_names: tuple[str, ...] | None
-    n_classes: int
-    record: JobRecord
-
-    @classmethod
-    def prepare(
-        cls, plan: Plan | ExportedFile, source: Source, options: RowOptions, execution: Execution
-    ) -> "ScoringJob":
-        """Look at one image, to find the number of classes and how many images fit in memory."""
-        if isinstance(plan, ExportedFile):
-            classifier, described = plan.digest, plan.policy.known_classifier
-            n_classes, rows = plan.record.classes, plan.choose_chunk_rows(plan.check_first_image(source))
-        else:
+    def __init__(self, plan: CompiledPolicy, source: Source, options: RowOptions, execution: Execution) -> None:
+        self.plan, self.source, self.options, self.execution = plan, source, options, execution
+        self.n_classes, rows = plan.measure(source)
+        self.class_names = plan.find_class_names(self.n_classes, source.class_names)
+        if execution.engine is not None:
+            rows = execution.engine.part_size
+        depends: dict[str, Any] = {
+            "policy": hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
             # Functions without a name cannot be told apart, so a job with one is never resumed.
-            classifier = plan.classifier.digest or f"unnamed {uuid.uuid4().hex}"
-            described = ClassifierRecord.describe(plan.resolved.classifier)
-            image = read_first_image(plan.classifier, source)
-            n_outputs = plan.classifier(image[None]).shape[1]
-            n_classes, rows = n_outputs // len(plan.members), plan.choose_chunk_rows(image, n_outputs)
-        rows = execution.part_size or (rows if execution.engine is None else execution.engine.part_size)
-        class_names = choose_class_names((*plan.name_candidates, source.class_names), n_classes)
-        record = JobRecord(
-            policy=hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
-            classifier=classifier,
-            output=described.output,
-            preprocessing=described.preprocessing,
-            data=source.digest,
-            images=len(source),
-            rows=rows,
-            level=options.level,
-            seed=options.seed,
-            per_view=options.per_view,
-            class_names=class_names,
-            audit=options.audit,
-        )
-        return cls(plan, source, options, execution, class_names, n_classes, record)
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """The policy, the data and the options, for formats that can store them."""
-        content = {
-            "policy": json.loads(self.plan.given.model_dump_json()),
-            "data": self.source.spec,
-            "level": self.options.level,
-            "seed": self.options.seed,
-            **({} if self.options.audit is None else {"audit": self.options.audit}),
-            "mismatch": self.plan.mismatch,
-            **({"decider": self.plan.digest} if isinstance(self.plan, ExportedFile) else {}),
+            "classifier": plan.described.digest or f"unnamed {uuid.uuid4().hex}",
+            "output": plan.described.output,
+            "preprocessing": plan.described.preprocessing,
+            "data": source.digest,
+            "class_names": self.class_names,
+            **options.settings,
         }
-        return {"secondlook.score": json.dumps(content, ensure_ascii=False)}
+        self.record = JobRecord(images=len(source), rows=execution.part_size or rows, **depends)
+        stored = {
+            "policy": json.loads(plan.given.model_dump_json()),
+            "data": source.spec,
+            **options.metadata,
+            "mismatch": plan.mismatch,
+            **plan.metadata,
+        }
+        self.metadata = {"secondlook.score": json.dumps(stored, ensure_ascii=False)}
 
     def compute_chunks(self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None) -> EngineUse | None:
         """Compute every chunk that is missing, in this process or by the workers of the engine."""
         source, engine = self.source.without_labels(), self.execution.engine
-        total = chunks.missing_images * (1 if engine is not None else self.plan.progress_per_image)
-        unit = IMAGES_X_VIEWS if total > chunks.missing_images else "images"
+        n_images = sum(len(indices) for _, indices in chunks.missing)
+        total = n_images * (1 if engine is not None else self.plan.progress_per_image)
+        unit = IMAGES_X_VIEWS if total > n_images else "images"
         with progress_bar("scoring", total, unit, enabled=self.execution.progress) as advance:
             if engine is not None:
                 return self._compute_on_engine(engine, chunks, source, advance)
@@ -241,24 +353,25 @@ class ScoringJob:
             )
             # Rows are computed and written in the background, one chunk at a time, so that memory stays bounded.
             with closing(looked), ThreadPoolExecutor(1, thread_name_prefix="secondlook-score") as thread:
-                pending: Future[None] | None = None
+                pending = thread.submit(lambda: None)
                 for chunk in looked:
                     if on_first_predictions is not None and self.plan.policy.schedule is None:
-                        chunk.groups = list(chunk.groups)
-                        if chunk.groups:
-                            on_first_predictions(chunk.groups[0].preds)
+                        groups = list(chunk.groups)
+                        chunk = chunk._replace(groups=groups)
+                        if groups:
+                            on_first_predictions(groups[0].preds)
                             on_first_predictions = None
-                    if pending is not None:
-                        pending.result()
-                    pending = thread.submit(_write_chunk, chunks, self.options, chunk)
-                if pending is not None:
                     pending.result()
+                    pending = thread.submit(self._write_chunk, chunks, chunk)
+                pending.result()
         return None
 
-    def _compute_on_engine(
-        self, engine: Engine, chunks: ScoreChunks, source: Source, advance: Callable[[int], None]
-    ) -> EngineUse:
-        if isinstance(self.plan, ExportedFile):
+    def _write_chunk(self, chunks: ScoreChunks, chunk: LookedChunk) -> None:
+        number, rows = chunk.read.number, self.options.make_rows(chunk)
+        chunks.write(number, ChunkStore.encode(chunks.record.digest, number, rows, self.metadata))
+
+    def _compute_on_engine(self, engine: Engine, chunks: ScoreChunks, source: Source, advance: Advance) -> EngineUse:
+        if self.plan.resolved is None:
             raise DecisionError(
                 "cannot run an exported file", argument="engine", repair="omit it, or score with the policy itself"
             )
@@ -268,10 +381,10 @@ class ScoringJob:
             self.plan.policy.model_dump_json(),
             self.plan.resolved.classifier,
             replace(self.execution, engine=None, progress=False),
-            {name: getattr(self.options, name) for name in ("level", "seed", "per_view", "audit")},
+            self.options.settings,
             self.class_names,
             chunks.record.digest,
-            chunks.metadata,
+            self.metadata,
         )
         with closing(engine.compute_chunks(worker, source, chunks.chunking, numbers)) as computed:
             for chunk in computed if numbers else ():
@@ -279,57 +392,24 @@ class ScoringJob:
                 n_images = len(chunks.chunking.indices_of(chunk.number))
                 use.add(chunk, n_images)
                 advance(n_images)
-        return replace(use, seconds=time.monotonic() - start)
+        use.seconds = time.monotonic() - start
+        return use
 
-    def write_review(
-        self,
-        chunks: ScoreChunks,
-        locations: ImageLocations,
-        exports: Sequence[ExportFile],
-        *,
-        include_accepted: bool,
-    ) -> None:
+    def write_review(self, chunks: ScoreChunks, locations: ImageLocations, exports: Sequence[ExportFile]) -> None:
         """Write the folder of rejected images and the exports."""
-        if locations.rejected is not None:
-            queue = self._make_queue(chunks, include_accepted=False)
+
+        def make_queue(*, include_accepted: bool) -> ReviewQueue:
+            names = self.class_names or tuple(str(label) for label in range(self.n_classes))
+            return ReviewQueue.from_rows(chunks.read(), self.source.ids, names, include_accepted=include_accepted)
+
+        if locations.folder is not None:
+            queue = make_queue(include_accepted=False)
             with progress_bar("rejected images", len(queue), "images", enabled=self.execution.progress) as advance:
-                locations.rejected.fill(queue, chunks, advance)
+                locations.fill_folder(queue, chunks, advance)
         if exports:
-            queue = self._make_queue(chunks, include_accepted=include_accepted)
+            queue = make_queue(include_accepted=locations.review.export_all)
             for export in exports:
                 export.write(queue, locations)
-
-    def _make_queue(self, chunks: ScoreChunks, *, include_accepted: bool) -> ReviewQueue:
-        class_names = self.class_names or tuple(str(label) for label in range(self.n_classes))
-        tables = chunks.read([*QUEUE_COLUMNS, *([] if self.options.audit is None else ["audit"])])
-        return ReviewQueue.from_rows(tables, self.source.ids, class_names, include_accepted=include_accepted)
-
-    def summarize(
-        self,
-        chunks: ScoreChunks,
-        destination: Destination,
-        folder: RejectedFolder | None,
-        exports: Sequence[ExportFile],
-        use: EngineUse | None,
-    ) -> ScoreSummary:
-        """Return the counts of accepted, rejected and skipped images, and of looks, with all that was written."""
-        totals, policy = chunks.totals, self.plan.policy
-        return ScoreSummary(
-            out=destination.path or str(destination),
-            accepted=totals.accepted,
-            rejected=totals.images - totals.accepted,
-            skipped=totals.skipped,
-            guarantee=policy.guarantee,
-            guarantee_text=policy.guarantee_text if self.plan.mismatch is None else f"none, since {self.plan.mismatch}",
-            mismatch=self.plan.mismatch,
-            rejected_folder=None if folder is None else folder.path,
-            exports=tuple(str(export) for export in exports),
-            looks=totals.looks,
-            views=len(policy.views) if policy.schedule is None else policy.schedule.full_looks,
-            is_adaptive=policy.schedule is not None,
-            use=use,
-            audited=None if self.options.audit is None else totals.audited,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +420,7 @@ class LoadScorer:
     """The policy as JSON."""
     classifier: Classifier
     execution: Execution
-    options: Mapping[str, Any]
+    settings: Mapping[str, Any]
     """Those of `RowOptions`."""
     class_names: tuple[str, ...] | None
     job: str
@@ -351,40 +431,21 @@ class LoadScorer:
         """Put the classifier on the device of this process; return what scores a chunk, given its images only."""
         policy = Policy.model_validate_json(self.policy)
         resolved = ResolvedClassifier(self.classifier.on_device(self.execution.device), None)
-        plan, options = Plan(policy, resolved, self.execution), RowOptions(policy, **self.options)
+        plan, options = Plan(policy, resolved, self.execution), RowOptions(policy, **self.settings)
 
         def score_chunk(number: int, images: Source) -> bytes:
-            chunks = [(number, range(len(images)))]
-            looked = plan.look_at_chunks(
-                images, chunks, batch_size=self.execution.batch_size, class_names=self.class_names
-            )
-            (chunk,) = looked
-            return ChunkStore.encode(self.job, number, _make_rows(options, chunk), self.metadata)
+            size, chunks = self.execution.batch_size, [(number, range(len(images)))]
+            (chunk,) = plan.look_at_chunks(images, chunks, batch_size=size, class_names=self.class_names)
+            return ChunkStore.encode(self.job, number, options.make_rows(chunk), self.metadata)
 
         return score_chunk
 
 
-def _write_chunk(chunks: ScoreChunks, options: RowOptions, chunk: LookedChunk) -> None:
-    chunks.write(chunk.number, chunks.encode(chunk.number, _make_rows(options, chunk)))
-
-
-def _make_rows(options: RowOptions, chunk: LookedChunk) -> "pa.Table":
-    """Return the rows of all images of a chunk in their order, and of those that could not be read."""
-    tables = []
-    for positions, preds in chunk.groups:
-        given = None if chunk.decided is None else chunk.decided.select(positions)
-        tables.append((chunk.indices[positions], compute_rows(options, preds, given)))
-    unread = make_skipped_rows(options, [(image.id, image.reason) for image in chunk.skipped])
-    tables.append((np.array([image.index for image in chunk.skipped], dtype=np.int64), unread))
-    return join_rows(options, tables)
-
-
-def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execution) -> Plan | ExportedFile:
-    """Return the plan of a policy, for this process or for the workers of an engine."""
+def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execution) -> CompiledPolicy:
+    """Return a compiled policy, for this process or for the workers of an engine."""
     if isinstance(policy, Policy):
         if classifier is None and execution.engine is None and execution.device == "auto":
-            plan: Plan | ExportedFile = compile_policy(policy)  # as `decide` does
-            return plan
+            return compile_policy(policy)  # as `decide` does
         bound = policy.bind(classifier)
     else:
         if OnnxFile.has_suffix(policy):
@@ -392,8 +453,7 @@ def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execu
         bound = read_policy(policy).bind(classifier, path=Path(policy).expanduser())
     # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
     here = replace(execution, device="cpu") if execution.engine is not None else execution
-    opened: Plan | ExportedFile = open_plan(bound, replace(bound._binding, execution=here))
-    return opened
+    return open_plan(bound, replace(bound._binding, execution=here))
 
 
 def _check_paths_differ(destination: Destination, policy: object, data: object, exports: Sequence[ExportFile]) -> None:

@@ -4,7 +4,7 @@ Single images, scoring jobs, workers on a cluster, `SelectiveClassifier`, `verif
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Fetch
-from secondlook.predictions import Predictions, group_views, read_ahead
+from secondlook.decisions.decision import FileOutputs
+from secondlook.predictions import DecodedChunk, Predictions, group_views, read_ahead
 
 if TYPE_CHECKING:
     from secondlook.decisions.plan import Plan
@@ -27,6 +28,17 @@ class LookedGroup(NamedTuple):
     """Their positions among all images, int64 [n]."""
     preds: Predictions
     """Their predictions, for the views that were looked at."""
+    decided: FileOutputs | None = None
+    """What an exported file decided about them; None where the library decides."""
+
+
+class LookedChunk(NamedTuple):
+    """The images of one chunk that were looked at, and those that could not be read."""
+
+    read: DecodedChunk
+    """Number, source indices and skipped images; without pixels."""
+    groups: Iterable[LookedGroup]
+    """By the number of looks; consumed once."""
 
 
 class _Batch(NamedTuple):
@@ -43,8 +55,7 @@ class Looking:
     """Images that are looked at together until they are decided.
 
     A step looks at every open image: at all views, or with a schedule at its next view, which may be the first of one
-    image and the fifth of another. Images may join between two steps, and those that are decided may leave. What is due
-    next depends on nothing but the outputs so far.
+    image and the fifth of another. What is due next depends on nothing but the outputs so far.
 
     Parameters
     ----------
@@ -54,38 +65,27 @@ class Looking:
         Images at the input size of the classifier, [n, H, W, C].
     batch_size
         Number of images per call of the classifier; chosen by the plan by default.
+    earlier
+        Outputs of the looks that were taken at each image before, float32 [looks, outputs per look]; none by default.
     """
 
-    def __init__(self, plan: "Plan", images: Any, batch_size: int | None = None) -> None:
+    def __init__(
+        self, plan: "Plan", images: Any, batch_size: int | None = None, earlier: Sequence[Float32Array | None] = ()
+    ) -> None:
         self._plan, self._schedule = plan, plan.policy.schedule
         self._inference = plan.find_inference(images, batch_size)
         self._images = self._inference.place(images)
         self._looks = np.zeros(len(images), dtype=np.int64)
         self._is_open = np.ones(len(images), dtype=np.bool_)
         self._outputs: Float32Array | None = None
-        """Outputs of the looks so far; those to come are as the first. float32 [n, V, outputs per look]"""
+        """Outputs of the looks so far. float32 [n, V, outputs per look]"""
+        for place, outputs in enumerate(earlier):
+            if outputs is not None:
+                self._store(np.full(len(outputs), place), np.arange(len(outputs)), outputs)
 
     def __len__(self) -> int:
         """Return the number of images that are not decided."""
         return int(self._is_open.sum())
-
-    def add(self, images: Any) -> None:
-        """Add images of the same shape, for the next step. [n, H, W, C]"""
-        self._images = np.concatenate([self._images, images])
-        self._looks = np.concatenate([self._looks, np.zeros(len(images), dtype=np.int64)])
-        self._is_open = np.concatenate([self._is_open, np.ones(len(images), dtype=np.bool_)])
-        if self._outputs is not None:
-            room = np.empty((len(images), *self._outputs.shape[1:]), dtype=np.float32)
-            self._outputs = np.concatenate([self._outputs, room])
-
-    def take_decided(self) -> list[tuple[int, Float32Array]]:
-        """Remove decided images; return the position of each, and its outputs float32 [looks, outputs per look]."""
-        decided = np.flatnonzero(~self._is_open)
-        taken = [(place, self._outputs[place, : self._looks[place]]) for place in decided.tolist()]  # type: ignore[index]
-        kept = self._is_open
-        self._images, self._looks, self._is_open = self._images[kept], self._looks[kept], self._is_open[kept]
-        self._outputs = None if self._outputs is None else self._outputs[kept]
-        return taken
 
     def run(self) -> Iterator[int]:
         """Look until all images are decided; yield the number of looks just taken after each batch.
@@ -101,7 +101,7 @@ class Looking:
         views = self._plan.views.views
         n_inputs = int(self._is_open.sum()) * (1 if is_adaptive else len(views))
         is_one_batch = not outstanding and n_inputs <= self._inference.batch_size
-        if is_one_batch and not is_adaptive and self._outputs is None:
+        if is_one_batch and not is_adaptive:
             outputs = self._inference.start(self._inference.prepare(self._images, views))()
             by_view = outputs.reshape(len(views), len(self._looks), -1)
             self._outputs = np.ascontiguousarray(by_view.swapaxes(0, 1))
@@ -119,11 +119,11 @@ class Looking:
                 started.append((batch, self._inference.start(batch.inputs)))
                 # With a schedule, the outputs of a round are needed together: nothing waits for GPUs before its end.
                 if len(started) > outstanding and not (is_adaptive and outstanding):
-                    yield self._store(*started.popleft())
+                    yield self._fetch(*started.popleft())
         if started:
             yield 0
         while started:
-            yield self._store(*started.popleft())
+            yield self._fetch(*started.popleft())
         if is_adaptive:
             self._close_decided()
         else:
@@ -131,8 +131,9 @@ class Looking:
 
     def finish(self) -> Float32Array:
         """Look until all images are decided; return the outputs, float32 [n, V, outputs per look]."""
-        for _ in self.run():
-            pass
+        while self._is_open.any():
+            for _ in self.step():
+                pass
         assert self._outputs is not None, "there is at least one image"
         return self._outputs
 
@@ -140,30 +141,23 @@ class Looking:
         self, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
     ) -> Iterator[LookedGroup]:
         """Look until all images are decided, and yield them by the number of looks; by default, ids are positions."""
-        for _ in self.run():
-            pass
-        if self._outputs is None:
-            return
-        if self._schedule is None:
-            preds = self._plan.make_predictions(self._outputs, ids, class_names)
-            yield LookedGroup(np.arange(len(self._looks)), preds)
-            return
-        for looks in np.unique(self._looks).tolist():
-            positions = np.flatnonzero(self._looks == looks)
-            chosen = None if ids is None else [ids[place] for place in positions.tolist()]
-            preds = self._plan.make_predictions(self._outputs[positions, :looks], chosen, class_names)
-            yield LookedGroup(positions, preds)
+        if len(self._looks):
+            yield from self._plan.group_by_looks(self.finish(), self._looks, ids, class_names)
+
+    def list_states(self) -> list[tuple[Float32Array, bool]]:
+        """Return the outputs of each image, float32 [looks, outputs per look], and whether it is still open."""
+        assert self._outputs is not None, "they were looked at"
+        states = zip(self._outputs, self._looks.tolist(), self._is_open.tolist(), strict=True)
+        return [(outputs[:looks].copy(), is_open) for outputs, looks, is_open in states]
 
     def _prepare_all_views(self) -> Generator[_Batch, None, None]:
         """Yield several views of few images, or one view of many, as `collect` does: outputs are equal to the bit."""
-        positions, size = np.flatnonzero(self._is_open), self._inference.batch_size
-        is_all = len(positions) == len(self._looks)
-        for looks in group_views(len(self._plan.views), len(positions), size):
+        n_images, size = len(self._looks), self._inference.batch_size
+        for looks in group_views(len(self._plan.views), n_images, size):
             views = self._plan.views.views[looks.start : looks.stop]
-            for start in range(0, len(positions), size):
-                chosen = positions[start : start + size]
-                images = self._images[start : start + size] if is_all else self._images[chosen]
-                inputs = self._inference.prepare(images, views)
+            for start in range(0, n_images, size):
+                chosen = np.arange(start, min(start + size, n_images))
+                inputs = self._inference.prepare(self._images[start : start + size], views)
                 yield _Batch(np.tile(chosen, len(views)), np.repeat(np.array(looks), len(chosen)), inputs)
 
     def _prepare_next_views(self) -> Generator[_Batch, None, None]:
@@ -187,14 +181,17 @@ class Looking:
         for part, inputs in zip([order] if len(joined) == 1 else parts, joined, strict=True):
             yield _Batch(positions[part], looks[part], inputs)
 
-    def _store(self, batch: _Batch, fetch: Fetch) -> int:
+    def _fetch(self, batch: _Batch, fetch: Fetch) -> int:
         """Wait for the outputs of a batch, and return how many looks it took."""
         outputs = fetch()
+        self._store(batch.positions, batch.looks, outputs)
+        return len(outputs)
+
+    def _store(self, positions: IntArray, looks: IntArray, outputs: Float32Array) -> None:
         if self._outputs is None:
             self._outputs = np.empty((len(self._looks), len(self._plan.views), outputs.shape[1]), dtype=np.float32)
-        self._outputs[batch.positions, batch.looks] = outputs
-        self._looks[batch.positions] = batch.looks + 1  # the last look counts
-        return len(outputs)
+        self._outputs[positions, looks] = outputs
+        self._looks[positions] = looks + 1  # the last look counts
 
     def _close_decided(self) -> None:
         """Close the images that need no other look by the schedule.
@@ -203,8 +200,6 @@ class Looking:
         as if all had been looked at equally often.
         """
         positions = np.flatnonzero(self._is_open)
-        if not len(positions):
-            return
         assert self._schedule is not None, "others have all looks at once"
         assert self._outputs is not None, "they were looked at"
         looks = self._looks[positions]
@@ -240,6 +235,15 @@ class LookStep(NamedTuple, Generic[Key]):
     """The images on which the classifier failed, with what it raised."""
 
 
+class _OpenImage(NamedTuple, Generic[Key]):
+    """An image of a stream that is not decided."""
+
+    key: Key
+    pixels: Array
+    outputs: Float32Array | None = None
+    """Outputs of its looks so far."""
+
+
 class LookStream(Generic[Key]):
     """Images of any shapes that join and leave: those that are decided leave, and new ones join the next step.
 
@@ -249,58 +253,53 @@ class LookStream(Generic[Key]):
 
     def __init__(self, plan: "Plan") -> None:
         self._plan = plan
-        self._groups: dict[object, tuple[Looking, list[Key], list[Array]]] = {}
+        self._images: list[_OpenImage[Key]] = []
 
     def __len__(self) -> int:
         """Return the number of images that are not decided."""
-        return sum(len(keys) for _, keys, _ in self._groups.values())
+        return len(self._images)
 
     @property
     def keys(self) -> list[Key]:
         """The keys of images that are not decided."""
-        return [key for _, keys, _ in self._groups.values() for key in keys]
+        return [image.key for image in self._images]
 
     def add(self, new: Sequence[tuple[Key, Array]]) -> None:
         """Add images at the input size, [1, H, W, C] each, for the next step."""
-        by_shape: dict[object, list[tuple[Key, Array]]] = {}
-        for key, pixels in new:
-            by_shape.setdefault((pixels.shape, pixels.dtype), []).append((key, pixels))
-        for shape, images in by_shape.items():
-            stack = np.concatenate([pixels for _, pixels in images])
-            if shape in self._groups:
-                self._groups[shape][0].add(stack)
-            else:
-                self._groups[shape] = Looking(self._plan, stack), [], []
-            _, keys, pixels_of = self._groups[shape]
-            keys += [key for key, _ in images]
-            pixels_of += [pixels for _, pixels in images]
+        self._images += [_OpenImage(key, pixels) for key, pixels in new]
 
     def look(self) -> LookStep[Key]:
         """Look at all images, and return those that are decided; one that fails does not spoil the others."""
         step: LookStep[Key] = LookStep([], [])
-        for shape, (looking, keys, pixels_of) in list(self._groups.items()):
-            try:
-                for _ in looking.step():
-                    pass
-            except Exception:  # noqa: BLE001 - a classifier may raise anything
-                del self._groups[shape]
-                for key, pixels in zip(keys, pixels_of, strict=True):
-                    self._look_alone(key, pixels, step)
-                continue
-            taken = looking.take_decided()
-            step.looked.extend(LookedImage(keys[place], outputs) for place, outputs in taken)
-            for place, _ in reversed(taken):
-                del keys[place], pixels_of[place]
-            if not keys:
-                del self._groups[shape]
+        due, self._images = self._images, []
+        for places in group_by_shape([image.pixels for image in due]):
+            self._look_together([due[place] for place in places], step)
         return step
 
-    def _look_alone(self, key: Key, pixels: Array, step: LookStep[Key]) -> None:
+    def _look_together(self, images: list[_OpenImage[Key]], step: LookStep[Key]) -> None:
+        """Look at images of equal shape; if that fails, at each of them alone, until it is decided."""
+        pixels = np.concatenate([image.pixels for image in images])
         try:
-            looking = Looking(self._plan, pixels)
-            for _ in looking.run():
+            looking = Looking(self._plan, pixels, earlier=[image.outputs for image in images])
+            for _ in looking.step():
                 pass
         except Exception as error:  # noqa: BLE001 - a classifier may raise anything
-            step.failed.append((key, error))
-        else:
-            step.looked.append(LookedImage(key, looking.take_decided()[0][1]))
+            if len(images) == 1:
+                step.failed.append((images[0].key, error))
+                return
+            for image in images:
+                self._look_together([image], step)
+            return
+        for image, (outputs, is_open) in zip(images, looking.list_states(), strict=True):
+            if is_open:
+                self._images.append(image._replace(outputs=outputs))
+            else:
+                step.looked.append(LookedImage(image.key, outputs))
+
+
+def group_by_shape(images: Sequence[Array]) -> list[list[int]]:
+    """Return the positions of images that can be stacked: of equal shape and number type."""
+    groups: dict[object, list[int]] = {}
+    for position, image in enumerate(images):
+        groups.setdefault((image.shape, image.dtype), []).append(position)
+    return list(groups.values())

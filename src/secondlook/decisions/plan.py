@@ -1,6 +1,7 @@
 """`compile_policy`: a policy with its classifier as a plan, with everything prepared that does not depend on images."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
@@ -9,17 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, default_ids
+from secondlook.arrays import Array, Float32Array, IntArray, Output, default_ids
 from secondlook.classifiers import OnnxFile
-from secondlook.decisions.decision import (
-    DEFAULT_LEVEL,
-    Decision,
-    FileOutputs,
-    decide_block,
-    decides_blocks,
-    make_decisions,
-)
-from secondlook.decisions.looking import LookedGroup, Looking
+from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, Decisions, make_decisions
+from secondlook.decisions.looking import LookedChunk, LookedGroup, Looking, group_by_shape
 from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier, split_members
 from secondlook.errors import DecisionError
 from secondlook.estimators import Block
@@ -27,6 +21,7 @@ from secondlook.policies import Binding, Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
     BatchSize,
+    ClassifierRecord,
     DecodedChunk,
     Execution,
     Inference,
@@ -37,6 +32,7 @@ from secondlook.predictions import (
     read_ahead,
     read_first_image,
 )
+from secondlook.progress import Advance, ignore_progress
 from secondlook.sources import Source, read_image
 from secondlook.views import ViewSet
 
@@ -54,18 +50,8 @@ MIN_CHUNK_ROWS = 16
 _FIRST_ID = default_ids(1)
 
 
-class LookedChunk:
-    """The images of one chunk that were looked at, and what an exported file decided about them, if it did."""
-
-    def __init__(self, chunk: DecodedChunk, groups: Iterable[LookedGroup], decided: FileOutputs | None = None) -> None:
-        self.number, self.indices, self.skipped = chunk.number, chunk.indices, chunk.skipped
-        self.groups = groups
-        """By the number of looks; consumed once."""
-        self.decided = decided
-
-
-class Plan:
-    """A policy compiled with its classifier: views, method, schedule and classifier, ready to look at images.
+class CompiledPolicy(ABC):
+    """A policy that is ready to decide about images: a `Plan` with its classifier, or an `ExportedFile`.
 
     Attributes
     ----------
@@ -73,41 +59,149 @@ class Plan:
         The policy as it was given, and in force: without a guarantee if the classifier is not the one of the policy.
     mismatch
         Why the guarantee of the policy does not hold; None if it does.
+    described, kinds
+        The record of the classifier, and what it, or each member of the ensemble, outputs.
+    """
+
+    resolved: ResolvedClassifier | None = None
+    """The classifier; None where it is inside an exported file."""
+    metadata: Mapping[str, object] = {}
+    """What score files store beside the policy."""
+    progress_per_image = 1
+    """How much progress an image is."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        described: ClassifierRecord,
+        mismatch: str | None,
+        kinds: Sequence[Output],
+        names: Sequence[tuple[str, ...] | None],
+    ) -> None:
+        policy.check_transfers()
+        self.given, self.described, self.mismatch, self.kinds = policy, described, mismatch, kinds
+        self.policy = policy if mismatch is None else policy.model_copy(update={"guarantee": None})
+        self._names = names
+
+    def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
+        """Decide about one image of any kind that `read_image` takes."""
+        ((_, preds, decided),) = self.look_at_images([read_image(image)])
+        shown = level if interval else None
+        return make_decisions(self.policy, preds, level=shown, seed=seed, decided=decided).make_row(0)
+
+    @abstractmethod
+    def look_at_images(self, images: Sequence[Array], ids: Sequence[str] | None = None) -> Iterator[LookedGroup]:
+        """Look at images of any size, [h, w, C] each; yield them by input size and number of looks."""
+
+    @abstractmethod
+    def look_at_chunks(
+        self,
+        source: Source,
+        chunks: Sequence[tuple[int, range]],
+        *,
+        batch_size: BatchSize = "auto",
+        advance: Advance = ignore_progress,
+        class_names: tuple[str, ...] | None = None,
+    ) -> Generator[LookedChunk, None, None]:
+        """Look at chunks of a source, given by number and indices, which are read ahead; close it to stop.
+
+        `advance` is called with the number of looks just taken, or where an image is one step, of images just decided.
+        """
+
+    @abstractmethod
+    def measure(self, source: Source) -> tuple[int, int]:
+        """Return the number of classes, and of images that are looked at, and saved, together."""
+
+    def find_class_names(self, n_classes: int, *others: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Return the first names that match the number of classes: folders of new images need not be classes."""
+        for names in (*self._names, *others):
+            if names and len(names) == n_classes:
+                return names
+        return None
+
+    def make_predictions(
+        self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
+    ) -> Predictions:
+        """Return the outputs of the first looks, float32 [n, looks, outputs per look], as predictions."""
+        names = class_names or self.find_class_names(outputs.shape[2] // len(self.kinds))
+        views = take_first_views(self.policy.views, outputs.shape[1])
+        return split_members(outputs, self.kinds, views, ids or default_ids(len(outputs)), names)
+
+    def group_by_looks(
+        self,
+        outputs: Float32Array,
+        looks: IntArray,
+        ids: Sequence[str] | None = None,
+        class_names: tuple[str, ...] | None = None,
+    ) -> Iterator[LookedGroup]:
+        """Yield images by the number of looks at them. float32 [n, V, outputs per look], int64 [n]"""
+        for count in np.unique(looks).tolist():
+            positions = np.flatnonzero(looks == count)
+            is_all = len(positions) == len(looks) and count == outputs.shape[1]
+            chosen = None if ids is None else [ids[place] for place in positions.tolist()]
+            part = outputs if is_all else outputs[positions, :count]
+            yield LookedGroup(positions, self.make_predictions(part, chosen, class_names))
+
+
+class Plan(CompiledPolicy):
+    """A policy compiled with its classifier: views, method, schedule and classifier, ready to look at images.
+
+    Attributes
+    ----------
     views
         The views in the order of looks.
-    members, kinds, name_candidates
-        The classifier, or the members of the ensemble; what each outputs; and what may be the names of the classes.
+    members
+        The classifier, or the members of the ensemble.
     """
 
     def __init__(self, policy: Policy, resolved: ResolvedClassifier, execution: Execution = DEFAULT_EXECUTION) -> None:
-        policy.check_transfers()
-        self.resolved = resolved
-        self.mismatch = resolved.mismatch
-        self.given = policy
-        self.policy = policy if resolved.mismatch is None else policy.model_copy(update={"guarantee": None})
-        self.views = policy.parse_views()
-        self.execution = execution
         classifier = resolved.classifier
+        self.resolved: ResolvedClassifier = resolved
+        self.execution = execution
         self.members = classifier.members or (classifier,)
         self.classifier = MemberOutputs(classifier) if classifier.members else classifier
-        self.kinds = [member.output for member in self.members]
-        self.name_candidates = (classifier.class_names, policy.class_names)
-        self._class_names: dict[int, tuple[str, ...] | None] = {}
-        self._decides_blocks = decides_blocks(self.policy)
+        names = (classifier.class_names, policy.class_names)
+        kinds = [member.output for member in self.members]
+        super().__init__(policy, ClassifierRecord.describe(classifier), resolved.mismatch, kinds, names)
+        self.views = policy.parse_views()
+        if policy.schedule is None:  # otherwise the number of looks is not known
+            self.progress_per_image = len(self.views)
+        self._decides_blocks = (
+            self.policy.schedule is None and self.policy.grouped_by is None and self.policy.compiled.takes_blocks
+        )
         self._fitting_shape: tuple[int, ...] | None = None
         """Shape of an image that was used as it is: most images have that of the one before."""
         self._inference: tuple[object, Inference | None] = None, None
 
-    # --- Single images ---
-
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
         """Decide about one image of any kind that `read_image` takes."""
-        looking, policy = Looking(self, self.fit_image(read_image(image))), self.policy
         if interval or not self._decides_blocks:
-            ((_, preds),) = looking.groups()
-            return make_decisions(policy, preds, level=level if interval else None, seed=seed).make_row(0)
-        block = Block.predict(looking.finish(), self.kinds, policy.predict_from, policy.top_k)
-        return decide_block(policy, block, _FIRST_ID, self._find_class_names(block.outputs[0].shape[2])).make_row(0)
+            return super().decide(image, interval=interval, level=level, seed=seed)
+        # As `make_decisions` does, without a table of predictions.
+        policy, outputs = self.policy, Looking(self, self.fit_image(read_image(image))).finish()
+        block = Block.predict(outputs, self.kinds, policy.predict_from, policy.top_k)
+        first_look, disagreement = block.compute_look_statistics()
+        confidence = policy.compiled.compute_block(block)
+        return Decisions(
+            ids=_FIRST_ID,
+            labels=block.classes[:, 0] if policy.top_k == 1 else block.classes,
+            confidence=confidence,
+            accept=policy.accept_values(confidence),
+            looks=np.full(1, len(self.views)),
+            first_look=first_look,
+            disagreement=disagreement,
+            class_names=self.find_class_names(outputs.shape[2] // len(self.kinds)),
+            guarantee=policy.guarantee,
+        ).make_row(0)
+
+    def look_at_images(self, images: Sequence[Array], ids: Sequence[str] | None = None) -> Iterator[LookedGroup]:
+        """Look at images of any size, [h, w, C] each; yield them by input size and number of looks."""
+        fitted = [self.fit_image(image) for image in images]
+        ids = ids or default_ids(len(images))
+        for places in map(np.array, group_by_shape(fitted)):
+            looking = Looking(self, np.concatenate([fitted[place] for place in places]))
+            for group in looking.groups([ids[place] for place in places]):
+                yield group._replace(positions=places[group.positions])
 
     def fit_image(self, image: Array) -> Array:
         """Return an image at the input size of the classifier. uint8|float32 [h, w, C] -> [1, H, W, C]"""
@@ -123,8 +217,6 @@ class Plan:
         if preprocessing.input_size is not None and preprocessing.channels is not None:
             self.decide(np.zeros((*preprocessing.input_size, preprocessing.channels), dtype=np.uint8), interval=True)
 
-    # --- What the loop needs ---
-
     def find_inference(self, images: Any, batch_size: int | None = None) -> Inference:
         """Return what classifies views of images of this shape, [n, H, W, C]; the latest one is used again."""
         key = images.shape[1:], batch_size
@@ -136,25 +228,11 @@ class Plan:
             self._inference = key, inference
         return inference
 
-    def make_predictions(
-        self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
-    ) -> Predictions:
-        """Return the outputs of the first looks, float32 [n, looks, outputs per look], as predictions."""
-        names = class_names or self._find_class_names(outputs.shape[2] // len(self.members))
-        views = take_first_views(self.policy.views, outputs.shape[1])
-        return split_members(outputs, self.kinds, views, ids or default_ids(len(outputs)), names)
-
-    def _find_class_names(self, n_classes: int) -> tuple[str, ...] | None:
-        if n_classes not in self._class_names:
-            self._class_names[n_classes] = choose_class_names(self.name_candidates, n_classes)
-        return self._class_names[n_classes]
-
-    # --- Sources, chunk by chunk ---
-
-    @property
-    def progress_per_image(self) -> int:
-        """How much progress an image is: all its looks, or with a schedule one, since their number is not known."""
-        return len(self.views) if self.policy.schedule is None else 1
+    def measure(self, source: Source) -> tuple[int, int]:
+        """Return the number of classes, found by the first image, and of images that are looked at together."""
+        image = read_first_image(self.classifier, source)
+        n_outputs = self.classifier(image[None]).shape[1]
+        return n_outputs // len(self.members), self.choose_chunk_rows(image, n_outputs)
 
     def choose_chunk_rows(self, image: Array, n_outputs: int) -> int:
         """Return the number of images [H, W, C] that are looked at, and saved, together."""
@@ -172,13 +250,12 @@ class Plan:
         chunks: Sequence[tuple[int, range]],
         *,
         batch_size: BatchSize = "auto",
-        advance: Callable[[int], None] = lambda n: None,
+        advance: Advance = ignore_progress,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
         """Look at chunks of a source, given by number and indices, which are read ahead; close it to stop.
 
-        GPUs get two chunks at a time: while the host finds the open images of one, they classify the other. `advance`
-        is called with the number of looks just taken, or with a schedule, of images just decided.
+        GPUs get two chunks at a time: while the host finds the open images of one, they classify the other.
         """
         n_active = 2 if self.classifier.is_accelerated else 1
         active: list[tuple[DecodedChunk, Looking, Iterator[int]]] = []
@@ -199,7 +276,10 @@ class Plan:
             else:
                 active.append((chunk, looking, run))
 
-        with closing(self._read_chunks(source, chunks)) as decoded:
+        def decode() -> Iterator[DecodedChunk]:
+            return (decode_chunk(self.classifier, source, number, indices) for number, indices in chunks)
+
+        with closing(read_ahead(decode, 1)) as decoded:
             for chunk in decoded:
                 looking = Looking(self, chunk.images, size)
                 active.append((replace(chunk, images=chunk.images[:0]), looking, looking.run()))
@@ -208,23 +288,19 @@ class Plan:
             while active:
                 yield from finish_first()
 
-    def _read_chunks(self, source: Source, chunks: Sequence[tuple[int, range]]) -> Generator[DecodedChunk, None, None]:
-        return read_ahead(
-            lambda: (decode_chunk(self.classifier, source, number, indices) for number, indices in chunks), 1
-        )
 
-
-def compile_policy(policy: Policy) -> Any:
-    """Return the plan of a policy, whose classifier is loaded and checked at first use, and then kept."""
-    owner, plan = policy._plan
+def compile_policy(policy: Policy) -> CompiledPolicy:
+    """Return a policy ready to decide; its classifier is loaded and checked at first use, and then kept."""
+    owner, compiled = policy._plan
     if owner is not policy:
-        plan = open_plan(policy, policy._binding)
-        policy._plan = policy, plan
-    return plan
+        compiled = open_plan(policy, policy._binding)
+        policy._plan = policy, compiled
+    known: CompiledPolicy = compiled
+    return known
 
 
-def open_plan(policy: Policy, binding: Binding) -> Any:
-    """Return a new plan of a policy."""
+def open_plan(policy: Policy, binding: Binding) -> CompiledPolicy:
+    """Return a newly compiled policy."""
     if OnnxFile.has_suffix(binding.path) and binding.classifier is None:
         from secondlook.decisions.exported_file import open_exported_file
 
@@ -273,11 +349,6 @@ def check_classifier_is_inside(**given: object) -> None:
             raise DecisionError(
                 "does not go with an exported file, which has its classifier inside", argument=name, repair="omit it"
             )
-
-
-def choose_class_names(candidates: Iterable[tuple[str, ...] | None], n_classes: int) -> tuple[str, ...] | None:
-    """Return the first names that match the number of classes: folders of new images need not be classes."""
-    return next((names for names in candidates if names and len(names) == n_classes), None)
 
 
 @lru_cache(maxsize=1024)

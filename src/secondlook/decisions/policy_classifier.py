@@ -21,9 +21,6 @@ REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
 """A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
 
 
-_GIVE = Repair("pass {classifier}", classifier=ANY)
-
-
 @dataclass(frozen=True)
 class ResolvedClassifier:
     """A loaded classifier. `mismatch` tells why the guarantee of the policy does not hold for it, if it does not."""
@@ -40,10 +37,6 @@ class ResolvedClassifier:
         return replace(self, classifier=self.classifier.split_batches())
 
 
-DescribedModel = tuple[str, Output | None]
-"""A spec with all that is known about its model, and the kind of output if the model does not tell it."""
-
-
 def resolve_classifier(
     policy: Policy, given: object, *, allow_mismatch: bool, folder: Path | None = None
 ) -> ResolvedClassifier:
@@ -53,7 +46,13 @@ def resolve_classifier(
     is looked up in the working directory and in `folder`, that of the policy file, and a file name in `folder`. A
     classifier that the policy was not made for is an error unless `allow_mismatch` is set.
     """
-    classifier = _load_from_policy(policy, folder) if given is None else _load_given(given, policy)
+    specs: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    if given is None:
+        classifier = _load_from_policy(policy, folder)
+    elif policy.classifier is not None and specs and all(isinstance(spec, str) for spec in specs):
+        classifier = _load_models(specs, policy)
+    else:
+        classifier = load_classifier(given)
     if not allow_mismatch:
         policy.check(classifier)
     mismatch = policy.find_mismatch(classifier)
@@ -63,52 +62,44 @@ def resolve_classifier(
 def can_load_classifier(policy: Policy) -> bool:
     """Whether the classifier of a policy may be loaded by itself, because all its models are local data files."""
     try:
-        specs = policy.known_classifier.name.split(MEMBER_SEPARATOR)
-        return all(_find_danger(parse_spec(text)) is None for text in specs)
+        return bool(_parse_data_only(policy))
     except SecondLookError:
         return False
 
 
-def _load_given(given: object, policy: Policy) -> Classifier:
-    """Load a given classifier; specs inherit the options of the policy that they lack."""
-    specs = list(given) if isinstance(given, list | tuple) else [given]
-    texts = [spec for spec in specs if isinstance(spec, str)]
-    if policy.classifier is not None and texts and len(texts) == len(specs):
-        return _load_models(inherit_options(texts, policy))
-    return load_classifier(given)
-
-
 def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
     """Load the classifier that a policy names; of several files of that name, the one that the policy was made for."""
-    places = _find_places(policy.known_classifier.name, folder)
-    other: Classifier | None = None
-    failure: ClassifierError | None = None
-    for specs in places:
+    others: list[Classifier] = []
+    failures: list[ClassifierError] = []
+    for specs in _find_places(policy, folder):
         try:
-            classifier = _load_models(inherit_options([str(spec) for spec in specs], policy))
+            classifier = _load_models([str(spec) for spec in specs], policy)
         except ClassifierError as error:
-            failure = failure or error
+            failures.append(error)
             continue
         if policy.find_mismatch(classifier) is None:
             return classifier
-        other = other or classifier
-    if other is None:
-        raise DecisionError(f"cannot load the classifier of the policy: {str(failure).rstrip('.')}", repair=_GIVE)
-    return other
+        others.append(classifier)
+    if not others:
+        raise _describe_failure(failures[0])
+    return others[0]
 
 
-def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
+def _describe_failure(error: ClassifierError) -> DecisionError:
+    fault = f"cannot load the classifier of the policy: {str(error).rstrip('.')}"
+    return DecisionError(fault, repair=Repair("pass {classifier}", classifier=ANY))
+
+
+def _find_places(policy: Policy, folder: Path | None) -> list[list[Spec]]:
     """Return the specs of a policy's models in the working directory, and in the folder of the policy, where they are.
 
     In that folder, a model is also found by its file name alone: both may be moved to another machine. Nothing is
     opened, and whatever is not a local file that is data is an error.
     """
     try:
-        specs = [_check_data_only(text) for text in name.split(MEMBER_SEPARATOR)]
+        specs = _parse_data_only(policy)
     except ClassifierError as error:
-        raise DecisionError(
-            f"cannot load the classifier of the policy: {str(error).rstrip('.')}", repair=_GIVE
-        ) from None
+        raise _describe_failure(error) from None
     if folder is None:
         return [specs]
     beside = [replace(spec, location=str(folder / spec.path)) for spec in specs]
@@ -127,37 +118,38 @@ def _find_places(name: str, folder: Path | None) -> list[list[Spec]]:
     return existing
 
 
-def _load_models(models: Sequence[DescribedModel]) -> Classifier:
+def _load_models(specs: Sequence[str], policy: Policy) -> Classifier:
     """Load a model, or an ensemble whose name is made of those of its members."""
+    models = inherit_options(specs, policy)
     loaded = [load_classifier(spec, default_output=output) for spec, output in models]
     if len(loaded) == 1:
         return loaded[0]
     return load_classifier(loaded, name=MEMBER_SEPARATOR.join(member.name for member in loaded))
 
 
-def _check_data_only(text: str) -> Spec:
-    """Return the spec of a local file that is data, or raise an error: a policy may come from a stranger."""
-    spec = parse_spec(text, ClassifierError)
-    reason = _find_danger(spec)
-    if reason is not None:
-        shown = split_credentials(text)[0]
+def _parse_data_only(policy: Policy) -> list[Spec]:
+    """Return the specs of a policy's models, which are local files that are data; nothing is opened or imported.
+
+    Anything else is an error: a policy may come from a stranger.
+    """
+    specs = []
+    for text in policy.known_classifier.name.split(MEMBER_SEPARATOR):
+        spec = parse_spec(text, ClassifierError)
+        refused = sorted(set(spec.options) - set(select_harmless_options(spec)))
+        if not MODELS.find(spec.scheme, f" in {str(spec)!r}").is_data_only:
+            reason = f"{spec.scheme!r} may run code or send images to a server"
+        elif REMOTE_LOCATION.match(spec.location):
+            reason = f"{spec.location!r} may be on a server"
+        elif refused:
+            reason = f"{refused[0]}={spec.options[refused[0]]!r} may do more than read the file"
+        else:
+            specs.append(spec)
+            continue
         raise DecisionError(
-            f"the classifier {shown!r} of the policy is not loaded, since {reason}",
+            f"the classifier {split_credentials(text)[0]!r} of the policy is not loaded, since {reason}",
             repair=Repair("if you trust it, pass {classifier}", classifier=ANY),
         )
-    return spec
-
-
-def _find_danger(spec: Spec) -> str | None:
-    """Return why a policy may not load a spec by itself, or None; nothing is opened or imported."""
-    if not MODELS.find(spec.scheme, f" in {str(spec)!r}").is_data_only:
-        return f"{spec.scheme!r} may run code or send images to a server"
-    if REMOTE_LOCATION.match(spec.location):
-        return f"{spec.location!r} may be on a server"
-    refused = sorted(set(spec.options) - set(select_harmless_options(spec)))
-    if refused:
-        return f"{refused[0]}={spec.options[refused[0]]!r} may do more than read the file"
-    return None
+    return specs
 
 
 class MemberOutputs(Classifier):
@@ -228,17 +220,8 @@ def split_members(
 
 # --- Options that a model inherits from the policy ---
 
-HARMLESS_OPTIONS = frozenset(
-    [
-        "output",
-        "name",
-        "output_name",
-        "dtype",
-        "channels_last",
-        "n_classes",
-        *(each.name for each in fields(Preprocessing)),
-    ]
-)
+_DESCRIPTIONS = ("output", "name", "output_name", "dtype", "channels_last", "n_classes")
+HARMLESS_OPTIONS = frozenset([*_DESCRIPTIONS, *(each.name for each in fields(Preprocessing))])
 """Options that a policy may set to any value: they describe the outputs and the preprocessing of a model."""
 
 HARMLESS_VALUES: Mapping[str, frozenset[str]] = {
@@ -265,44 +248,43 @@ def select_harmless_options(spec: Spec) -> dict[str, str]:
     }
 
 
-def inherit_options(specs: Sequence[str], policy: Policy) -> list[DescribedModel]:
+def inherit_options(specs: Sequence[str], policy: Policy) -> list[tuple[str, Output | None]]:
     """Return the specs of models that are used with a policy, each with the harmless options of the policy it lacks.
 
-    Members of an ensemble inherit from the members of the policy in the same order. With another number of members,
-    each inherits what all members of the policy agree on.
+    Beside each is the kind of output, if the model does not tell it. Members of an ensemble inherit from the members of
+    the policy in the same order. With another number of members, each inherits what all members of the policy agree on.
     """
     originals = [_parse_leniently(text) for text in policy.known_classifier.name.split(MEMBER_SEPARATOR)]
-    shared = Spec(originals[0].scheme, originals[0].location, _common_options(originals))
+    first, *others = originals
     # The record of an ensemble is not that of each of its members.
-    recorded = _recorded_settings(policy) if len(originals) == 1 else {}
-    output = policy.known_classifier.output if len(originals) == 1 else None
-    same_order = originals if len(originals) == len(specs) else [shared] * len(specs)
-    return [_inherit(text, original, recorded, output) for text, original in zip(specs, same_order, strict=True)]
+    recorded, output = ({}, None) if others else (_recorded_settings(policy), policy.known_classifier.output)
+    if len(specs) != len(originals):
+        options = first.options.items()
+        shared = {name: value for name, value in options if all(o.options.get(name) == value for o in others)}
+        originals = [Spec(first.scheme, first.location, shared)] * len(specs)
+    return [_inherit(text, original, recorded, output) for text, original in zip(specs, originals, strict=True)]
 
 
-def _inherit(text: str, original: Spec, recorded: Mapping[str, str], output: Output | None) -> DescribedModel:
+def _inherit(
+    text: str, original: Spec, recorded: Mapping[str, str], output: Output | None
+) -> tuple[str, Output | None]:
     if ":" not in text:
         return text, None  # rejected with a hint when it is loaded
-    spec = parse_spec(text, ClassifierError)
-    scheme = MODELS.find(spec.scheme, f" in {split_credentials(text)[0]!r}")
-    is_same_scheme = spec.scheme == original.scheme
+    spec, shown = parse_spec(text, ClassifierError), split_credentials(text)[0]
+    scheme = MODELS.find(spec.scheme, f" in {shown!r}")
     options = dict(recorded) if not scheme.describes_itself else {}
-    if is_same_scheme:
+    if spec.scheme == original.scheme:
         options |= select_harmless_options(original)
     elif scheme.describes_itself:
         return text, None
     stated = options.pop("output", output)
-    if (spec.scheme, _location(text)) != (original.scheme, original.location):
+    # Policies store locations without the user name and password of a URL.
+    if (spec.scheme, parse_spec(shown, ClassifierError).location) != (original.scheme, original.location):
         # A function or a remote model is identified by its name, which another one must not borrow.
         options.pop("name", None)
     kept = {name: value for name, value in options.items() if name in scheme.known_options}
     merged = Spec(spec.scheme, spec.location, {**kept, **spec.options})
     return str(merged), next((output for output in OUTPUTS if output == stated), None)
-
-
-def _location(text: str) -> str:
-    """Return the location of a spec without the user name and password of a URL, as policies store it."""
-    return parse_spec(split_credentials(text)[0], ClassifierError).location
 
 
 def _parse_leniently(name: str) -> Spec:
@@ -313,18 +295,12 @@ def _parse_leniently(name: str) -> Spec:
         return Spec("", name)
 
 
-def _common_options(specs: Sequence[Spec]) -> dict[str, str]:
-    """Return the options that all specs have with the same value."""
-    first, *others = specs
-    return {name: value for name, value in first.options.items() if all(o.options.get(name) == value for o in others)}
-
-
 def _recorded_settings(policy: Policy) -> dict[str, str]:
     """Return the preprocessing of a policy as options: it may have been given in Python, and not in the spec."""
     recorded, default = Preprocessing.from_dict(policy.known_classifier.preprocessing), Preprocessing()
-    names = [each.name for each in fields(Preprocessing) if each.name not in INPUT_FORMAT]
-    values = {name: getattr(recorded, name) for name in names if getattr(recorded, name) != getattr(default, name)}
-    return {
-        name: ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
-        for name, value in values.items()
-    }
+    settings = {}
+    for name in (each.name for each in fields(Preprocessing) if each.name not in INPUT_FORMAT):
+        value = getattr(recorded, name)
+        if value != getattr(default, name):
+            settings[name] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return settings

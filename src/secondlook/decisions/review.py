@@ -1,23 +1,28 @@
-"""Review of images by people: the review queue, the files of its images, and the folder of rejected images."""
+"""Review of images by people: the review queue, the folder of rejected images, and exports to labeling tools."""
 
 import hashlib
 import io
+import itertools
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
 from secondlook.arrays import Array, as_pixels
 from secondlook.decisions.chunks import ScoreChunks
-from secondlook.decisions.formats import open_text, translate_write_errors
+from secondlook.decisions.formats import REPLACE, check_folder, check_output_path, translate_write_errors
 from secondlook.errors import ANY, DecisionError, Repair
-from secondlook.files import TEMPORARY_SUFFIX, write_atomically
+from secondlook.files import TEMPORARY_SUFFIX, write_atomically, write_bytes_atomically
+from secondlook.progress import Advance
+from secondlook.registry import NamedRecord, Registry
 from secondlook.sources import Source
 from secondlook.specs import parse_spec
 from secondlook.tables import format_csv_row
@@ -25,19 +30,46 @@ from secondlook.tables import format_csv_row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUEUE_COLUMNS = ("label", "confidence", "low", "high", "accept", "reason")
-
-REJECTED_LIST = "rejected.csv"
-
 LOCAL_FILES = "/data/local-files/?d="
 """Address of a file below the document root of a Label Studio server, which is `/` by default."""
 
+READ_ROWS = 4096
+"""Images of the queue that are in memory as Python values."""
+
 MAX_NAME_LENGTH = 60
 
-DIGEST_AT_END = re.compile("-[0-9a-f]{12}$")
+DIGEST_AT_END = re.compile("-[0-9a-f]{32}$")
 
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
 """Names that Windows reserves, with any suffix."""
+
+CONFIG_SUFFIX = "-config.xml"
+
+MAX_BUTTONS = 20
+"""Label Studio shows more classes than this as a drop-down list."""
+
+
+@dataclass(frozen=True)
+class Review:
+    """What `score` hands to people: a folder of rejected images, and files for labeling tools.
+
+    Attributes
+    ----------
+    rejected, link
+        A folder for rejected images, sorted by predicted class, and whether to link the files instead of copying them.
+    exports, export_all, image_prefix
+        Files for labeling tools, such as 'label-studio:tasks.json'; whether they include accepted images; and a prefix
+        that is put before the id of an image to make its URL.
+    """
+
+    rejected: str | Path | None = None
+    link: bool = False
+    exports: Sequence[str] = ()
+    export_all: bool = False
+    image_prefix: str | None = None
+
+    LIST: ClassVar = "rejected.csv"
+    """Name of the list of images in the folder of rejected images."""
 
 
 class ReviewImage(NamedTuple):
@@ -59,7 +91,7 @@ class ReviewImage(NamedTuple):
 class ReviewQueue:
     """Images in the order of review, least confident first. Holds a few numbers per image; ids belong to the source."""
 
-    columns: dict[str, Array]
+    rows: "pa.Table"
     ids: Sequence[str]
     class_names: tuple[str, ...]
 
@@ -71,106 +103,110 @@ class ReviewQueue:
 
         `tables` are the rows of all images, in order. Images that could not be read are left out.
         """
-        names = [name for name in QUEUE_COLUMNS if name != "reason"]
-        columns: dict[str, list[Any]] = {"position": [], **{name: [] for name in names}}
-        start = 0
+        import pyarrow as pa
+
+        parts, start = [], 0
         for table in tables:
-            is_read = table["reason"].is_null().to_numpy()
-            is_due = ~table["accept"].to_numpy()
+            is_due = include_accepted | ~table["accept"].to_numpy()
             if "audit" in table.column_names:
-                is_due = is_due | table["audit"].to_numpy()
-            selected = np.flatnonzero(is_read & (include_accepted | is_due))
-            columns["position"].append(start + selected)
-            for name in names:
-                columns[name].append(table[name].take(selected).to_numpy())
+                is_due |= table["audit"].to_numpy()
+            selected = np.flatnonzero(table["reason"].is_null().to_numpy() & is_due)
+            chosen = table.select(["label", "confidence", "low", "high", "accept"]).take(selected)
+            parts.append(chosen.append_column("position", pa.array(start + selected)))
             start += len(table)
-        joined = {name: np.concatenate(values) for name, values in columns.items()}
-        order = np.lexsort((joined["position"], joined["confidence"]))
-        return cls({name: values[order] for name, values in joined.items()}, ids, class_names)
+        order = [("confidence", "ascending"), ("position", "ascending")]
+        return cls(pa.concat_tables(parts).sort_by(order), ids, class_names)
 
     def __len__(self) -> int:
-        return len(self.columns["position"])
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[ReviewImage]:
         folders = name_class_folders(self.class_names)
-        for position, label, confidence, low, high, accept in zip(*self.columns.values(), strict=True):
+        for row in itertools.chain.from_iterable(batch.to_pylist() for batch in self.rows.to_batches(READ_ROWS)):
+            place, label = row["position"], row["label"]
             yield ReviewImage(
-                int(position),
-                self.ids[int(position)],
-                int(label),
-                self.class_names[int(label)],
-                folders[int(label)],
-                float(confidence),
-                # A missing end is NaN in the array; either both ends are missing or none.
-                None if np.isnan(low) else (float(low), float(high)),
-                bool(accept),
+                place,
+                self.ids[place],
+                label,
+                self.class_names[label],
+                folders[label],
+                row["confidence"],
+                # Either both ends are missing or none.
+                None if row["low"] is None else (row["low"], row["high"]),
+                row["accept"],
             )
 
 
 @dataclass(frozen=True)
-class RejectedFolder:
-    """Copies of the files of rejected images, or links to them; images that are not files are saved as PNG files."""
+class ImageLocations:
+    """Where people and tools find images: in the folder of rejected images, in their own files, or at URLs.
 
-    path: Path
+    The folder has copies of the files, or links to them; images that are not files are saved as PNG files.
+    """
+
     source: Source
-    link: bool = False
+    review: Review
 
-    def check(self, chunks: ScoreChunks) -> None:
+    @property
+    def folder(self) -> Path | None:
+        """The folder of rejected images, if there is one."""
+        return None if self.review.rejected is None else Path(self.review.rejected)
+
+    def check_folder(self, chunks: ScoreChunks) -> None:
         """Raise an error for a folder that cannot be written, or whose images would mix with others."""
-        where = f"cannot put rejected images into {str(self.path)!r}"
-        path = self.path.absolute()
+        if self.folder is None:
+            return
+        where = f"cannot put rejected images into {str(self.folder)!r}"
+        path = self.folder.absolute()
         existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        if not existing.is_dir():
-            raise DecisionError(f"{where}: {str(existing)!r} is not a folder; pass a folder.")
-        if not os.access(existing, os.W_OK):
-            raise DecisionError(f"{where}: no permission to write in {str(existing)!r}; choose another folder.")
-        with translate_write_errors("rejected images", self.path):
-            is_filled = self.path.is_dir() and any(self.path.iterdir()) and not chunks.has_rejected_mark(self.path)
+        check_folder(existing, where)
+        with translate_write_errors("rejected images", self.folder):
+            is_filled = path.is_dir() and any(path.iterdir()) and not chunks.has_rejected_mark(path)
         if is_filled:
             raise DecisionError(
                 f"{where}: it is not empty, and its files would mix with them; empty it or choose another folder."
             )
         if self.source.spec.startswith("folder:"):
             images = parse_spec(self.source.spec).path
-            if Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(images)):
+            if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(images)):
                 raise DecisionError(
                     f"{where}: it is inside {str(images)!r}, whose images are scored; choose another folder."
                 )
 
-    def path_of(self, image: ReviewImage) -> Path:
-        """Return the path of an image in this folder."""
-        original = self.source.find_path(image.position)
-        suffix = ".png" if original is None else original.suffix
-        stem = image.id if original is None else image.id.removesuffix(suffix)
-        return self.path / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
-
-    def fill(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Callable[[int], None]) -> None:
+    def fill_folder(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Advance) -> None:
         """Put every image of the queue into the folder; images from an interrupted job are written again."""
-        used: set[str] = set()
-        with translate_write_errors("rejected images", self.path):
-            chunks.write_rejected_mark(self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
+        assert self.folder is not None, "there is a folder"
+        with translate_write_errors("rejected images", self.folder):
+            chunks.write_rejected_mark(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
             for image in queue:
-                self._check_file_is_free(image, used)
                 self._add(image)
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
-            write_atomically(self.path / REJECTED_LIST, lambda file: self._write_list(queue, file), clean=True)
+            rows = (format_csv_row(row).encode() for row in self._list_rows(queue))
+            write_atomically(self.folder / Review.LIST, lambda file: file.writelines(rows), clean=True)
 
-    def _check_file_is_free(self, image: ReviewImage, used: set[str]) -> None:
-        """Raise an error if an id is made to look like the file name of another, which has a digest at its end."""
-        path = self.path_of(image)
-        name = f"{image.label}/{path.name}".lower()
-        if name in used:
-            raise DecisionError(
-                f"the rejected image {image.id!r} would replace another one at {str(path)!r}; rename it."
-            )
-        if DIGEST_AT_END.search(path.stem):
-            used.add(name)
+    def path_of(self, image: ReviewImage) -> Path:
+        """Return the absolute path of an image."""
+        return self.source.find_path(image.position) or self._find_copy(image).absolute()
+
+    def url_of(self, image: ReviewImage) -> str:
+        """Return the URL of an image."""
+        if self.review.image_prefix is not None:
+            return self.review.image_prefix + quote(image.id)
+        return LOCAL_FILES + quote(self.path_of(image).as_posix().lstrip("/"))
+
+    def _find_copy(self, image: ReviewImage) -> Path:
+        """Return the path of an image in the folder of rejected images."""
+        assert self.folder is not None, "check_images was called before the job started"
+        original = self.source.find_path(image.position)
+        suffix = ".png" if original is None else original.suffix
+        stem = image.id if original is None else image.id.removesuffix(suffix)
+        return self.folder / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
 
     def _add(self, image: ReviewImage) -> None:
-        target = self.path_of(image)
+        target = self._find_copy(image)
         target.parent.mkdir(exist_ok=True)
         # A resumed job writes every image again, and so replaces what a killed one left under this name.
         temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
@@ -178,63 +214,182 @@ class RejectedFolder:
         original = self.source.find_path(image.position)
         if original is None:
             temporary.write_bytes(encode_png(self.source.read(image.position)))
-        elif self.link:
+        elif self.review.link:
             temporary.symlink_to(original)
         else:
             shutil.copyfile(original, temporary)
         temporary.replace(target)
 
-    def _write_list(self, queue: ReviewQueue, file: BinaryIO) -> None:
-        """Write the file, id, class and confidence of each image, least confident first."""
-        with open_text(file) as text:
-            text.write(format_csv_row(("file", "id", "label", "class", "confidence")))
-            for image in queue:
-                path = self.path_of(image).relative_to(self.path).as_posix()
-                text.write(format_csv_row((path, image.id, image.label, image.class_name, image.confidence)))
+    def _list_rows(self, queue: ReviewQueue) -> Iterator[tuple[object, ...]]:
+        """Yield the file, id, class and confidence of each image, least confident first."""
+        yield "file", "id", "label", "class", "confidence"
+        for image in queue:
+            path = self._find_copy(image).relative_to(self.folder or "").as_posix()
+            yield path, image.id, image.label, image.class_name, image.confidence
+
+
+WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
+"""Writes the images of a queue to a file, atomically."""
 
 
 @dataclass(frozen=True)
-class ImageLocations:
-    """Where other tools find images: their own files, PNG files in the folder of rejected images, or URLs."""
+class Export(NamedRecord):
+    """A file format of a labeling tool; its name is the scheme of `SCHEME:FILE`."""
 
-    source: Source
-    rejected: RejectedFolder | None = None
-    prefix: str | None = None
-    """Put before the id of an image to make its URL."""
+    write: WriteQueue
+    reads_files: bool
+    """Whether the tool needs images that are files on its own disk."""
+    companions: tuple[str, ...] = ()
+    """Endings of further files: `-config.xml` is written next to `tasks.json` as `tasks-config.xml`."""
 
-    def check_files(self, export: str, *, include_accepted: bool) -> None:
-        """Raise an error if the images of an export are not files."""
-        if self.source.find_path(0) is not None or (self.rejected is not None and not include_accepted):
+    @property
+    def form(self) -> str:
+        """The text of an export, with a placeholder for the file."""
+        return f"{self.name}:FILE"
+
+
+EXPORTS: Registry[Export] = Registry("export", DecisionError)
+"""Every export by its scheme."""
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """An export and the file it is written to."""
+
+    export: Export
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.export.name}:{self.path}"
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files that are written."""
+        return (self.path, *(self.path.with_name(f"{self.path.stem}{ending}") for ending in self.export.companions))
+
+    @classmethod
+    def parse(cls, text: str) -> "ExportFile":
+        """Parse `SCHEME:FILE`, and check that the file can be written."""
+        scheme, _, location = text.partition(":")
+        if scheme in EXPORTS and not location:
+            raise DecisionError(f"the export {text!r} names no file; expected {EXPORTS[scheme].form}.")
+        if ":" not in text:
+            forms = ", ".join(export.form for export in EXPORTS.values())
+            raise DecisionError(f"the export {text!r} has no scheme; expected one of: {forms}.")
+        spec = parse_spec(text, DecisionError)
+        export = EXPORTS.find(spec.scheme, where=f" in {text!r}")
+        if spec.options:
+            option = next(iter(spec.options))
+            raise DecisionError(f"unknown option {option!r} in {text!r}; expected {export.form} without options.")
+        file = cls(export, spec.path)
+        for path in file.paths:
+            check_output_path(path, f"the export {text!r}")
+        return file
+
+    def check_new(self, scores: str) -> None:
+        """Raise an error if a file exists, to which the scores that do not exist cannot belong."""
+        for path in self.paths:
+            if path.exists():
+                fault = f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others"
+                raise DecisionError(fault, repair=REPLACE)
+
+    def check_images(self, locations: ImageLocations) -> None:
+        """Raise an error, before the job starts, if the tool could not find the images, because they are not files."""
+        source, review = locations.source, locations.review
+        needs_files = self.export.reads_files or review.image_prefix is None
+        is_saved = review.rejected is not None and not review.export_all
+        if not needs_files or is_saved or source.find_path(0) is not None:
             return
         repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
-        if self.rejected is not None:
+        if review.rejected is not None:
             repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
-        raise DecisionError(
-            f"the export {export!r} needs images that are files, but those of {self.source.spec!r} are not",
-            repair=repair,
+        fault = f"the export {str(self)!r} needs images that are files, but those of {source.spec!r} are not"
+        raise DecisionError(fault, repair=repair)
+
+    def write(self, queue: ReviewQueue, locations: ImageLocations) -> None:
+        """Write the file."""
+        with translate_write_errors(f"the export {self.export.name!r}", self.path):
+            self.export.write(self.path, queue, locations)
+
+
+class LabelStudio:
+    """The files of Label Studio: a JSON list of tasks, and the labeling interface next to it."""
+
+    @staticmethod
+    def write(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+        """Write the images of a queue as tasks, and the labeling interface."""
+        config = LabelStudio.format_interface(queue.class_names).encode()
+        write_bytes_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), config)
+        tasks = (LabelStudio.make_task(image, locations.url_of(image)) for image in queue)
+        write_atomically(path, lambda file: file.writelines(LabelStudio.format_tasks(tasks)), clean=True)
+
+    @staticmethod
+    def format_interface(class_names: tuple[str, ...]) -> str:
+        """Return the labeling interface: one image, and a single choice among the classes."""
+        layout = ' layout="select"' if len(class_names) > MAX_BUTTONS else ""
+        choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
+        return (
+            '<View>\n  <Image name="image" value="$image"/>\n'
+            f'  <Choices name="class" toName="image" choice="single"{layout}>\n{choices}\n  </Choices>\n</View>\n'
         )
 
-    def path_of(self, image: ReviewImage) -> Path:
-        """Return the absolute path of an image."""
-        original = self.source.find_path(image.position)
-        if original is not None:
-            return original
-        assert self.rejected is not None, "check_files was called before the job started"
-        return self.rejected.path_of(image).absolute()
+    @staticmethod
+    def format_tasks(tasks: Iterable[dict[str, object]]) -> Iterator[bytes]:
+        """Yield the content of a file of tasks, one after another."""
+        yield b"["
+        for number, task in enumerate(tasks):
+            yield f"{',' if number else ''}\n{json.dumps(task, ensure_ascii=False)}".encode()
+        yield b"\n]\n"
 
-    def url_of(self, image: ReviewImage) -> str:
-        """Return the URL of an image."""
-        if self.prefix is not None:
-            return self.prefix + quote(image.id)
-        return LOCAL_FILES + quote(self.path_of(image).as_posix().lstrip("/"))
+    @staticmethod
+    def make_task(image: ReviewImage, url: str) -> dict[str, object]:
+        """Return an image as a task, with the prediction as a pre-annotation."""
+        low, high = image.interval or (None, None)
+        prediction: dict[str, object] = {
+            "model_version": "secondlook",
+            "result": [LabelStudio.make_choice(image.class_name)],
+        }
+        # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
+        if 0 <= image.confidence <= 1:
+            prediction["score"] = image.confidence
+        about = {"id": image.id, "confidence": image.confidence, "low": low, "high": high, "accept": image.accept}
+        return {"data": {"image": url, **about}, "predictions": [prediction]}
+
+    @staticmethod
+    def make_choice(class_name: str) -> dict[str, object]:
+        """Return the choice of a class in the labeling interface."""
+        return {"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [class_name]}}
+
+
+def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
+    """Write the labels file of a FiftyOneImageClassificationDataset, with the absolute paths of the images."""
+
+    def format_lines() -> Iterator[bytes]:
+        yield f'{{"classes": {json.dumps(queue.class_names, ensure_ascii=False)},\n"labels": {{'.encode()
+        for number, image in enumerate(queue):
+            low, high = image.interval or (None, None)
+            # Fields that FiftyOne does not define go into attributes; it has an "id" of its own.
+            attributes = {"low": low, "high": high, "accept": image.accept, "source_id": image.id}
+            label = {"label": image.label, "confidence": image.confidence, "attributes": attributes}
+            entry = [json.dumps(value, ensure_ascii=False) for value in (str(locations.path_of(image)), label)]
+            yield f"{',' if number else ''}\n{': '.join(entry)}".encode()
+        yield b"\n}}\n"
+
+    write_atomically(path, lambda file: file.writelines(format_lines()), clean=True)
+
+
+_FIFTYONE = "labels of a FiftyOneImageClassificationDataset, with confidence and interval"
+EXPORTS.add(Export("fiftyone", _FIFTYONE, write=_write_fiftyone, reads_files=True))
+_TASKS = "tasks with pre-annotations, and FILE-config.xml with the labeling interface"
+EXPORTS.add(Export("label-studio", _TASKS, LabelStudio.write, reads_files=False, companions=(CONFIG_SUFFIX,)))
 
 
 def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
     """Return a folder name for each class, different from all others and from the list of rejected images."""
-    used = {REJECTED_LIST: ""}
+    used = {Review.LIST: ""}
     for label, name in enumerate(class_names):
         identity = name
-        # Two classes may have the same name, or one that is made to look like the folder of another.
+        # Two classes may have the same name.
         while (folder := make_file_name(name, identity)).lower() in used:
             identity = f"{identity} {label}"
         used[folder.lower()] = folder
@@ -245,13 +400,15 @@ def make_file_name(name: str, identity: str) -> str:
     """Return a file name that is valid on common file systems and different for every identity.
 
     The name is used as it is if the identity is a short text of lowercase letters, digits and `_.-`; otherwise a
-    readable form of it gets a digest of the identity, since some file systems ignore case.
+    readable form of it gets a digest of the identity, since some file systems ignore case. So does a name that looks
+    like such a form.
     """
     is_plain = re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", identity) and not identity.endswith(".")
-    if is_plain and len(identity) <= MAX_NAME_LENGTH and not WINDOWS_DEVICE.match(identity):
+    is_special = WINDOWS_DEVICE.match(identity) or DIGEST_AT_END.search(name)
+    if is_plain and len(identity) <= MAX_NAME_LENGTH and not is_special:
         return name
     readable = re.sub(r"[^\w-]+", "_", name).strip("_-")[:MAX_NAME_LENGTH]
-    return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:12]}"
+    return f"{readable or 'x'}-{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def encode_png(image: Array) -> bytes:

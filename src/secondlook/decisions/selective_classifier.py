@@ -1,17 +1,16 @@
 """`SelectiveClassifier`: a scikit-learn classifier that predicts a class or rejects the image."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.arrays import Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions.decision import DEFAULT_LEVEL, REJECTED_LABEL, Decisions, make_decisions
 from secondlook.decisions.looking import LookedGroup
@@ -24,7 +23,6 @@ from secondlook.predictions import (
     Chunking,
     Execution,
     PredictFrom,
-    Predictions,
     check_class_names_match,
     check_classes,
     read_first_image,
@@ -38,20 +36,9 @@ QUIET = Execution(progress=False)
 SUPPOSED_CLASSES = 1000
 """Number of classes that memory is planned for before the first prediction."""
 
-Values = TypeVar("Values", bound=Array)
-
 
 class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc]  # scikit-learn has no types
     """A `SelectiveClassifier` that has no policy and was not fitted."""
-
-
-@dataclass
-class _Fitted:
-    """The plan in force, and what is known of how it came about."""
-
-    plan: Plan
-    n_classes: int | None = None
-    view_choice: ViewChoice | None = None
 
 
 class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -99,6 +86,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The classes 0 .. C - 1, and their number C; known after the first prediction, or from the class names.
     """
 
+    # Not set in the constructor, which scikit-learn expects to do nothing but store its arguments.
+    _plan: Plan | None = None
+    _n_classes: int | None = None
+    view_choice_: ViewChoice | None = None
+
     def __init__(
         self,
         classifier: object,
@@ -131,12 +123,12 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classifier_(self) -> Classifier:
         """The loaded classifier."""
-        return self._get_fitted().plan.resolved.classifier
+        return self._get_plan().resolved.classifier
 
     @property
     def policy_(self) -> Policy:
         """The policy in force."""
-        return self._get_fitted().plan.policy
+        return self._get_plan().policy
 
     @property
     def views_(self) -> ViewSet:
@@ -144,15 +136,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return ViewSet(list(self.policy_.views))
 
     @property
-    def view_choice_(self) -> ViewChoice | None:
-        """How `fit` chose the views; None if they were given."""
-        return self._get_fitted().view_choice
-
-    @property
     def n_classes_(self) -> int:
         """The number of classes."""
-        fitted = self._get_fitted()
-        n_classes = fitted.n_classes or self.classifier_.n_classes or len(self.policy_.class_names or ())
+        n_classes = self._n_classes or self.classifier_.n_classes or len(self.policy_.class_names or ())
         if not n_classes:
             raise NotFittedError("the number of classes is unknown before the first prediction; call predict first.")
         return n_classes
@@ -205,31 +191,36 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if not certified.certified:
             raise DecisionError(f"{certified.shortfall}.")
-        plan = Plan(certified, ResolvedClassifier(classifier, None), self.execution)
-        self._fitted: _Fitted | None = _Fitted(plan, preds.n_classes, choice)
+        self._plan = Plan(certified, ResolvedClassifier(classifier, None), self.execution)
+        self._n_classes, self.view_choice_ = preds.n_classes, choice
         return self
 
     def predict(self, images: Any) -> IntArray:
         """Return the accepted classes, and -1 for rejected images. int64 [N], or [N, k] for top_k > 1"""
-        return self._join(images, lambda preds: _predict_accepted(self.policy_, preds))
+        decisions = self.decide(images, level=None)
+        return np.where(decisions.accept, decisions.labels.T, REJECTED_LABEL).T
 
     def predict_proba(self, images: Any) -> Float64Array:
         """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
-        return self._join(images, lambda preds: _average_views(self.policy_, preds))
+        views = slice(0, 1) if self.policy_.predict_from == "image" else slice(None)
+        positions, means = [], []
+        for group in self._look(open_source(images).without_labels()):
+            positions.append(group.positions)
+            means += [block[:, views].mean(axis=1) for _, block in group.preds.blocks()]
+        probabilities: Float64Array = np.concatenate(means)[np.argsort(np.concatenate(positions))]
+        return probabilities
 
     def confidence(self, images: Any) -> Float64Array:
         """Return the confidence of each prediction, by the method of the policy. float64 [N]"""
-        return self._join(images, self.policy_.compute_stopped)
+        return self.decide(images, level=None).confidence
 
     def decide(self, images: Any, *, level: float | None = DEFAULT_LEVEL, seed: int = 0) -> Decisions:
         """Return predicted class, confidence, interval, decision and number of looks of each image.
 
         `level` and `seed` are the confidence level and the random seed of the interval, which is left out for None.
         """
-        return Decisions.join(
-            (positions, make_decisions(self.policy_, preds, level=level, seed=seed))
-            for positions, preds in self._look(open_source(images).without_labels())
-        )
+        # Folders of new images need not be classes.
+        return self._decide(open_source(images).without_labels(), level, seed)
 
     def score(self, images: Any, labels: ArrayLike | None = None) -> float:
         """Return the fraction of images that are accepted and predicted correctly.
@@ -239,21 +230,22 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         source = open_labeled(images, labels, self.classifier_.class_names)
         if source.labels is None:
-            raise DecisionError(
-                f"score needs labeled images, but {source.spec!r} has no labels",
-                repair=Repair("pass {labels}", labels=ANY),
-            )
+            fault = f"score needs labeled images, but {source.spec!r} has no labels"
+            raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
+        decisions = self._decide(source)
         label_of = dict(zip(source.ids, source.labels.tolist(), strict=True))
-        return float(self._join(source, lambda preds: _find_hits(self.policy_, label_of, preds)).mean())
+        known = np.array([label_of[id_] for id_ in decisions.ids])
+        hits = (decisions.labels.reshape(len(known), -1) == known[:, None]).any(axis=1)
+        return float((hits & decisions.accept).mean())
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters and discard the fitted state, which belongs to the previous ones."""
         super().set_params(**params)
-        self._fitted = None
+        self._plan = self._n_classes = self.view_choice_ = None
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self.policy is not None or getattr(self, "_fitted", None) is not None
+        return self.policy is not None or self._plan is not None
 
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy with the same classifier.
@@ -262,19 +254,16 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return type(self)(**self.get_params(deep=False))
 
-    def _get_fitted(self) -> _Fitted:
-        """Return the fitted state; a given policy and its classifier are loaded at first use."""
-        fitted: _Fitted | None = getattr(self, "_fitted", None)
-        if fitted is None:
+    def _get_plan(self) -> Plan:
+        """Return the plan in force; a given policy and its classifier are loaded at first use."""
+        if self._plan is None:
             policy = self._load_policy()
             if policy is None:
-                raise NotFittedError(
-                    "this SelectiveClassifier has no policy yet",
-                    repair=Repair("pass {policy}, or call fit first", policy=ANY),
-                )
+                repair = Repair("pass {policy}, or call fit first", policy=ANY)
+                raise NotFittedError("this SelectiveClassifier has no policy yet", repair=repair)
             resolved = self._resolve_classifier(policy).on_device(self.execution.device)
-            fitted = self._fitted = _Fitted(Plan(policy, resolved, self.execution))
-        return fitted
+            self._plan = Plan(policy, resolved, self.execution)
+        return self._plan
 
     def _load_policy(self) -> Policy | None:
         return read_policy(self.policy) if isinstance(self.policy, str | Path) else self.policy
@@ -282,54 +271,30 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _resolve_classifier(self, policy: Policy) -> ResolvedClassifier:
         return resolve_classifier(policy, load_classifier(self.classifier), allow_mismatch=self.allow_mismatch)
 
-    def _join(self, images: Any, compute: Callable[[Predictions], Values]) -> Values:
-        """Compute something for the images of each group, and return it in the order of the images. [N, ...]"""
-        # Folders of new images need not be classes.
-        source = images if isinstance(images, Source) else open_source(images).without_labels()
-        positions, values = zip(*((places, compute(preds)) for places, preds in self._look(source)), strict=True)
-        return cast(Values, np.concatenate(values)[np.argsort(np.concatenate(positions))])
+    def _decide(self, source: Source, level: float | None = None, seed: int = 0) -> Decisions:
+        return Decisions.join(
+            (group.positions, make_decisions(self.policy_, group.preds, level=level, seed=seed))
+            for group in self._look(source)
+        )
 
     def _look(self, source: Source) -> Iterator[LookedGroup]:
         """Yield the predictions of some images at a time, by the number of looks."""
-        fitted = self._get_fitted()
-        plan = fitted.plan
+        plan = self._get_plan()
         check_class_names_match(plan.members, source)
         # Without a forward pass that nothing else needs: a single image would cost twice as much.
-        n_classes = fitted.n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
+        n_classes = self._n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
         n_outputs = n_classes * len(plan.members)
         chunking = Chunking(len(source), plan.choose_chunk_rows(read_first_image(plan.classifier, source), n_outputs))
         chunks = [(number, chunking.indices_of(number)) for number in chunking.numbers]
-        total, progress = len(source) * plan.progress_per_image, self.execution.progress
+        total, size = len(source) * plan.progress_per_image, self.execution.batch_size
+        name = short_name(plan.classifier.name)
         with (
-            progress_bar(short_name(plan.classifier.name), total, "images", enabled=progress) as advance,
-            closing(
-                plan.look_at_chunks(source, chunks, batch_size=self.execution.batch_size, advance=advance)
-            ) as looked,
+            progress_bar(name, total, "images", enabled=self.execution.progress) as advance,
+            closing(plan.look_at_chunks(source, chunks, batch_size=size, advance=advance)) as looked,
         ):
             for chunk in looked:
-                for positions, preds in chunk.groups:
-                    if fitted.n_classes != preds.n_classes:
-                        check_classes(plan.classifier.name, source, preds.n_classes)
-                        fitted.n_classes = preds.n_classes
-                    yield LookedGroup(chunk.indices[positions], preds)
-
-
-def _predict_accepted(policy: Policy, preds: Predictions) -> IntArray:
-    """Return the predicted classes, -1 where rejected. int64 [N], or [N, k] for top_k > 1"""
-    predicted = preds.predicted(policy.predict_from, policy.top_k)
-    accepted = make_decisions(policy, preds).accept
-    return np.where(accepted.reshape((-1,) + (1,) * (predicted.ndim - 1)), predicted, REJECTED_LABEL)
-
-
-def _average_views(policy: Policy, preds: Predictions) -> Float64Array:
-    """Return the probability of each class, from the image itself or the mean over views. float64 [N, C]"""
-    views = slice(0, 1) if policy.predict_from == "image" else slice(None)
-    return np.concatenate([block[:, views].mean(axis=1) for _, block in preds.blocks()])
-
-
-def _find_hits(policy: Policy, label_of: Mapping[str, int], preds: Predictions) -> BoolArray:
-    """Return which images are accepted and predicted correctly. bool [N]"""
-    predicted = _predict_accepted(policy, preds).reshape(len(preds), policy.top_k)
-    labels = np.array([label_of[id_] for id_ in preds.ids])
-    hits: BoolArray = (predicted == labels[:, None]).any(axis=1)
-    return hits
+                for group in chunk.groups:
+                    if self._n_classes != group.preds.n_classes:
+                        check_classes(plan.classifier.name, source, group.preds.n_classes)
+                        self._n_classes = group.preds.n_classes
+                    yield group._replace(positions=chunk.read.indices[group.positions])

@@ -15,7 +15,7 @@ LISTED_SKIPPED = 20
 
 @dataclass
 class WorkerUse:
-    """What one worker did."""
+    """What one worker did, or the engine with all its workers."""
 
     images: int = 0
     chunks: int = 0
@@ -28,28 +28,18 @@ class WorkerUse:
 
 
 @dataclass
-class EngineUse:
-    """What the workers of an engine did, by their names, and how long it took in all."""
+class EngineUse(WorkerUse):
+    """What an engine did now, and each of its workers, by their names; not what an interrupted job did before."""
 
-    seconds: float = 0.0
     workers: dict[str, WorkerUse] = field(default_factory=dict)
-
-    @property
-    def images(self) -> int:
-        """Number of images that were scored now, and not by an interrupted job before."""
-        return sum(worker.images for worker in self.workers.values())
-
-    @property
-    def images_per_second(self) -> float:
-        """Images per second of all workers together."""
-        return self.images / self.seconds if self.seconds else 0.0
 
     def add(self, chunk: ComputedChunk, n_images: int) -> None:
         """Count a chunk."""
         worker = self.workers.setdefault(chunk.worker, WorkerUse())
-        worker.images += n_images
-        worker.chunks += 1
         worker.seconds += chunk.seconds
+        for use in (self, worker):
+            use.images += n_images
+            use.chunks += 1
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
@@ -57,21 +47,17 @@ class EngineUse:
             {"name": name, **asdict(worker), "images_per_second": worker.images_per_second}
             for name, worker in sorted(self.workers.items())
         ]
-        return {
-            "computed": self.images,
-            "seconds": self.seconds,
-            "images_per_second": self.images_per_second,
-            "workers": workers,
-        }
+        speed = self.images_per_second
+        return {"computed": self.images, "seconds": self.seconds, "images_per_second": speed, "workers": workers}
 
     def describe(self) -> Iterator[str]:
         """Yield a line about all workers, and one about each."""
         if not self.workers:
             yield "computed: nothing, since all chunks were finished before"
             return
-        speed = self.images_per_second
         count = f"{len(self.workers)} worker{'s' * (len(self.workers) != 1)}"
-        yield f"computed: {self.images:,} images in {self.seconds:,.1f} s by {count}, {speed:,.0f} images/s"
+        speed = f"{self.images_per_second:,.0f} images/s"
+        yield f"computed: {self.images:,} images in {self.seconds:,.1f} s by {count}, {speed}"
         for name, worker in sorted(self.workers.items())[:LISTED_WORKERS]:
             yield f"  {name}: {worker.images:,} images, {worker.images_per_second:,.0f} images/s of work"
         if len(self.workers) > LISTED_WORKERS:
@@ -136,26 +122,25 @@ class ScoreSummary:
         }
 
     def __str__(self) -> str:
+        return "\n".join(self._list_lines())
+
+    def _list_lines(self) -> Iterator[str]:
         percentage = 100 * self.accepted / max(1, self.images)
-        lines = [
-            f"{self.images:,} images: {self.accepted:,} accepted ({percentage:.4g} %), {self.rejected:,} rejected, "
-            f"{len(self.skipped):,} skipped",
-            *([] if self.audited is None else [f"audit: {self.audited:,} of the accepted images are to be reviewed"]),
-            *([self._describe_looks()] if self.is_adaptive else []),
-            *(() if self.use is None else self.use.describe()),
-            f"guarantee: {self.guarantee_text}",
-            *(f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED]),
-        ]
+        accepted = f"{self.accepted:,} accepted ({percentage:.4g} %)"
+        yield f"{self.images:,} images: {accepted}, {self.rejected:,} rejected, {len(self.skipped):,} skipped"
+        if self.audited is not None:
+            yield f"audit: {self.audited:,} of the accepted images are to be reviewed"
+        if self.is_adaptive:
+            saved = f"saves {100 * (1 - self.mean_looks / self.views):.1f} % of the forward passes"
+            yield f"looks: {self.mean_looks:.2f} of {self.views} on average, which {saved}"
+        if self.use is not None:
+            yield from self.use.describe()
+        yield f"guarantee: {self.guarantee_text}"
+        yield from (f"skipped: {id_}: {reason}" for id_, reason in self.skipped[:LISTED_SKIPPED])
         if len(self.skipped) > LISTED_SKIPPED:
-            lines.append(f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more")
-        return "\n".join([*lines, "", *self._list_files()])
-
-    def _describe_looks(self) -> str:
-        saved = 100 * (1 - self.mean_looks / self.views)
-        return (
-            f"looks: {self.mean_looks:.2f} of {self.views} on average, which saves {saved:.1f} % of the forward passes"
-        )
-
-    def _list_files(self) -> list[str]:
-        folder = [] if self.rejected_folder is None else [f"Rejected images: {self.rejected_folder}"]
-        return [f"Scores: {self.out}", *folder, *(f"Review queue: {export}" for export in self.exports)]
+            yield f"skipped: {len(self.skipped) - LISTED_SKIPPED:,} more"
+        yield ""
+        yield f"Scores: {self.out}"
+        if self.rejected_folder is not None:
+            yield f"Rejected images: {self.rejected_folder}"
+        yield from (f"Review queue: {export}" for export in self.exports)

@@ -10,11 +10,10 @@ import numpy as np
 
 from secondlook import __version__
 from secondlook.extension import (
-    EXPORT_METADATA,
-    INPUT_NAME,
     Classifier,
     DecisionError,
     Execution,
+    ExportedFile,
     ExportError,
     ExportRecord,
     Frame,
@@ -26,7 +25,6 @@ from secondlook.extension import (
     Repair,
     compile_policy,
     import_extra,
-    list_outputs,
     load_policy,
     read_policy,
     resolve_classifier,
@@ -165,6 +163,7 @@ def compile_with_classifier(
         plan = compile_policy(policy.bind(classifier, allow_mismatch=allow_mismatch, execution=execution))
         if isinstance(plan, Plan):
             return plan
+        assert isinstance(plan, ExportedFile), "there are two kinds"
         folder = plan.path.parent
     else:
         folder, policy = Path(policy).expanduser().parent, read_policy(policy)
@@ -201,7 +200,7 @@ def _make_model(parts: Parts, shape: ImageShape, record: ExportRecord, descripti
     from onnx import checker, helper
 
     graph = Graph(parts.opset)
-    images = graph.tensor(INPUT_NAME, record.pixels)
+    images = graph.tensor(ExportRecord.INPUT, record.pixels)
     fitted = add_fit(graph, images, parts.members[0].preprocessing, shape)
     decided = add_decision(graph, fitted, parts)
     sizes = {
@@ -209,11 +208,11 @@ def _make_model(parts: Parts, shape: ImageShape, record: ExportRecord, descripti
         "view_outputs": [len(parts.views), parts.n_outputs],
         "labels": [parts.policy.top_k],
     }
-    named = [graph.rename(decided[name], name) for name in list_outputs(parts.policy)]
+    named = [graph.rename(decided[name], name) for name in ExportRecord.list_outputs(parts.policy)]
     outputs = [describe_value(one.name, one.dtype, ["batch", *sizes.get(one.name, [])]) for one in named]
     free = ("height", "width", "channels")
     given = [name if size is None else size for name, size in zip(free, shape.given, strict=True)]
-    inputs = [describe_value(INPUT_NAME, images.dtype, ["batch", *given])]
+    inputs = [describe_value(ExportRecord.INPUT, images.dtype, ["batch", *given])]
     models = [network.model for network in parts.networks]
     domains = {one.domain: one.version for model in models for one in model.opset_import if one.domain}
     model = helper.make_model(
@@ -224,7 +223,7 @@ def _make_model(parts: Parts, shape: ImageShape, record: ExportRecord, descripti
         producer_version=__version__,
         doc_string=description,
     )
-    metadata = {Policy.METADATA: parts.policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
+    metadata = {Policy.METADATA: parts.policy.model_dump_json(), ExportRecord.METADATA: record.model_dump_json()}
     helper.set_model_props(model, metadata)
     checker.check_model(model, full_check=True)
     return model
@@ -256,6 +255,7 @@ def _check_content(content: bytes, shape: ImageShape, path: Path) -> None:
         file.write_bytes(content)
         try:
             opened = compile_policy(load_policy(file, execution=Execution(device="cpu")))
+            assert isinstance(opened, ExportedFile), "its policy came from the file"
             opened.decide_images(images, batch_size=CHECKED_IMAGES)
         except DecisionError as error:
             reason = (str(error).rpartition("; ")[0] or str(error)).replace(repr(str(file)), repr(str(path)))

@@ -2,7 +2,6 @@
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from secondlook.extension import (
     FileOutputs,
     Filter,
     Frame,
-    Looking,
     OnnxFile,
     Plan,
     Policy,
@@ -32,7 +30,6 @@ from secondlook.extension import (
     compile_policy,
     find_first_image,
     format_html,
-    group_by_shape,
     is_number,
     is_whole_number,
     load_policy,
@@ -218,7 +215,8 @@ def verify_export(
         Where and how to run the file and the classifier.
     """
     _check_arguments(path, tolerance, limit)
-    file: ExportedFile = compile_policy(load_policy(path, execution=execution))
+    file = compile_policy(load_policy(path, execution=execution))
+    assert isinstance(file, ExportedFile), "its policy came from the file"
     plan = compile_with_classifier(policy, classifier, execution, allow_mismatch=file.mismatch is not None)
     if not plan.given.decides_like(file.given):
         raise DecisionError(
@@ -234,8 +232,8 @@ def verify_export(
         closing(read_ahead(lambda: source.batches(block_size), 1)) as batches,
     ):
         for batch in batches:
-            decided = file.decide_list(batch.images, batch_size=execution.batch_size)
-            for positions, preds in _look(plan, batch.images, batch.ids):
+            decided = file.decide_images(batch.images, batch_size=execution.batch_size)
+            for positions, preds, _ in plan.look_at_images(batch.images, batch.ids):
                 found.add(preds, decided.select(positions))
                 advance(len(positions))
     labels, decisions, looks = np.concatenate(found.differs, axis=1)
@@ -278,17 +276,6 @@ def _interpolates(plan: Plan) -> bool:
     frame = Frame(*(preprocessing.input_size or (64, 64)), 3)
     operations = (one for view in plan.views for one in view.plan(frame))
     return any(isinstance(one, Warp | Blur | Filter) for one in operations)
-
-
-def _look(plan: Plan, images: Sequence[Array], ids: Sequence[str]) -> Iterator[tuple[Any, Predictions]]:
-    """Look at images of any size with the library; yield positions and predictions by the number of looks."""
-    fitted = [plan.fit_image(image)[0] for image in images]
-    for group in map(np.array, group_by_shape(fitted)):
-        looking = Looking(plan, np.stack([fitted[position] for position in group]))
-        for _ in looking.run():
-            pass
-        for positions, preds in looking.groups([ids[position] for position in group]):
-            yield group[positions], preds
 
 
 class _Differences:

@@ -27,7 +27,6 @@ from secondlook.extension import (
     Plan,
     RowOptions,
     SecondLookError,
-    detail_decisions,
     encode_png,
 )
 from secondlook.serving.database import DatabaseReadError, StorageError
@@ -62,7 +61,7 @@ class LiveDeployment:
         """Decide about images that were looked at equally often."""
         outputs = np.stack([image.outputs for image in images])
         preds = self.plan.make_predictions(outputs, [image.key.id for image in images])
-        return detail_decisions(self.options, preds, audit_seed=self.audit_seed)
+        return self.options.detail(preds, audit_seed=self.audit_seed)
 
 
 _Result = StoredOutcome | Exception

@@ -113,6 +113,7 @@ def open_service(
         )
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
+    assert isinstance(compiled, Plan), "it is no exported file"
     plan = Plan(loaded, compiled.resolved.split_batches(), compiled.execution)
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
