@@ -1,17 +1,18 @@
 """Synthetic streams in the database of a service, and services without a classifier to watch them."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 
 from secondlook.decisions import Decision
 from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.policies import Policy
-from secondlook.serving.access import Access, SessionStore
+from secondlook.serving.access import Access
 from secondlook.serving.database import Database, decisions
 from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision
 from secondlook.serving.options import ServiceOptions
@@ -62,8 +63,9 @@ def add_rows(database: Database, rows: Sequence[Row], deployment: Deployment, at
 
 def list_audits(database: Database, deployments: Sequence[int]) -> list[tuple[int, int]]:
     """Return the number and the predicted class of all audited images of some deployments."""
-    blocks: Iterator[Any] = DecisionStore(database).iter_decisions(deployments)
-    return [(one.number, one.label) for block in blocks for one in block if one.audit]
+    audited = decisions.c.audit & decisions.c.deployment.in_(deployments)
+    query = sa.select(decisions.c.number, decisions.c.label).where(audited).order_by(decisions.c.number)
+    return [(number, label) for number, label in database.fetch(query)]
 
 
 def review_all(service: Any, error_rate: float, *, seed: int = 0, wrong: Sequence[str] = ()) -> None:
@@ -71,8 +73,8 @@ def review_all(service: Any, error_rate: float, *, seed: int = 0, wrong: Sequenc
     rng = np.random.default_rng(seed)
     labels = []
     for item in itertools.chain.from_iterable(service.reviews.iter_items(["waiting"])):
-        is_wrong = rng.random() < error_rate or item.decision.id in wrong
-        labels.append(NewLabel("row", item.decision.id, (item.decision.label + int(is_wrong)) % 4))
+        is_wrong = rng.random() < error_rate or item.id in wrong
+        labels.append(NewLabel("row", item.id, (item.label + int(is_wrong)) % 4))
     service.reviews.add_labels(labels, REVIEWER.name)
 
 
@@ -92,7 +94,7 @@ class FakeService(SimpleNamespace):
             live=SimpleNamespace(deployment=store.deploy(policy, audit)),
         )
         self.tokens = TokenFile(folder / "tokens.json")
-        self.access = Access(self.options, self.tokens, SessionStore(database))
+        self.access = Access(self.options, self.tokens, database)
         self.watcher = Watcher(self)  # type: ignore[arg-type]
 
     def refresh(self) -> None:

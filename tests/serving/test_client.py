@@ -20,7 +20,7 @@ from PIL import Image
 import secondlook as sl
 from secondlook.errors import ServingError, SourceError
 from secondlook.serving import Client
-from secondlook.serving.client import encode_image, parse_wait
+from secondlook.serving.client import encode_image
 from secondlook.serving.responses import RequestError, ServedDecision
 from secondlook.serving.service import Service
 from secondlook.serving.tokens import Principal
@@ -331,23 +331,6 @@ def test_what_is_no_address_is_an_error_that_hides_it(url: Any) -> None:
 def test_a_timeout_must_be_a_number_above_0(timeout: Any) -> None:
     with pytest.raises(ServingError, match="timeout="):
         Client("http://127.0.0.1:9", timeout=timeout)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        (None, None),
-        ("7", 7),
-        ("0", 0),
-        ("soon", None),
-        ("-3", None),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
-        ("9" * 99, 1e9),
-    ],
-)
-def test_how_long_to_wait(text: str | None, seconds: float | None) -> None:
-    found = parse_wait(text)
-    assert found == seconds or (found is not None and seconds is not None and abs(found - seconds) <= 1)
 
 
 def test_decisions_about_many_images_come_in_their_order() -> None:

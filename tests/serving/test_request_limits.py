@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from secondlook.serving import request_limits
+from secondlook.serving import middleware
+from secondlook.serving.middleware import MAX_FULL_BODIES, RequestLimits, find_body_limit, read_content_length
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_limits import MAX_FULL_BODIES, RequestLimits, find_body_limit, read_content_length
 from tests.serving.asgi import call
 
 LIMIT = 1000
@@ -25,7 +25,7 @@ LIMIT = 1000
 def short_drain() -> Iterator[None]:
     """A time that tests can wait for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_limits, "DRAIN_SECONDS", 0.01)
+        patch.setattr(middleware, "DRAIN_SECONDS", 0.01)
         yield
 
 

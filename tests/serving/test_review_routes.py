@@ -87,9 +87,8 @@ def test_two_reviewers_label_skip_and_undo(team: Team) -> None:
     assert team.post(HOSTILE, f"{number}/label", label=1).code == "already_reviewed"
     assert team.post(HOSTILE, f"{number}/undo").code == "already_reviewed"
     assert team.post(HOSTILE, f"{ours[1]['number']}/label", label=1).code == "lease_lost"
-    stored = team.service.decisions.find_review(number)
-    assert stored is not None
-    assert (stored.label, stored.reviewer) == (7, "anna")
+    stored = team.service.reviews.read(number)
+    assert (stored.reviewed_label, stored.reviewer) == (7, "anna")
     assert team.post("anna", "lease", count=1).json["last"] == number
     undone = team.post("anna", f"{number}/undo").json
     assert (undone["item"]["number"], undone["item"]["id"], undone["counts"]["done"]) == (number, id_, 0)

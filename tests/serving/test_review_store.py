@@ -104,12 +104,7 @@ def test_most_doubtful_image_is_first_and_equal_ones_come_in_their_order(
 def test_item_holds_what_reviewers_see(store: ReviewStore, database: Database) -> None:
     (number,) = add_images(database, [0.25])
     (item,) = store.lease("anna", 1)
-    assert (item.number, item.decision.id, item.decision.name, item.decision.confidence) == (
-        number,
-        "a",
-        "name.png",
-        0.25,
-    )
+    assert (item.number, item.id, item.name, item.confidence) == (number, "a", "name.png", 0.25)
     assert [tuple(one) for one in item.likely] == [(1, 0.6), (0, 0.4)]
     assert tuple(item.views[1]) == ("hflip", 0, 0.6)
     assert item.has_image
@@ -182,7 +177,7 @@ def test_label_is_taken_although_the_lease_ended_if_nobody_else_has_the_image(
     clock.now += 10 * LEASE
     store.label(a, 2, ANNA)
     item = store.read(a)
-    assert (item.label, item.reviewer, item.reviewed_at, item.state) == (2, "anna", clock.now, "done")
+    assert (item.reviewed_label, item.reviewer, item.reviewed_at, item.state) == (2, "anna", clock.now, "done")
 
 
 def test_sending_a_label_twice_changes_nothing(store: ReviewStore, database: Database, clock: Clock) -> None:
@@ -200,7 +195,7 @@ def test_sending_a_label_twice_changes_nothing(store: ReviewStore, database: Dat
     assert store.read(a) == first, "another tab of the same browser does not overwrite it"
     store.undo(a, ANNA)
     store.label(a, 0, ANNA)
-    assert store.read(a).label == 0, "one's own label can be corrected"
+    assert store.read(a).reviewed_label == 0, "one's own label can be corrected"
 
 
 def test_undo_gives_the_image_back_to_the_reviewer(store: ReviewStore, database: Database, clock: Clock) -> None:
@@ -212,7 +207,7 @@ def test_undo_gives_the_image_back_to_the_reviewer(store: ReviewStore, database:
     assert store.find_last(ANNA.session) == max(a, b)
     for _ in range(2):  # once more if the response was lost
         item = store.undo(b, ANNA)
-        assert (item.number, item.label, item.reviewer, item.reviewed_at) == (b, None, None, None)
+        assert (item.number, item.reviewed_label, item.reviewer, item.reviewed_at) == (b, None, None, None)
     assert store.find_last(ANNA.session) == a
     assert lease(store, BEN, 2) == []
     assert lease(store, ANNA, 1) == [b]
@@ -295,7 +290,6 @@ def test_old_images_are_removed_and_unreviewed_ones_expire(
     assert store.remove_expired(10) == 0
     assert [store.read(number).state for number in (a, b, c)] == ["done", "expired", "waiting"]
     assert [store.read(number).has_image for number in (a, b, c)] == [False, False, True]
-    assert not store.read(a).expired, "it was reviewed before"
     assert store.read_image(b) is None
     assert lease(store, BEN, 3) == [c]
     assert store.counts().expired == 1
@@ -330,21 +324,15 @@ def test_imported_label_is_kept_although_the_image_is_on_a_screen(store: ReviewS
     assert lease(store, ANNA, 1) == []
 
 
-def test_labels_and_their_changes_are_listed_for_monitors(store: ReviewStore, database: Database, clock: Clock) -> None:
+def test_labels_are_listed_for_monitors(store: ReviewStore, database: Database) -> None:
     a, b = add_images(database, [0.2, 0.1])
     lease(store, ANNA, 2)
-    start = clock.now
     store.label(b, 0, ANNA)
-    clock.now += 10
     store.label(a, 1, ANNA)
-    clock.now += 10
     assert list(store.labels([1]).items()) == [("a", 1), ("b", 0)]
-    assert store.labels([1], since=start + 10) == {"a": 1}
     assert store.labels([2]) == {}
     store.undo(b, ANNA)
     assert store.labels([1]) == {"a": 1}
-    assert store.labels([1], since=start + 10) == {"a": 1, "b": None}
-    assert store.labels([1], since=start + 20) == {"b": None}
 
 
 def test_items_are_listed_in_the_order_of_review(store: ReviewStore, database: Database) -> None:
@@ -476,8 +464,8 @@ class Reviewers(RuleBasedStateMachine):
 
     @invariant()
     def same_state(self) -> None:
-        found = [(item.number, item.label, item.skips) for number in self.numbers for item in [self.store.read(number)]]
-        assert found == [(one.number, one.label, one.skips) for one in self.model.items.values()]
+        found = [(item.reviewed_label, item.skips) for item in map(self.store.read, self.numbers)]
+        assert found == [(self.model.items[number].label, self.model.items[number].skips) for number in self.numbers]
         held = [self.model.holder(one) for one in self.model.items.values() if one.label is None]
         assert self.store.counts().leased == len([one for one in held if one])
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from secondlook.errors import ServingError
-from secondlook.serving import request_limits, server
+from secondlook.serving import middleware, server
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.server import (
     bind_sockets,
@@ -25,7 +25,6 @@ from secondlook.serving.server import (
     count_connections,
     format_address,
     make_server,
-    resolve_host,
 )
 from secondlook.serving.service import Service
 from secondlook.serving.tokens import TokenFile
@@ -40,7 +39,7 @@ HEADERS = b"POST /v1/decide HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 def quick_limits() -> Iterator[None]:
     """A time limit that tests can wait for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_limits, "DRAIN_SECONDS", 0.5)
+        patch.setattr(middleware, "DRAIN_SECONDS", 0.5)
         yield
 
 
@@ -316,8 +315,9 @@ class TestAddresses:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.1", 0))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         for host in ("localhost", "127.evil.example"):
-            with pytest.raises(ServingError, match=r"203\.0\.113\.1"):
-                resolve_host(ServiceOptions(tmp_path, host=host))
+            options = ServiceOptions(tmp_path, host=host)
+            with pytest.raises(ServingError, match=r"203\.0\.113\.1"), bind_sockets(options):
+                pass
 
     def test_localhost_is_served_at_one_port_of_all_its_addresses(self, tmp_path: Path) -> None:
         with bind_sockets(ServiceOptions(tmp_path, host="localhost", port=0)) as sockets:

@@ -387,7 +387,7 @@ def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_pa
             send_image(url, file, str(place))
         while items := service.reviews.lease(reviewer.session, 100):
             for item in items:
-                service.reviews.label(item.number, digits.labels[int(item.decision.id)], reviewer)
+                service.reviews.label(item.number, digits.labels[int(item.id)], reviewer)
         found = ServiceOptions(tmp_path / "service").read_reviews()
         assert (sum(map(len, found.tables)), len(found.labels), found.left_out) == (300, 300, 0)
         made = recertify(found.policy, found.tables, found.labels)

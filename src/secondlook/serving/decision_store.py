@@ -19,8 +19,30 @@ from secondlook.serving.responses import ServedGuarantee
 if TYPE_CHECKING:
     import pyarrow as pa
 
+IS_WAITING = reviews.c.label.is_(None) & reviews.c.expired.is_(False)
+IS_EXPIRED = reviews.c.label.is_(None) & reviews.c.expired.is_(True)
+STATE = sa.case((reviews.c.label.is_not(None), "done"), (IS_EXPIRED, "expired"), (IS_WAITING, "waiting"), else_="none")
+SELECT_DECISION = (
+    sa.select(
+        decisions,
+        reviews.c.likely,
+        reviews.c.views,
+        reviews.c.skips,
+        reviews.c.label.label("reviewed_label"),
+        reviews.c.reviewer,
+        reviews.c.reviewed_at,
+        STATE.label("state"),
+        images.c.number.is_not(None).label("has_image"),
+    )
+    .outerjoin(reviews, reviews.c.number == decisions.c.number)
+    .outerjoin(images, images.c.number == decisions.c.number)
+)
+"""Decisions with what is known of their reviews. `state` is `none` where nobody is to review the image, else `waiting`,
+`done`, or `expired` if the image was removed before anyone reviewed it; `has_image` is whether it is stored."""
 MAX_IDS = 500
 """Number of ids in one query; databases bound it."""
+BLOCK_ROWS = 10_000
+"""Number of decisions that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +66,14 @@ class Deployment:
         return None if made is None else ServedGuarantee(risk=made.risk, delta=made.delta, text=str(made))
 
 
-@dataclass(frozen=True, eq=False)
-class StoredImage:
+class StoredImage(NamedTuple):
     """An image file as it came."""
 
     media_type: str
     content: bytes
 
 
-@dataclass(frozen=True, eq=False)
-class NewDecision:
+class NewDecision(NamedTuple):
     """A decision that is to be stored, with what it is about."""
 
     decision: Decision
@@ -61,49 +81,11 @@ class NewDecision:
     """Hex sha256 of the image as it came."""
     name: str | None
     image: StoredImage | None
-    """The image, if it is to be stored for its review."""
+    """The image, if it is to be reviewed and stored."""
 
 
-@dataclass(frozen=True)
-class StoredDecision:
-    """A decision as it is in the database."""
-
-    number: int
-    id: str
-    deployment: int
-    digest: str
-    name: str | None
-    label: int
-    labels: tuple[int, ...] | None
-    class_name: str | None
-    confidence: float
-    low: float | None
-    high: float | None
-    accept: bool
-    looks: int
-    first_look: float
-    disagreement: float | None
-    audit: bool
-    audit_probability: float | None
-    decided_at: float
-
-    @property
-    def to_review(self) -> bool:
-        """Whether people are to review the image: it was rejected, or it is audited."""
-        return self.audit or not self.accept
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Interval of the confidence; None after a single look."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-
-class FoundReview(NamedTuple):
-    """What people found about an image, or None each before they did."""
-
-    label: int | None
-    reviewer: str | None
-    reviewed_at: float | None
+StoredDecision = sa.Row[Any]
+"""A decision as it is in the database, with its review: the columns of `SELECT_DECISION`."""
 
 
 class StoredOutcome(NamedTuple):
@@ -126,25 +108,31 @@ class DecisionStore:
 
         The caller compares digests: that of the first decision may be of another image.
         """
-        now = time.time()
+        now, ids = time.time(), [one.decision.id for one in new]
+        rows: dict[sa.Table, list[dict[str, Any]]] = {decisions: [], reviews: [], images: []}
         with self._database.write() as connection:
-            known = _find(connection, [one.decision.id for one in new])
+            known = fetch_by_id(connection, SELECT_DECISION, ids)
             last = connection.execute(sa.select(sa.func.max(decisions.c.number))).scalar() or 0
-            fresh = [one for one in new if one.decision.id not in known]
-            added = [_make_stored(last + place, one, deployment, now) for place, one in enumerate(fresh, start=1)]
-            _insert(connection, fresh, added)
-        found = known | {stored.id: stored for stored in added}
-        return [StoredOutcome(found[one.decision.id], replayed=one.decision.id in known) for one in new]
+            for number, one in enumerate((one for one in new if one.decision.id not in known), start=last + 1):
+                values = {name: value for name, value in vars(one.decision).items() if name in decisions.c}
+                low, high = one.decision.interval or (None, None)
+                about = {"digest": one.digest, "name": one.name, "low": low, "high": high, "decided_at": now}
+                rows[decisions].append({"number": number, "deployment": deployment, **values, **about})
+                if one.decision.audit or not one.decision.accept:
+                    shown = {name: getattr(one.decision, name) for name in ("confidence", "likely", "views")}
+                    rows[reviews].append({"number": number, **shown})
+                    if one.image is not None:
+                        rows[images].append({"number": number, **one.image._asdict(), "stored_at": now})
+            for table, values_of in rows.items():
+                if values_of:
+                    connection.execute(sa.insert(table), values_of)
+            found = fetch_by_id(connection, SELECT_DECISION, ids)
+        return [StoredOutcome(found[id_], replayed=id_ in known) for id_ in ids]
 
     def find(self, ids: Sequence[str], *, urgent: bool = False) -> dict[str, StoredDecision]:
         """Return the decisions with some ids, as far as they exist; see `Database.read` for `urgent`."""
         with self._database.read(urgent=urgent) as connection:
-            return _find(connection, ids)
-
-    def find_review(self, number: int) -> FoundReview | None:
-        """Return the review of a decision; None if there is none to be made."""
-        query = sa.select(reviews.c.label, reviews.c.reviewer, reviews.c.reviewed_at).where(reviews.c.number == number)
-        return next((FoundReview(*row) for row in self._database.fetch(query)), None)
+            return fetch_by_id(connection, SELECT_DECISION, ids)
 
     def deploy(self, policy: Policy, audit: float | None) -> Deployment:
         """Put a policy in force, and return its deployment: the present one if nothing changes."""
@@ -182,24 +170,6 @@ class DecisionStore:
         checksum = policy.checksum
         return {one.number: one.audit for one in self.list_deployments() if one.checksum == checksum}
 
-    def iter_decisions(
-        self, deployment_numbers: Sequence[int], *, after: int = 0, block: int = 10_000
-    ) -> Iterator[list[StoredDecision]]:
-        """Yield the decisions of some deployments after a number, in their order, in blocks."""
-        while True:
-            query = (
-                sa.select(decisions)
-                .where(decisions.c.deployment.in_(deployment_numbers), decisions.c.number > after)
-                .order_by(decisions.c.number)
-                .limit(block)
-            )
-            found = [make_stored_decision(row._mapping) for row in self._database.fetch(query)]
-            if found:
-                yield found
-                after = found[-1].number
-            if len(found) < block:
-                return
-
     def iter_score_tables(
         self, policy: Policy, audits: Mapping[int, float | None], *, after: int = 0
     ) -> Iterator[tuple[int, "pa.Table"]]:
@@ -208,10 +178,13 @@ class DecisionStore:
         `audits` are the deployments, as `find_audits` returns them. Each table has a block of one deployment, and comes
         with the number of its last decision.
         """
-        for block in self.iter_decisions(list(audits), after=after):
-            for number, group in itertools.groupby(block, key=lambda one: one.deployment):
+        chosen = sa.select(decisions).where(decisions.c.deployment.in_(list(audits)))
+        query = chosen.order_by(decisions.c.number).limit(BLOCK_ROWS)
+        while block := self._database.fetch(query.where(decisions.c.number > after)):
+            after = block[-1].number
+            for deployment, group in itertools.groupby(block, key=lambda row: row.deployment):
                 part = list(group)
-                yield part[-1].number, _make_score_table(part, policy, audits[number])
+                yield part[-1].number, _make_score_table(part, policy, audits[deployment])
 
     def identify(self, number: int) -> str | None:
         """Return a digest of the decision with a number and of its database; None if there is none."""
@@ -221,56 +194,20 @@ class DecisionStore:
         return None
 
 
-def make_stored_decision(row: Mapping[Any, Any]) -> StoredDecision:
-    """Return the decision of a row that has all columns of its table."""
-    values = {name: row[name] for name in decisions.c.keys()}  # noqa: SIM118 - a collection of columns
-    return StoredDecision(**values | {"labels": None if values["labels"] is None else tuple(values["labels"])})
+def get_interval(stored: StoredDecision) -> tuple[float, float] | None:
+    """Return the interval of the confidence; None after a single look."""
+    return None if stored.low is None else (stored.low, stored.high)
 
 
-def _find(connection: sa.Connection, ids: Sequence[str]) -> dict[str, StoredDecision]:
-    found: dict[str, StoredDecision] = {}
-    for start in range(0, len(ids), MAX_IDS):
-        query = sa.select(decisions).where(decisions.c.id.in_(ids[start : start + MAX_IDS]))
-        found |= {row["id"]: make_stored_decision(row) for row in connection.execute(query).mappings()}
-    return found
+def fetch_by_id(connection: sa.Connection, query: sa.Select[Any], ids: Sequence[str]) -> dict[str, sa.Row[Any]]:
+    """Return the rows of a query with some ids of decisions, by id, as far as they exist."""
+    parts = (ids[start : start + MAX_IDS] for start in range(0, len(ids), MAX_IDS))
+    return {row.id: row for part in parts for row in connection.execute(query.where(decisions.c.id.in_(part)))}
 
 
-def _make_stored(number: int, new: NewDecision, deployment: int, now: float) -> StoredDecision:
-    low, high = new.decision.interval or (None, None)
-    about: dict[str, Any] = {
-        "number": number,
-        "deployment": deployment,
-        "digest": new.digest,
-        "name": new.name,
-        "decided_at": now,
-    }
-    shared: dict[str, Any] = {name: value for name, value in vars(new.decision).items() if name in decisions.c}
-    return StoredDecision(**shared, **about, low=low, high=high)
-
-
-def _insert(connection: sa.Connection, new: Sequence[NewDecision], stored: Sequence[StoredDecision]) -> None:
-    """Insert decisions, and what reviewers need of those that are to be reviewed; one statement per table."""
-    due = [(row, one) for row, one in zip(stored, new, strict=True) if row.to_review]
-    rows: dict[sa.Table, list[dict[str, Any]]] = {
-        decisions: [vars(row) for row in stored],
-        reviews: [
-            {name: getattr(one.decision, name) for name in ("confidence", "likely", "views")} | {"number": row.number}
-            for row, one in due
-        ],
-        images: [
-            {"number": row.number, **vars(one.image), "stored_at": row.decided_at}
-            for row, one in due
-            if one.image is not None
-        ],
-    }
-    for table, values in rows.items():
-        if values:
-            connection.execute(sa.insert(table), values)
-
-
-def _make_score_table(part: Sequence[StoredDecision], policy: Policy, audit: float | None) -> "pa.Table":
+def _make_score_table(part: Sequence[sa.Row[Any]], policy: Policy, audit: float | None) -> "pa.Table":
     """Return decisions of one deployment as rows of a score file, with its metadata."""
-    names = [name for name in RowOptions(policy, audit=audit).columns if hasattr(part[0], name)]
+    names = [name for name in RowOptions(policy, audit=audit).columns if name in decisions.c]
     table = make_row_table(names, {name: [getattr(one, name) for one in part] for name in names}, len(part))
     metadata = {SCORE_METADATA: json.dumps({"policy": json.loads(policy.model_dump_json()), "audit": audit})}
     return table.replace_schema_metadata(metadata)

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Annotated
+
+from fastapi import Depends, Request
 
 from secondlook.extension import (
     Execution,
@@ -18,7 +21,7 @@ from secondlook.extension import (
     load_policy,
     shared_lock,
 )
-from secondlook.serving.access import Access, SessionStore, check_binding
+from secondlook.serving.access import Access, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
 from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
@@ -40,7 +43,7 @@ class Service:
         self.decisions = DecisionStore(database)
         self.reviews = ReviewStore(database, options.lease_seconds)
         self.tokens = options.open_tokens()
-        self.access = Access(options, self.tokens, SessionStore(database))
+        self.access = Access(options, self.tokens, database)
         self.metrics = ServiceMetrics()
         self._resolved, self._execution = plan.resolved, plan.execution
         self._audit_seed = database.audit_seed
@@ -98,6 +101,15 @@ class Service:
         plan = plan or Plan(deployment.policy, self._resolved, self._execution)
         rows = RowOptions(plan.policy, level=self.options.level, audit=deployment.audit)
         return LiveDeployment(deployment, plan, rows, self._audit_seed)
+
+
+async def _find_service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+CurrentService = Annotated[Service, Depends(_find_service)]
+"""The service of a route."""
 
 
 @contextmanager

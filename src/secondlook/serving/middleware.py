@@ -1,14 +1,29 @@
-"""Limits on the size and time of request bodies, and the security headers of responses."""
+"""What every request passes: the log, security headers, and limits on the size and time of bodies.
+
+The log is one JSON object per line, without bodies, tokens, cookies or queries.
+"""
 
 import asyncio
+import json
+import logging
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
 
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
+from secondlook.serving.service_metrics import ServiceMetrics
 
 SMALL_BODY_BYTES = 64 * 1024
 LARGE_BODIES = re.compile(r"/v1/(decide|policy|reviews)|/v2/models/.+/infer")
@@ -31,6 +46,15 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 """Tell browsers what a page may do: load and send nothing but to this service. A response keeps those of its own."""
+LOGGER = logging.getLogger(__name__)
+LOGGERS = ("secondlook", "uvicorn")
+LONGEST_PATH = 500
+CLIENT_LEFT = 499
+"""Status by which requests are counted whose client left before they were sent; as in the logs of nginx."""
+QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
+"""What other programs ask every few seconds; it is logged only if it fails."""
+STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"color_message", "message", "asctime"}
+"""What every record has; the others were given as `extra=`."""
 
 
 class RequestLimits:
@@ -88,8 +112,7 @@ class _BoundedBody:
                 self.fault = self._count(len(message.get("body", b"")))
                 self._is_complete = not message.get("more_body", False)
             except TimeoutError:
-                seconds = f"{self._limits.options.body_seconds:g} seconds"
-                text = f"the body did not arrive within {seconds}; send it faster, or less of it."
+                text = f"the body did not arrive within {self._limits.options.body_seconds:g} seconds; send it faster."
                 self.fault = RequestError(408, "slow_body", text)
         if self.fault is not None:
             raise self.fault
@@ -99,11 +122,10 @@ class _BoundedBody:
         """Count bytes that came, and return why no more may come."""
         self.length += n_bytes
         self._limits.held += n_bytes
-        most_held = MAX_FULL_BODIES * self._limits.options.max_body_bytes
         if self.length > self.most:
             return too_large(self.most)
-        if self._limits.held > most_held:
-            text = f"the requests in work have more than {most_held:,} bytes; send this one again in a second."
+        if self._limits.held > MAX_FULL_BODIES * self._limits.options.max_body_bytes:
+            text = "the requests in work have too many bytes; send this one again in a second."
             return RequestError(429, "busy", text, headers={"Retry-After": "1"})
         return None
 
@@ -140,3 +162,100 @@ def read_content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
 def too_large(most: int) -> RequestError:
     """Return the error of a body above the limit."""
     return RequestError(413, "body_too_large", f"the body of this request may have at most {most:,} bytes; send less.")
+
+
+class RequestLog:
+    """Logs and counts every request once it was responded to, and turns unexpected exceptions into an error.
+
+    Every response, an error too, gets the id of its request and the security headers that it does not have.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        start, id_, status, has_left = time.perf_counter(), uuid.uuid4().hex[:16], None, False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers["X-Request-Id"] = id_
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            has_left = True
+        except Exception as error:  # whatever fails, the client gets an error and the service goes on
+            LOGGER.error("exception", exc_info=error, extra={"id": id_})
+            if status is None:  # else the server closes the connection, and the client sees that something is missing
+                message = f"the request failed for an unexpected reason; the log of the service has it under id {id_}."
+                await send_error(scope, send_with_headers, RequestError(500, "internal", message))
+        finally:
+            seconds = time.perf_counter() - start
+            _log_request(scope, id_, status, seconds)
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.count_request(route, status or (CLIENT_LEFT if has_left else 500), seconds)
+
+
+def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> None:
+    path, failed = scope["path"], status is not None and status >= 500
+    if path in QUIET_PATHS and not failed:
+        return
+    principal = scope.get("state", {}).get("principal")
+    fields = {
+        "id": id_,
+        "method": scope["method"],
+        "path": path[:LONGEST_PATH],
+        "status": status,  # null if the client left before a response
+        "ms": round(seconds * 1000, 2),
+        "principal": None if principal is None else principal.name,
+    }
+    LOGGER.log(logging.ERROR if failed else logging.INFO, "request", extra=fields)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of printable ASCII, whatever a client sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {"time": moment, "level": record.levelname.lower(), "event": record.getMessage()}
+        fields |= {
+            name: value for name, value in record.__dict__.items() if name not in STANDARD_FIELDS and name[0] != "_"
+        }
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            fields["exception"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(fields, default=str)
+
+
+@contextmanager
+def configure_logging(*, quiet: bool = False) -> Iterator[None]:
+    """Write what happens in a service to stderr: all of it, or only what is worrying.
+
+    That is the log of the service and of its web server, what is worrying in those of other packages, Python's
+    warnings, and exceptions that end a thread.
+    """
+    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in LOGGERS]
+    before = root.handlers, [logger.level for logger in loggers], threading.excepthook
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root.handlers = [handler]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.captureWarnings(True)
+    threading.excepthook = lambda raised: LOGGER.error(
+        "exception", exc_info=raised.exc_value, extra={"ended_thread": getattr(raised.thread, "name", None)}
+    )
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers, levels, threading.excepthook = before
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
