@@ -13,9 +13,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, e
 
 from secondlook.policies import read_policy
 from secondlook.serving.database import open_database
-from secondlook.serving.decision_store import StoredDecision
-from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service import Service
+from secondlook.serving.store import ReviewStore, StoredDecision
 from stress.server_process import ServerProcess
 from tests.serving.running import Digits, make_digits, make_noise, send, serve
 from tests_browser.test_page import CONTRAST

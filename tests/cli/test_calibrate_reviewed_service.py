@@ -10,8 +10,7 @@ import pytest
 from secondlook.monitoring import recertify
 from secondlook.policies import Policy, read_policy
 from secondlook.serving.database import Database, open_database
-from secondlook.serving.decision_store import DecisionStore
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import DecisionStore, ReviewStore
 from tests.monitoring.streams import RISK, make_policy
 from tests.serving.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
 from tests.serving.streams import REVIEWER, FakeService, make_stream, review_all

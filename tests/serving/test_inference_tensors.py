@@ -198,13 +198,6 @@ def test_header_length_must_be_a_length_within_the_body(length: str) -> None:
         parse({"inputs": [UINT8]}, b"\0", length)
 
 
-def test_json_cannot_end_behind_the_body() -> None:
-    document = {"inputs": [UINT8]}
-    assert len(parse(document, header_length=len(json.dumps(document))).images) == 1
-    with pytest.raises(RequestError, match="Inference-Header-Content-Length"):
-        parse(document, header_length=len(json.dumps(document)) + 1)
-
-
 def test_bytes_that_belong_to_no_tensor_are_an_error() -> None:
     with pytest.raises(RequestError, match="binary_data_size"):
         parse({"inputs": [UINT8]}, b"\0")

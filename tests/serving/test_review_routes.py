@@ -179,7 +179,7 @@ def test_images_that_are_not_stored_can_be_labeled(digits: Digits, tmp_path: Pat
         assert send(f"{url}/v1/review/{item['number']}/views/0").code == "no_image"
         path = f"{url}/v1/review/{item['number']}/label"
         assert send(path, b'{"label": 3}', Content_Type="application/json").status == 200
-        assert service.reviews.read(item["number"]).label == 3
+        assert service.reviews.read(item["number"]).reviewed_label == 3
 
 
 def test_page_escapes_the_name_of_the_reviewer(team: Team) -> None:

@@ -3,7 +3,6 @@
 import csv
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from secondlook.monitoring import monitor_scores
 from secondlook.policies import Policy
 from secondlook.serving import watcher
 from secondlook.serving.database import Database, StorageError, decisions, images, open_database, reviews
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 from tests.monitoring.streams import CLASSES, RISK, Row, make_policy, write_parquet
 from tests.serving.streams import REVIEWER, FakeService, add_rows, list_audits, make_stream, review_all
@@ -129,15 +128,6 @@ def test_label_that_is_taken_back_leaves_no_trace(database: Database, policy: Po
     assert service.look()["monitor"] == before
 
 
-def test_labels_are_found_when_clocks_differ(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    service = FakeService(sqlite, tmp_path, policy, audit=0.3)
-    service.add(make_stream(500, audit=0.3))
-    service.look()
-    set_back = ReviewStore(sqlite, 300.0, clock=lambda: time.time() - 9000)
-    set_back.label(list_audits(sqlite, [1])[0][0], 1, REVIEWER)
-    assert service.look()["monitor"]["audit"]["labels"] == 1
-
-
 def test_many_labels_are_compared_less_often(
     sqlite: Database, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +228,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from secondlook.serving.database import open_database
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 
 folder = Path(sys.argv[1])
@@ -295,20 +285,6 @@ def test_state_is_saved_when_the_service_stops_and_used_when_it_starts(
     again = StreamMonitor(sqlite, policy, service.reviews, tmp_path)
     assert (again.monitor.images, again.last) == (490, 490), "nothing was read from the database"
     assert not again.read_images()
-
-
-def test_label_that_is_taken_back_while_the_service_is_stopped(
-    sqlite: Database, policy: Policy, tmp_path: Path
-) -> None:
-    service = FakeService(sqlite, tmp_path, policy, audit=0.5)
-    service.add(make_stream(100, audit=0.5))
-    number, predicted = list_audits(sqlite, [1])[0]
-    service.reviews.label(number, predicted, REVIEWER)
-    assert service.look()["monitor"]["audit"]["labels"] == 1
-    service.watcher.stop()
-    service.reviews.undo(number, REVIEWER)
-    again = FakeService(sqlite, tmp_path, policy, audit=0.5)
-    assert again.look()["monitor"]["audit"]["labels"] == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "other policy", "other database", "gone row", "not a file"])
@@ -385,19 +361,6 @@ def test_throughput_and_coverage_are_those_of_all_instances(
         "looks_per_image": 2.0,
     }
     assert other.look()["throughput"] | {"hour": 0} == throughput | {"hour": 0}
-
-
-def test_minutes_are_forgotten_after_an_hour(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    service = FakeService(sqlite, tmp_path, policy)
-    now = time.time()
-    service.add(make_stream(50, audit=None), at=now)
-    activity = service.watcher._activity
-    activity.update(now)
-    assert sum(counts["images"] for _, counts in activity.list_minutes(now)) == 49
-    activity.update(now + 3700)
-    assert sum(counts["images"] for _, counts in activity.list_minutes(now + 3700)) == 0
-    assert activity.by_deployment[1]["images"] == 49
-    assert not activity._by_minute
 
 
 def test_deployments_are_listed_with_their_images(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
@@ -478,7 +441,7 @@ def test_thread_looks_by_itself_and_stops(sqlite: Database, policy: Policy, tmp_
     service = FakeService(sqlite, tmp_path, policy)
     service.add(make_stream(50, audit=None))
     service.watcher.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not service.watcher.status and time.monotonic() < deadline:
         time.sleep(0.02)
     service.watcher.stop()
@@ -525,14 +488,3 @@ def test_metrics_have_the_numbers_of_the_status(sqlite: Database, policy: Policy
     assert samples["secondlook_policy_info", policy.checksum, "mean", status["version"]] == 1
     assert samples["secondlook_request_seconds_count", "/v1/decide", "429"] == 1
     assert [service.metrics.read_count(name) for name in ("overloads", "storage_failures")] == [1, 1]
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
-def test_nothing_but_the_state_is_written(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    service = FakeService(sqlite, tmp_path, policy)
-    service.add(make_stream(50, audit=None))
-    service.look()
-    service.watcher.stop()
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("service.db")} == {
-        find_state(tmp_path).name
-    }

@@ -65,7 +65,10 @@ class Client:
         encrypted = parts.scheme == "https"
         self._base, self._timeout = quote(parts.path.rstrip("/"), safe="/%"), timeout
         self.url = f"{parts.scheme}://{parts.netloc}{self._base}"
-        port, headers = parts.port or (443 if encrypted else 80), make_authorization(token)
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", str(token)):
+            repair = "expected the text that was printed when it was made"
+            raise ServingError("is not a token (not shown)", argument="token", repair=repair)
+        port, headers = parts.port or (443 if encrypted else 80), {"Authorization": f"Bearer {token}"} if token else {}
         self._http = HttpClient(parts.hostname or "", port, encrypted=encrypted, timeout=timeout, headers=headers)
 
     def decide(self, image: object, id: str | None = None) -> ServedDecision:  # noqa: A002 - the word of the protocol
@@ -193,16 +196,6 @@ def parse_address(url: str) -> SplitResult:
             repair=Repair("expected http://HOST:PORT or https://HOST:PORT, with a token as {token}", token=ANY),
         )
     return parts
-
-
-def make_authorization(token: str | None) -> dict[str, str]:
-    """Return the header of a token."""
-    if token is None:
-        return {}
-    if not re.fullmatch(r"[\x21-\x7e]+", str(token)):
-        repair = "expected the text that was printed when it was made"
-        raise ServingError("is not a token (not shown)", argument="token", repair=repair)
-    return {"Authorization": f"Bearer {token}"}
 
 
 def check_text(id_: str) -> str:

@@ -8,11 +8,11 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from secondlook.serving.access import require
-from secondlook.serving.decision_store import StoredDecision, get_interval
 from secondlook.serving.decision_worker import too_many_images
 from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
-from secondlook.serving.responses import DecisionBody, DecisionsBody, RequestError, ServedDecision
+from secondlook.serving.responses import DecisionsBody, RequestError, ServedDecision
 from secondlook.serving.service import CurrentService, Service
+from secondlook.serving.store import StoredDecision, get_interval
 
 FORM = "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
@@ -58,7 +58,7 @@ check_access = require("decide")
 
 @router.post(
     "/v1/decide",
-    response_model=DecisionBody | DecisionsBody,
+    response_model=ServedDecision | DecisionsBody,
     responses=RESPONSES,
     openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
 )
@@ -69,7 +69,7 @@ async def decide(request: Request) -> Response:
     is_form = read_media_type(request) == FORM
     images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
     outcomes = await service.worker.decide(images)
-    found = [DecisionBody(**describe_decision(outcome.decision, service)) for outcome in outcomes]
+    found = [ServedDecision(**describe_decision(outcome.decision, service)) for outcome in outcomes]
     body = DecisionsBody(decisions=found) if is_form else found[0]
     replay = {"Idempotent-Replay": "true"} if all(outcome.replayed for outcome in outcomes) else None
     return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)

@@ -30,11 +30,11 @@ from secondlook.extension import (
     encode_png,
 )
 from secondlook.serving.database import DatabaseReadError, StorageError
-from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision, StoredImage, StoredOutcome
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.request_images import DecodedImage, ImageDecoder, SubmittedImage, find_media_type
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.store import DecisionStore, Deployment, NewDecision, StoredImage, StoredOutcome
 from secondlook.serving.tokens import TokenFileError
 
 SMOOTHING = 0.1

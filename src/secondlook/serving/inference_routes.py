@@ -20,11 +20,11 @@ from secondlook import __version__
 from secondlook.extension import Array, SourceError, check_pixels, describe_invalid
 from secondlook.serving.access import require
 from secondlook.serving.decide_routes import assign_key, read_key
-from secondlook.serving.decision_store import StoredDecision
 from secondlook.serving.decision_worker import too_many_images
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import CurrentService, Service
+from secondlook.serving.store import StoredDecision
 from secondlook.serving.watch_routes import check_ready
 
 MAX_JSON_VALUES = 2**20
@@ -144,16 +144,12 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class _InputParameters(_Strict):
-    binary_data_size: int | None = None
-
-
 class _InputTensor(_Strict):
     name: Literal["image"]
     datatype: Literal["BYTES", "UINT8", "FP32"]
     shape: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
     data: list[Any] | None = None
-    parameters: _InputParameters | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class _RequestedOutput(_Strict):
@@ -221,7 +217,7 @@ def _parse_document(content: bytes) -> _RequestDocument:
 
 def _take_content(tensor: _InputTensor, rest: bytes) -> bytes | None:
     """Return the bytes of the input that follow the JSON; None if its values are in the JSON."""
-    size = None if tensor.parameters is None else tensor.parameters.binary_data_size
+    size = (tensor.parameters or {}).get("binary_data_size")
     if len(rest) != (size or 0):
         _fail(f"{len(rest)} bytes follow the JSON, which is not the binary_data_size of the input")
     if (size is None) == (tensor.data is None):

@@ -12,12 +12,12 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -77,7 +77,8 @@ class RequestLimits:
                 has_response = True
                 await send(message)
 
-        if read_content_length(scope["headers"]) > body.most:
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > body.most:
             await send_error(scope, send, too_large(body.most), receive)
             return
         try:
@@ -102,32 +103,31 @@ class _BoundedBody:
 
     async def receive(self) -> Message:
         """Return the next message of the client; raise the fault if there is one."""
-        if self.fault is None and self._is_complete:
-            return await self._receive()  # waits for the client to leave, which may take as long as it likes
-        message: Message = {}
-        if self.fault is None:
-            try:
-                async with asyncio.timeout_at(self._deadline):
-                    message = await self._receive()
-                self.fault = self._count(len(message.get("body", b"")))
-                self._is_complete = not message.get("more_body", False)
-            except TimeoutError:
-                text = f"the body did not arrive within {self._limits.options.body_seconds:g} seconds; send it faster."
-                self.fault = RequestError(408, "slow_body", text)
         if self.fault is not None:
             raise self.fault
+        if self._is_complete:
+            return await self._receive()  # waits for the client to leave, which may take as long as it likes
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            text = f"the body did not arrive within {self._limits.options.body_seconds:g} seconds; send it faster."
+            self.fault = RequestError(408, "slow_body", text)
+            raise self.fault from None
+        self._is_complete = not message.get("more_body", False)
+        self._count(len(message.get("body", b"")))
         return message
 
-    def _count(self, n_bytes: int) -> RequestError | None:
-        """Count bytes that came, and return why no more may come."""
+    def _count(self, n_bytes: int) -> None:
         self.length += n_bytes
         self._limits.held += n_bytes
         if self.length > self.most:
-            return too_large(self.most)
-        if self._limits.held > MAX_FULL_BODIES * self._limits.options.max_body_bytes:
+            self.fault = too_large(self.most)
+        elif self._limits.held > MAX_FULL_BODIES * self._limits.options.max_body_bytes:
             text = "the requests in work have too many bytes; send this one again in a second."
-            return RequestError(429, "busy", text, headers={"Retry-After": "1"})
-        return None
+            self.fault = RequestError(429, "busy", text, headers={"Retry-After": "1"})
+        if self.fault is not None:
+            raise self.fault
 
 
 async def send_error(scope: Scope, send: Send, error: RequestError, receive: Receive | None = None) -> None:
@@ -152,11 +152,6 @@ def find_body_limit(path: str, options: ServiceOptions) -> int:
     """Return how many bytes the body of a request to an address may have."""
     is_large = LARGE_BODIES.fullmatch(path) is not None
     return options.max_body_bytes if is_large else min(SMALL_BODY_BYTES, options.max_body_bytes)
-
-
-def read_content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Return the length that a request announces; 0 if it does not."""
-    return next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
 
 
 def too_large(most: int) -> RequestError:

@@ -3,7 +3,6 @@
 import hashlib
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import PurePath
 from shlex import quote
 from typing import Annotated, Any
@@ -152,16 +151,10 @@ def _make_environment() -> Environment:
 
 
 @cache
-def _list_static() -> dict[str, Traversable]:
-    """Return the files that can be loaded, by name: those of the service, and those that reports have, too."""
-    folders = (files("secondlook.report") / "templates", files("secondlook.serving") / "pages" / "static")
-    return {one.name: one for folder in folders for one in folder.iterdir() if PurePath(one.name).suffix in MEDIA_TYPES}
-
-
 def _load_static(name: str) -> tuple[bytes, str]:
-    """Return the content of a style sheet or script, and its version."""
-    file = _list_static().get(name)
-    if file is None:
-        raise RequestError(404, "not_found", f"there is no file {name!r}.")
-    content = file.read_bytes()
-    return content, hashlib.sha256(content).hexdigest()[:16]
+    """Return a style sheet or script of the service, or one that reports have, too; with its version."""
+    for folder in (files("secondlook.report") / "templates", files("secondlook.serving") / "pages" / "static"):
+        if PurePath(name).suffix in MEDIA_TYPES and name in [file.name for file in folder.iterdir()]:
+            content = (folder / name).read_bytes()
+            return content, hashlib.sha256(content).hexdigest()[:16]
+    raise RequestError(404, "not_found", f"there is no file {name!r}.")

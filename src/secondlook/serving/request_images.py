@@ -83,17 +83,15 @@ class ImageDecoder:
         for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
             with self._pixels.reserve(limit):
                 pixels = _read_pixels(content, place, limit)
-                if pixels is not None:
-                    return self._fit(pixels, place)
+                if pixels is None:
+                    continue
+                try:
+                    return fit_image(self._plan(), pixels)
+                except SecondLookError as error:
+                    # What follows is the repair, in terms of Python.
+                    message = f"image {place} does not fit the classifier: {str(error).partition(';')[0]}."
+                    raise RequestError(422, "image_size", message) from None
         raise RequestError(413, "image_too_large", f"image {place} has more than {most:,} pixels; send a smaller one.")
-
-    def _fit(self, pixels: Array, place: str) -> Array:
-        try:
-            return fit_image(self._plan(), pixels)
-        except SecondLookError as error:
-            # What follows is the repair, in terms of Python.
-            reason = str(error).partition(";")[0]
-            raise RequestError(422, "image_size", f"image {place} does not fit the classifier: {reason}.") from None
 
 
 class PixelBudget:

@@ -18,10 +18,9 @@ from secondlook.extension import (
     format_csv_row,
     unescape_formula,
 )
-from secondlook.serving.decision_store import StoredDecision, get_interval
 from secondlook.serving.request_images import is_id
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_store import NewLabel, QueueState
+from secondlook.serving.store import NewLabel, QueueState, StoredDecision, get_interval
 
 if TYPE_CHECKING:
     import pyarrow as pa

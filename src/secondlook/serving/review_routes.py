@@ -11,12 +11,18 @@ from secondlook import apply_views
 from secondlook.extension import encode_png, find_class, read_image
 from secondlook.serving.access import require
 from secondlook.serving.decide_routes import describe_decision
-from secondlook.serving.decision_store import StoredDecision, StoredImage
 from secondlook.serving.request_images import fit_image
-from secondlook.serving.responses import DecisionBody, RequestError
+from secondlook.serving.responses import RequestError, ServedDecision
 from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport, parse_label_file
-from secondlook.serving.review_store import QueueState, ReviewCounts, ReviewPace, make_unknown_error
 from secondlook.serving.service import CurrentService, Service
+from secondlook.serving.store import (
+    QueueState,
+    ReviewCounts,
+    ReviewPace,
+    StoredDecision,
+    StoredImage,
+    make_unknown_error,
+)
 from secondlook.serving.tokens import Principal
 
 OF_BROWSERS = ("image/jpeg", "image/png", "image/webp", "image/bmp")
@@ -42,7 +48,7 @@ class LookBody(ClassBody):
     probability: float = Field(description="Probability of the class in this view.")
 
 
-class ReviewBody(DecisionBody):
+class ReviewBody(ServedDecision):
     """An image to be reviewed; those that were accepted are audited."""
 
     number: int = Field(description="Identifies the image in addresses.")

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -184,8 +184,11 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
         try:
             found = socket.getaddrinfo(options.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             places = sorted({(family, str(address[0])) for family, *_, address in found})
-            check_local(options, [place for _, place in places])
             for number, (family, place) in enumerate(places, start=1):
+                if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
+                    repair = Repair("pass {host}, or that address", host="127.0.0.1")
+                    fault = f"is {place}, which other machines can reach"
+                    raise ServingError(fault, argument="host", value=options.host, repair=repair)
                 try:
                     bound = stack.enter_context(socket.create_server((place, port), family=family))
                 except OSError as error:
@@ -196,22 +199,13 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
                     port = bound.getsockname()[1]
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            repair = "choose another port or host, or stop what uses it"
-            fault = f"cannot be used with port {options.port}: {reason}"
-            raise ServingError(fault, argument="host", value=options.host, repair=repair) from None
-        yield sockets
-
-
-def check_local(options: ServiceOptions, places: Sequence[str]) -> None:
-    """Check that a service that takes everyone for local listens at addresses of this machine only."""
-    for place in places:
-        if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
             raise ServingError(
-                f"is {place}, which other machines can reach",
+                f"cannot be used with port {options.port}: {reason}",
                 argument="host",
                 value=options.host,
-                repair=Repair("pass {host}, or that address", host="127.0.0.1"),
-            )
+                repair="choose another port or host, or stop what uses it",
+            ) from None
+        yield sockets
 
 
 def format_address(host: str, port: int, *, secure: bool) -> str:

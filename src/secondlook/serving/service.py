@@ -23,12 +23,11 @@ from secondlook.extension import (
 )
 from secondlook.serving.access import Access, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
-from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 from secondlook.serving.watcher import Watcher
 
 LOCK_FILE = "service.lock"
@@ -119,25 +118,21 @@ def open_service(
     """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
     check_binding(options, options.open_tokens())
     if OnnxFile.has_suffix(policy):
-        raise ServingError(
-            f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself; serve the policy that it "
-            "was exported from."
-        )
+        fault = f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself"
+        raise ServingError(f"{fault}; serve the policy that it was exported from.")
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
     plan = Plan(loaded, compiled.resolved.split_batches(), compiled.execution)
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ServingError(
-            f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}; choose another one."
-        ) from None
+        fault = f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}"
+        raise ServingError(f"{fault}; choose another one.") from None
     with shared_lock(options.data_dir / LOCK_FILE) as was_alone:
         if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
-            raise ServingError(
-                f"another service runs with the data folder {str(options.data_dir)!r}; stop it, or choose another "
-                "folder: several instances share a PostgreSQL database, each with a folder of its own."
-            )
+            fault = f"another service runs with the data folder {str(options.data_dir)!r}"
+            repair = "choose another folder: several instances share a PostgreSQL database, each with its own"
+            raise ServingError(fault, repair=repair)
         service = Service(options, open_database(options.data_dir, options.database), plan)
         service.start()
         try:

@@ -1,6 +1,7 @@
 """`Watcher`: the thread that follows all decisions and reviews, and knows what the dashboard shows."""
 
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -14,8 +15,7 @@ import sqlalchemy as sa
 from secondlook import Monitor, __version__
 from secondlook.extension import MonitoringError, Policy, SecondLookError, describe_monitor_plots
 from secondlook.serving.database import Database, StorageError, decisions, settings
-from secondlook.serving.decision_store import DecisionStore, Deployment
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
@@ -76,11 +76,19 @@ class Activity:
         for at in [at for at in self._by_minute if at <= oldest]:
             del self._by_minute[at]
 
-    def list_minutes(self, now: float) -> list[tuple[int, Counter[str]]]:
-        """Return the minutes of the last hour, oldest first, each with its start in seconds; the last is not over."""
+    def describe(self, now: float) -> dict[str, Any]:
+        """Return images per second, and the minutes of the last hour, oldest first; the last is not over."""
         latest = int(now) // MINUTE
-        minutes = range(latest - HISTORY_MINUTES + 1, latest + 1)
-        return [(MINUTE * at, self._by_minute.get(at, Counter())) for at in minutes]
+        minutes = [(at, self._by_minute.get(at, Counter())) for at in range(latest - HISTORY_MINUTES + 1, latest + 1)]
+        images = sum(counts["images"] for _, counts in minutes)
+        return {
+            "minute": {"images": self.last_minute, "per_second": self.last_minute / MINUTE},
+            "hour": {"images": images, "per_second": images / (now - MINUTE * minutes[0][0])},
+            "minutes": [
+                {"start": format_time(MINUTE * at), "images": counts["images"], "accepted": counts["accepted"]}
+                for at, counts in minutes
+            ],
+        }
 
 
 class StreamMonitor:
@@ -169,7 +177,7 @@ class Watcher:
         self._round = 0
         self._storage_problem: str | None = "the service is starting"
         self._checked_at = self._saved_at = time.monotonic()
-        self._tidied_at = -TIDY_SECONDS
+        self._tidied_at = -math.inf
         self.started_at = time.time()
         self.status: Mapping[str, Any] = {}
         """What the dashboard shows, as JSON values; empty until the first look is over."""
@@ -219,9 +227,13 @@ class Watcher:
             self._is_stopping.wait(ROUND_SECONDS)
 
     def _look(self) -> None:
+        service = self._service
         self._check_storage()
-        self._service.refresh()
-        self._tidy()
+        service.refresh()
+        keep = service.options.keep
+        if keep is not None and time.monotonic() - self._tidied_at >= TIDY_SECONDS:
+            service.reviews.remove_expired(keep)
+            self._tidied_at = time.monotonic()
         self._activity.update(time.time())
         self._open_stream()
         if self._stream is not None:
@@ -238,8 +250,7 @@ class Watcher:
 
     def _check_storage(self) -> None:
         """Try to write to the database, from time to time."""
-        now = time.monotonic()
-        if self._storage_problem is None and now - self._checked_at < CHECK_SECONDS:
+        if self._storage_problem is None and time.monotonic() - self._checked_at < CHECK_SECONDS:
             return
         try:
             with self._service.database.write() as connection:
@@ -250,13 +261,6 @@ class Watcher:
             logger.error("storage failed", extra={"reason": str(error)})
             raise
         self._storage_problem, self._checked_at = None, time.monotonic()
-
-    def _tidy(self) -> None:
-        """Remove images whose time is over."""
-        keep = self._service.options.keep
-        if keep is not None and time.monotonic() - self._tidied_at >= TIDY_SECONDS:
-            self._service.reviews.remove_expired(keep)
-            self._tidied_at = time.monotonic()
 
     def _open_stream(self) -> None:
         """Follow the policy in force."""
@@ -288,7 +292,7 @@ class Watcher:
             "version": __version__,
             "problem": None,
             "policy": describe_policy(service.live.deployment),
-            "throughput": self._describe_throughput(now),
+            "throughput": self._activity.describe(now),
             "decisions": describe_counts(sum(self._activity.by_deployment.values(), Counter())),
             "reviews": service.reviews.counts().model_dump(),
             "reviews_per_minute": service.reviews.pace("").everyone,
@@ -307,19 +311,6 @@ class Watcher:
             ],
             "monitor": None if self._stream is None else self._stream.describe(),
             "monitor_missing": NO_REFERENCE if self._stream is None else None,
-        }
-
-    def _describe_throughput(self, now: float) -> dict[str, Any]:
-        minutes = self._activity.list_minutes(now)
-        start = minutes[0][0]
-        images = sum(counts["images"] for _, counts in minutes)
-        return {
-            "minute": {"images": self._activity.last_minute, "per_second": self._activity.last_minute / MINUTE},
-            "hour": {"images": images, "per_second": images / (now - start)},
-            "minutes": [
-                {"start": format_time(at), "images": counts["images"], "accepted": counts["accepted"]}
-                for at, counts in minutes
-            ],
         }
 
 
