@@ -178,11 +178,7 @@ def post(url: str, document: object, **headers: str) -> tuple[int, Any]:
     ("document", "status"),
     [
         (b"", 400),
-        (b"\xff\xd8\xff", 400),
-        (b"[" * 100_000, 400),
-        ({}, 400),
         ({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 2**31, 2**31, 3], "data": []}]}, 413),
-        ({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, -1, 1, 3], "data": []}]}, 400),
         ({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": ["AAAA"]}]}, 422),
         ({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [""]}]}, 400),
         ({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [2], "data": ["AAAA"] * 2}],

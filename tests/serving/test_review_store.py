@@ -119,17 +119,6 @@ def test_lease_ends_when_nothing_is_heard(store: ReviewStore, database: Database
     assert store.read(a).reviewer == "ben"
 
 
-def test_label_is_taken_although_the_lease_ended_if_nobody_else_has_the_image(
-    store: ReviewStore, database: Database, clock: Clock
-) -> None:
-    (a,) = add_images(database, [0.1])
-    lease(store, ANNA, 1)
-    clock.now += 10 * LEASE
-    store.label(a, 2, ANNA)
-    item = store.read(a)
-    assert (item.reviewed_label, item.reviewer, item.reviewed_at, item.state) == (2, "anna", clock.now, "done")
-
-
 def test_sending_a_label_twice_changes_nothing(store: ReviewStore, database: Database, clock: Clock) -> None:
     (a,) = add_images(database, [0.1])
     lease(store, ANNA, 1)

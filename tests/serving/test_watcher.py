@@ -3,10 +3,6 @@
 import csv
 import itertools
 import json
-import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -222,51 +218,6 @@ def test_restarts_at_any_moment_change_nothing(tmp_path: Path) -> None:
             max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from secondlook.serving.database import open_database
-from secondlook.serving.store import ReviewStore
-from secondlook.serving.watcher import StreamMonitor
-
-folder = Path(sys.argv[1])
-database = open_database(folder)
-policy = __import__("secondlook").load_policy(folder / "policy.json")
-stream = StreamMonitor(database, policy, ReviewStore(database, 300.0), folder)
-while True:
-    stream.read_images()
-    stream.read_labels()
-    stream.save()
-    print("round", flush=True)
-"""
-
-
-@pytest.mark.posix
-def test_killed_watchers_change_nothing(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    policy.save(tmp_path / "policy.json")
-    service = FakeService(sqlite, tmp_path, policy, audit=0.5)
-    service.add(make_stream(500, audit=0.5))
-    rng = random.Random(0)
-    for _ in range(3):
-        watcher = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        assert watcher.stdout is not None
-        assert watcher.stdout.readline() == "round\n"
-        until = time.monotonic() + rng.uniform(0.02, 0.2)
-        while time.monotonic() < until:
-            service.add(make_stream(rng.randint(1, 40), first=1000 + time.monotonic_ns() // 100_000, audit=0.5))
-            for item in service.reviews.lease(REVIEWER.session, 6)[1:]:
-                service.reviews.label(item.number, (item.label + rng.randint(0, 1)) % 4, REVIEWER)
-            last = service.reviews.find_last(REVIEWER.session)
-            assert last is not None
-            service.reviews.undo(last, REVIEWER)
-        watcher.send_signal(signal.SIGKILL)
-        watcher.communicate()
-    assert list(tmp_path.glob("monitor-*.json")), "it was saved at least once"
-    (tmp_path / "anew").mkdir()
-    resumed = read_anew(sqlite, policy, tmp_path)
-    assert describe(resumed) == describe(read_anew(sqlite, policy, tmp_path / "anew"))
 
 
 def find_state(folder: Path) -> Path:

@@ -115,7 +115,14 @@ class DecisionWorker:
 
         After an error, those that could be decided may be stored: send the images again with the same ids.
         """
-        self._check_room(len(images))
+        most, waiting = self._options.max_request_images, self.waiting
+        if len(images) > most:
+            raise too_many_images(most)
+        if waiting + len(images) > self._options.max_waiting:
+            self._metrics.overloads.inc()
+            seconds = str(max(1, math.ceil(waiting * self._recent_seconds / self._recent_images)))
+            message = f"{waiting} images are waiting, as many as allowed; send the request again in {seconds} s."
+            raise RequestError(429, "busy", message, headers={"Retry-After": seconds})
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[_Result]] = [loop.create_future() for _ in images]
         try:
@@ -132,19 +139,6 @@ class DecisionWorker:
             if isinstance(result, Exception):
                 raise result
         return [result for result in results if isinstance(result, StoredOutcome)]
-
-    def _check_room(self, n_images: int) -> None:
-        if n_images > self._options.max_request_images:
-            raise too_many_images(self._options.max_request_images)
-        if self.waiting + n_images > self._options.max_waiting:
-            self._metrics.overloads.inc()
-            seconds = max(1, math.ceil(self.waiting * self._recent_seconds / self._recent_images))
-            raise RequestError(
-                429,
-                "busy",
-                f"{self.waiting} images are waiting, as many as allowed; send the request again in {seconds} s.",
-                headers={"Retry-After": str(seconds)},
-            )
 
     def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[asyncio.Future[_Result]]) -> None:
         """Decode the images of a request and hand them to the next stage, all of them or none.

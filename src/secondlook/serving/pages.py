@@ -112,8 +112,7 @@ def render_page(
     template: str, principal: Principal | None, *, request: Request, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Return a template of the folder `pages` as a response; all text is escaped."""
-    page = _make_environment().get_template(template)
-    html = page.render(
+    html = TEMPLATES.get_template(template).render(
         principal=principal,
         csrf=None if principal is None else principal.csrf,
         can_log_out=principal is not None and principal.csrf is not None and principal.name != LOCAL_NAME,
@@ -138,19 +137,6 @@ def set_session_cookie(request: Request, response: Response) -> None:
 
 
 @cache
-def _make_environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("secondlook.serving", "pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["static"] = lambda name: f"/static/{name}?v={_load_static(name)[1]}"
-    return environment
-
-
-@cache
 def _load_static(name: str) -> tuple[bytes, str]:
     """Return a style sheet or script of the service, or one that reports have, too; with its version."""
     for folder in (files("secondlook.report") / "templates", files("secondlook.serving") / "pages" / "static"):
@@ -158,3 +144,13 @@ def _load_static(name: str) -> tuple[bytes, str]:
             content = (folder / name).read_bytes()
             return content, hashlib.sha256(content).hexdigest()[:16]
     raise RequestError(404, "not_found", f"there is no file {name!r}.")
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("secondlook.serving", "pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.globals["static"] = lambda name: f"/static/{name}?v={_load_static(name)[1]}"

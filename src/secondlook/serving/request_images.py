@@ -70,7 +70,11 @@ class ImageDecoder:
         decoded = []
         for number, image in enumerate(images, start=1):
             inputs = self._decode(image.content, f"{number}" + (f" ({image.name!r})" if image.name else ""))
-            decoded.append(DecodedImage(image, image.id or uuid.uuid4().hex, hash_image(image.content), inputs))
+            content = image.content
+            if not isinstance(content, bytes):
+                content = f"{content.dtype}{content.shape}".encode() + content.tobytes()
+            digest = hashlib.sha256(content).hexdigest()
+            decoded.append(DecodedImage(image, image.id or uuid.uuid4().hex, digest, inputs))
         return decoded
 
     def _decode(self, content: bytes | Array, place: str) -> Array:
@@ -163,10 +167,3 @@ def check_id(id_: str) -> None:
     if not is_id(id_):
         message = f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
         raise RequestError(400, "id", message)
-
-
-def hash_image(content: bytes | Array) -> str:
-    """Return the hex sha256 of an image as it came."""
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    return hashlib.sha256(f"{content.dtype}{content.shape}".encode() + content.tobytes()).hexdigest()

@@ -38,14 +38,13 @@ class ClassBody(BaseModel):
 
     label: int = Field(description="Index of the class.")
     class_name: str | None = Field(serialization_alias="class", description="Its name, if it is known.")
-    probability: float = Field(description="Mean probability over the looks.")
+    probability: float = Field(description="Probability in one look, or the mean over all looks.")
 
 
 class LookBody(ClassBody):
     """What one look at an image predicted."""
 
     view: str = Field(description="The view, such as `hflip`.")
-    probability: float = Field(description="Probability of the class in this view.")
 
 
 class ReviewBody(ServedDecision):
