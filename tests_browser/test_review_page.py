@@ -770,4 +770,4 @@ def test_images_that_are_not_stored_are_named(browser: Browser, digits: Digits, 
             wait_until(page, "document.querySelector('#done b').textContent === '1'")
             expect(page.locator("#last")).to_have_text(f"Labeled {first.likely[2][0]}.")
             Reviewer(page, service.reviews).wait_until_saved()
-            assert service.reviews.read(first.number).label == first.likely[2][0]
+            assert service.reviews.read(first.number).reviewed_label == first.likely[2][0]
