@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
@@ -79,18 +79,6 @@ class UndoBody(ProgressBody):
     item: ReviewBody
 
 
-class LeaseRequest(BaseModel):
-    """How many images a reviewer wants to have."""
-
-    count: int = Field(default=1, ge=0, le=MAX_LEASED)
-
-
-class LabelRequest(BaseModel):
-    """What a reviewer found."""
-
-    label: StrictInt | StrictStr = Field(description="Index or name of the class.")
-
-
 router = APIRouter(tags=["review"])
 check_reviewer = Depends(require("review"))
 Reviewer = Annotated[Principal, check_reviewer]
@@ -113,9 +101,13 @@ def list_classes(service: CurrentService) -> dict[str, tuple[str, ...] | None]:
 
 
 @router.post("/v1/review/lease")
-def lease(request: LeaseRequest, service: CurrentService, reviewer: Reviewer) -> LeaseBody:
+def lease(
+    service: CurrentService,
+    reviewer: Reviewer,
+    count: Annotated[int, Body(embed=True, ge=0, le=MAX_LEASED, description="How many images to have.")] = 1,
+) -> LeaseBody:
     """Get images to review, and keep those that one has."""
-    items = service.reviews.lease(reviewer.session, request.count)
+    items = service.reviews.lease(reviewer.session, count)
     return LeaseBody(
         items=[describe_item(item, service) for item in items],
         last=service.reviews.find_last(reviewer.session),
@@ -132,9 +124,14 @@ def release(service: CurrentService, reviewer: Reviewer) -> ProgressBody:
 
 
 @router.post("/v1/review/{number}/label")
-def label(number: Number, request: LabelRequest, service: CurrentService, reviewer: Reviewer) -> ProgressBody:
+def label_image(
+    reviewer: Reviewer,
+    number: Number,
+    service: CurrentService,
+    label: Annotated[StrictInt | StrictStr, Body(embed=True, description="Index or name of the class.")],
+) -> ProgressBody:
     """Label an image; may be repeated."""
-    found = find_class(request.label, find_class_names(service), str(number))
+    found = find_class(label, find_class_names(service), str(number))
     if found >= 2**31:
         raise RequestError(422, "invalid", f"label {found} is no class; expected the index of a class.")
     service.reviews.label(number, found, reviewer)
@@ -142,14 +139,14 @@ def label(number: Number, request: LabelRequest, service: CurrentService, review
 
 
 @router.post("/v1/review/{number}/skip")
-def skip(number: Number, service: CurrentService, reviewer: Reviewer) -> ProgressBody:
+def skip(reviewer: Reviewer, number: Number, service: CurrentService) -> ProgressBody:
     """Review an image later; may be repeated."""
     service.reviews.skip(number, reviewer.session)
     return describe_progress(service, reviewer)
 
 
 @router.post("/v1/review/{number}/undo")
-def undo(number: Number, service: CurrentService, reviewer: Reviewer) -> UndoBody:
+def undo(reviewer: Reviewer, number: Number, service: CurrentService) -> UndoBody:
     """Take a label or a skip of one's own back; may be repeated."""
     item = describe_item(service.reviews.undo(number, reviewer), service)
     return UndoBody(item=item, **dict(describe_progress(service, reviewer)))
